@@ -82,7 +82,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     for rotary in (True, False):
         fused = _copy(model)
         try:
-            _apply(_steps(provider, rotary=rotary), fused)
+            _apply(_listed_steps(provider, rotary=rotary), fused)
             compared = _compare(model, fused, provider, seed)
         except _NotComparedError as error:
             not_compared = str(error)
@@ -113,7 +113,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     )
 
 
-def _steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
+def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
     """Return what is done: onnxscript's optimizer and transformers' fusions.
 
     Without a cache, GroupQueryAttention counts positions up from the first element of

@@ -24,7 +24,7 @@ from rmsnorm_export.rewrite.inline import inline_parts
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
-_OPERATORS = [operator for row in TARGETS.values() for operator in row.operators]
+_ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         UsageError: no norm has one of the names in ``options.sites``.
     """
     row = TARGETS[options.target or "portable"]
-    operators = row.operators if options.target else _OPERATORS
+    operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
     types, names = recognition.types, Names(model)
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
@@ -141,15 +141,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     else:
         refusals += recognition.refusals
     pending = _pending(parts, row, keep_all_forms=options.target is None)
-    _type_operands(types, pending)
-    context = LowerContext(
-        numerics=options.numerics,
-        names=names,
-        opset=default_opset(model),
-        types=types,
-        taken=_names_in_use(model, pending),
-    )
-    outcomes = dict(zip(pending, lower_all(pending, row.name, context), strict=True))
+    outcomes = _lowered(pending, row, model, types, names, options)
     sites: list[Lowered] = []
     rewritten: list[Lowered] = []
     kept: list[Match] = []
@@ -185,6 +177,25 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     )
 
 
+def _lowered(
+    matches: Sequence[Match],
+    row: TargetRow,
+    model: ir.Model,
+    types: Types,
+    names: Names,
+    options: OptimizeOptions,
+) -> dict[Match, Lowered | Refusal]:
+    _type_operands(types, matches)
+    context = LowerContext(
+        numerics=options.numerics,
+        names=names,
+        opset=default_opset(model),
+        types=types,
+        taken=_names_in_use(model, matches),
+    )
+    return dict(zip(matches, lower_all(matches, row.name, context), strict=True))
+
+
 def _recognized(
     model: ir.Model, row: TargetRow, options: OptimizeOptions
 ) -> tuple[ir.Model, Recognition]:
@@ -218,7 +229,7 @@ def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Matc
     Raises:
         UsageError: a pattern that no such node's name fits.
     """
-    parts = [_native_part(match, _OPERATORS) for match in matches]
+    parts = [_native_part(match, _ALL_FORMS) for match in matches]
     names = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
     for pattern in patterns:
         if pattern != "*" and not fnmatch.filter(names.values(), pattern):
