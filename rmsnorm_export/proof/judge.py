@@ -27,7 +27,7 @@ from rmsnorm_export.runtime.metrics import (
 
 # Two float64 evaluations with pairwise sums differ by some log2(n) * 2**-53; this is far above it
 # and far below the smallest change of meaning (a count of n + 1 for n = 10**6 shifts by 5e-7).
-_MATHEMATICS = 1e-10
+MATHEMATICS = 1e-10
 
 # With equal rounding steps an element differs only where the two numbers before a rounding, some
 # 10 u of float32 apart, lie on two sides of a boundary of T: in 10 * 2**-13 of all elements for
@@ -312,7 +312,7 @@ class Judge:
         if self._spec.epsilon_clamp and not stored:
             rounded.add(("float32", b"epsilon"))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
-        return _MATHEMATICS + units
+        return MATHEMATICS + units
 
     def _fail(self, reason: str) -> None:
         self._reason = self._reason or reason

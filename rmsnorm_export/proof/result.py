@@ -29,15 +29,15 @@ class Proof:
     """
 
     passed: bool
-    reason: str
-    cases: tuple[str, ...]
-    max_ulp: float
-    mismatch: float
-    max_abs: float
-    error_before: float
-    error_after: float
-    bound_ulp: float
-    runtime: str
+    reason: str = ""
+    cases: tuple[str, ...] = ()
+    max_ulp: float = 0.0
+    mismatch: float = 0.0
+    max_abs: float = 0.0
+    error_before: float = 0.0
+    error_after: float = 0.0
+    bound_ulp: float = 0.0
+    runtime: str = ""
     ulp_histogram: tuple[tuple[str, int], ...] = ()
     compared: bool = True
 

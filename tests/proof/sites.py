@@ -13,6 +13,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
@@ -142,13 +143,8 @@ def prove(
 ) -> Proof:
     """``prove_site`` with the imports of the models made here."""
     model = ir.Model(match.nodes[-1].graph, ir_version=10)
+    imports = {"": opset, "com.microsoft": 1}
+    proving = Proving(Types(model, Constants()), imports, functions, kernels=kernels)
     return prove_site(
-        match,
-        lowered,
-        types=Types(model, Constants()),
-        opset_imports={"": opset, "com.microsoft": 1},
-        functions=functions,
-        numerics=numerics or lowered.numerics,
-        stored_scale=stored_scale,
-        kernels=kernels,
+        match, lowered, proving, numerics=numerics or lowered.numerics, stored_scale=stored_scale
     )
