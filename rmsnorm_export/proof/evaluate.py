@@ -72,7 +72,7 @@ def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
         feeds: an array for every graph input.
 
     Raises:
-        InputError: a feed is missing, or an operator is unknown or cannot be evaluated.
+        InputError: an operator is unknown or cannot be evaluated.
     """
     return _Evaluator(model, promote=False).run(feeds)
 
@@ -102,14 +102,7 @@ class _Evaluator:
             if value.const_value is not None:
                 values[value] = _constant(value.const_value.numpy())
         for value in graph.inputs:
-            name = value.name or ""
-            if name not in feeds:
-                raise InputError(
-                    "An input of the model has no array.",
-                    found=f"nothing for {name!r}",
-                    fix="feed every graph input",
-                )
-            array = np.asarray(feeds[name])
+            array = np.asarray(feeds[value.name or ""])
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
@@ -155,11 +148,7 @@ class _Evaluator:
         depth: int,
     ) -> _Tensors:
         if depth >= _MAX_CALL_DEPTH:
-            raise InputError(
-                "The model-local functions call one another too deeply.",
-                found=f"{_MAX_CALL_DEPTH} calls inside one another, the last {function.name}",
-                fix="inline the functions, or break the recursion",
-            )
+            raise _too_much("calls inside one another", depth, _MAX_CALL_DEPTH)
         defaults = {k: a for k, a in function.attributes.items() if a.value is not None}
         pairs = zip(function.inputs, tensors, strict=False)
         values = {value: tensor for value, tensor in pairs if tensor is not None}
@@ -309,8 +298,5 @@ def _constant_array(attributes: Mapping[str, ir.Attr]) -> Array:
             return np.asarray(attribute.value, dtype=np.float32)
         if name in ("value_int", "value_ints"):
             return np.asarray(attribute.value, dtype=np.int64)
-    raise InputError(
-        "A Constant node has no numeric value.",
-        found=f"attributes {sorted(attributes)}",
-        fix="use a tensor, float or integer constant",
-    )
+    fix = "use a tensor, float or integer constant"
+    raise cannot_evaluate("Constant", f"attributes {sorted(attributes)}", fix)

@@ -93,11 +93,7 @@ def cannot_evaluate(operator: str, found: str, fix: str) -> InputError:
 
 def _present(array: Array | None) -> Array:
     if array is None:
-        raise InputError(
-            "An operator lacks an input that it needs.",
-            found="an omitted input",
-            fix="give the node all inputs that ONNX asks for",
-        )
+        raise cannot_evaluate("of a node", "an omitted input", "give all inputs that ONNX asks for")
     return array
 
 
@@ -222,13 +218,9 @@ _KERNELS: dict[str, Kernel] = {
     "Div": _elementwise(_divide),
     "Sqrt": _elementwise(np.sqrt),
     "Reciprocal": _elementwise(np.reciprocal),
-    "Neg": _elementwise(np.negative),
-    "Abs": _elementwise(np.abs),
     "Exp": _elementwise(np.exp),
     "Sigmoid": _elementwise(_sigmoid),
     "Identity": _elementwise(np.asarray),
-    "Max": _elementwise(lambda *arrays: np.maximum.reduce(np.broadcast_arrays(*arrays))),
-    "Min": _elementwise(lambda *arrays: np.minimum.reduce(np.broadcast_arrays(*arrays))),
     "Pow": _power,
     "ReduceMean": _reduction(lambda a, axes, keep: a.mean(axis=axes, keepdims=keep)),
     "ReduceSum": _reduction(lambda a, axes, keep: a.sum(axis=axes, keepdims=keep)),

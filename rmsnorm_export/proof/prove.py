@@ -118,19 +118,19 @@ def _likeliest(
 ) -> Proof:
     """Return the proof with the first layout that can be run; one that has not compared if none."""
     failure: Error | None = None
+    tried: tuple[Layout, ...] = ()
     try:
-        for layout in tuple(layouts(match, lowered, proving.types)):
-            try:
-                return attempt(layout)
-            except BackendMissingError:
-                raise
-            except Error as error:
-                # The first layout is the likelier one: its error says more.
-                failure = failure or error
-    except BackendMissingError:
-        raise
+        tried = tuple(layouts(match, lowered, proving.types))
     except Error as error:
         failure = error
+    for layout in tried:
+        try:
+            return attempt(layout)
+        except BackendMissingError:
+            raise
+        except Error as error:
+            # The first layout is the likelier one: its error says more.
+            failure = failure or error
     return Proof(
         passed=False,
         reason="no sizes to try" if failure is None else _sentence(failure),
