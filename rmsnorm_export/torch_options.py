@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.options import MOST_INT32, Count, Options, only_api, option
-from rmsnorm_export.rewrite.options import FusedOptions, RewriteOptions
+from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
 
 TRUST_HELP = (
@@ -59,7 +59,7 @@ class ExportOptions(RewriteOptions):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions(FusedOptions):
+class GenerationOptions(RewriteOptions):
     """The options of ``export_generation``, and of the command with ``--task generation``."""
 
     opset: Count | None = option(

@@ -19,14 +19,13 @@ from rmsnorm_export.system.progress import ProgressChoice
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
     "of a half type moved or dropped, or the scale multiplied in another order; upcast: half sums "
-    "become float32 sums; unclamped: an epsilon is added where the source takes a maximum with it, "
-    "which changes the rows near it."
+    "become float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
 CONSTANT_HELP = (
-    "Initializers that are graph inputs as well, as all were before IR version 4, are constants: "
-    "these inputs are removed. Without it a caller may replace them, as ONNX Runtime has it, and "
-    "an epsilon or exponent among them is not known."
+    "Initializers that are graph inputs as well, as all were before IR version 4, are constants, "
+    "and no inputs any more. Without it a caller may replace an epsilon among them."
 )
+FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
 DRAWINGS_HELP = "Keep the nodes of the sites, before and after, for a report that draws them."
 
 
@@ -132,8 +131,13 @@ class RewriteOptions(Options):
         toml=False,
         metavar="LIBRARY",
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --runtime onnxruntime; ``rx.plugin.onnxruntime_library()`` is the newest. "
-        "bfloat16 is run in the runtime so.",
+        "plugin build --runtime onnxruntime. bfloat16 is run in the runtime so.",
+    )
+    fusions: FusionProvider | None = option(
+        None,
+        help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
+        "cache, rotary embeddings, mixtures of experts. The target is ort. The outputs are "
+        "compared; where they change, the graph stays as it was.",
     )
     progress: ProgressChoice = progress_option()
     drawings: bool = only_api(False, help=DRAWINGS_HELP)
@@ -144,6 +148,14 @@ class RewriteOptions(Options):
                 "Kernels are of use to a proof only.",
                 found=f"--kernels {self.kernels} without --prove",
                 fix="add --prove, or omit --kernels",
+            )
+        if self.fusions is not None and self.target is None and self.runtime is None:
+            object.__setattr__(self, "target", "ort")
+        if self.fusions is not None and self.form != "ort":
+            raise UsageError(
+                "The fusions write operators that ONNX Runtime alone has.",
+                found=f"--fusions {self.fusions} with the target {self.form}",
+                fix="use --target ort, or omit --fusions",
             )
 
     @property
@@ -158,34 +170,8 @@ class RewriteOptions(Options):
         return self.target or ("portable" if runtime is None else runtime.target)
 
 
-FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FusedOptions(RewriteOptions):
-    """Options of a rewrite that others may follow, for ONNX Runtime alone."""
-
-    fusions: FusionProvider | None = option(
-        None,
-        help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
-        "cache, rotary embeddings, mixtures of experts, products of one input in one. The target "
-        "is ort. The outputs are compared; where they change, the graph stays as it was.",
-    )
-
-    def agree(self) -> None:
-        if self.fusions is not None and self.target is None and self.runtime is None:
-            object.__setattr__(self, "target", "ort")
-        RewriteOptions.agree(self)
-        if self.fusions is not None and self.form != "ort":
-            raise UsageError(
-                "The fusions write operators that ONNX Runtime alone has.",
-                found=f"--fusions {self.fusions} with the target {self.form}",
-                fix="use --target ort, or omit --fusions",
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeOptions(FusedOptions):
+class OptimizeOptions(RewriteOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
     opset: Count | None = option(
@@ -197,38 +183,35 @@ class OptimizeOptions(FusedOptions):
         (),
         flag="--site",
         metavar="NAME",
-        help="With the target plain: write out only nodes that are a norm and have this name, in "
-        "which * stands for anything; what is plain already stays. May be repeated.",
+        help="With the target plain: write out only norms of this name, in which * stands for "
+        "anything; what is plain already stays. May be repeated.",
     )
     fold_residual: bool = option(
         True,
         cli=False,
-        help="Leave the Add in front of a norm a node of its own, where the target could take it "
-        "in.",
+        help="Keep the Add in front of a norm apart, where the target could take it in.",
     )
     fold_gate: bool = option(
         True,
         cli=False,
-        help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it "
-        "in.",
+        help="Keep the SiLU or sigmoid gate of a norm apart, where the target could take it in.",
     )
     fold_quantize: bool = option(
         False,
-        help="Take what makes int8 or FP8 codes of a norm, by one scale or one for each row, "
-        "into the node, where the target can say it. TensorRT-RTX makes one "
-        "kernel of both without it; it is for the plugin, whose node is a kernel of its own.",
+        help="Take what makes int8 or FP8 codes of a norm into its node, where the target can say "
+        "it: for the plugin, whose node is a kernel of its own.",
     )
     fold_rotary: bool | None = option(
         None,
         cli=False,
-        help="Take the rotary embedding behind a norm per head (QK norm) into the node, where the "
+        help="Take the rotary embedding behind a norm per head (QK norm) into its node, where the "
         "target can say it: for the plugin, whose node is a kernel of its own.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
     def agree(self) -> None:
-        FusedOptions.agree(self)
+        RewriteOptions.agree(self)
         if self.sites and self.form != "plain":
             raise UsageError(
                 "Single sites are for the target plain.",

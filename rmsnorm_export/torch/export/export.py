@@ -137,6 +137,7 @@ def _convert(
         kernels=options.kernels,
         progress=options.progress,
         drawings=options.drawings,
+        fusions=options.fusions,
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
