@@ -59,16 +59,6 @@ def test_a_size_behind_a_cast(to: int, count: float, target: Any) -> None:
     _same(model, rx.optimize(model, target=target), x=X)
 
 
-def test_a_size_that_a_cast_keeps_is_followed() -> None:
-    for to in (6, 7, 12, 13, 5, 1, 11):
-        body = (
-            f"sx = Shape(x) d = Gather<axis = 0>(sx, one) u = Cast<to = {to}>(d) "
-            "i = Cast<to = 7>(u) sh = Concat<axis = 0>(ax, i) h = Reshape(x, sh) "
-        )
-        report = rx.inspect(_model(body + NORM.format(x="h")))
-        assert [site.n for site in report.fused] == [264], to
-
-
 @pytest.mark.parametrize("operation", ["Mul", "Add"])
 @pytest.mark.parametrize("steps", [7, 24, 70, 200])
 def test_sizes_that_leave_int64(operation: str, steps: int) -> None:

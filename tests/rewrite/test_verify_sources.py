@@ -53,12 +53,6 @@ def test_what_is_no_model_at_all() -> None:
         verify(norm_model(), b"")
 
 
-@pytest.mark.parametrize("name", ["a_pipe", "a_folder", "missing_file", "empty_file"])
-def test_the_reader_does_not_wait_for_a_pipe(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        load_model(HOSTILE[name].make(tmp_path))
-
-
 def test_the_model_is_handed_over_as_it_was_given(tmp_path: Path) -> None:
     path = write(tmp_path, norm_model())
     data = path.read_bytes()
@@ -84,25 +78,3 @@ def test_a_file_that_goes_away(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError, match="cannot be read again"):
         loaded.to_bytes()
-
-
-def test_external_data_of_a_model_in_memory(tmp_path: Path) -> None:
-    path = external_model(tmp_path, data=GAIN)
-    loaded = load_model(ir.load(path))
-    assert loaded.folder == load_model(path).folder == str(tmp_path)
-    with pytest.raises(UsageError, match="must be given as a file"), loaded.file():
-        pass
-
-
-def test_a_model_in_memory_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = norm_model().SerializeToString()
-    parsed: list[onnx.ModelProto] = []
-
-    def deserialize(proto: onnx.ModelProto) -> ir.Model:
-        parsed.append(proto)
-        return original(proto)
-
-    original = ir.serde.deserialize_model
-    monkeypatch.setattr(ir.serde, "deserialize_model", deserialize)
-    assert verify(data, data).passed
-    assert len(parsed) == 2
