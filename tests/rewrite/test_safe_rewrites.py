@@ -115,17 +115,6 @@ def test_a_function_named_as_an_operator(
         rx.inspect(model) if target is None else rx.optimize(model, target=target)
 
 
-def test_a_stand_in_for_an_operator_of_onnxruntime_is_not_put_in_its_place() -> None:
-    """ONNX Runtime runs its own operator, whatever the function says."""
-    model = parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]> '
-        "g (float[B, 8] x) => (float[B, 8] y) <float two = {2}, int64[1] ax = {-1}, "
-        "float e = {1e-05}> { h = com.microsoft.FastGelu(x) " + NORM.format(x="h") + " } "
-        '<domain: "com.microsoft", opset_import: ["" : 18]> FastGelu (a) => (b) { b = Abs(a) }'
-    )
-    _same(model, rx.optimize(model, target="onnx"), x=X[:, :8])
-
-
 FUNCTIONS = (
     '<domain: "my", opset_import: ["" : 18, "my" : 1]> Outer (x) => (y) { y = my.Norm(x) } '
     '<domain: "my", opset_import: ["" : 18]> Norm (x) => (y) { '
