@@ -22,7 +22,8 @@ from hostile_models import (
     write,
 )
 
-from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.compare.verify import verify
+from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import save_model, to_bytes
 
@@ -53,6 +54,10 @@ def test_hostile_file(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert_three_lines(caught.value)
     for word in case.words:
         assert word in str(caught.value)
+    for pair in ((path, norm_model()), (norm_model(), path)):
+        with pytest.raises(case.error) as other:
+            verify(*pair)
+        assert str(other.value) == str(caught.value)
     assert snapshot(tmp_path) == before
     assert capfd.readouterr() == ("", "")
 
@@ -190,3 +195,34 @@ def test_nodes_out_of_order_in_onnx_ir_leave_the_model_alone() -> None:
     assert [node.name for node in model.graph] == ["mul", "div", "sqrt", "add", "reduce", "pow"]
     assert next(node.name for node in loaded.model.graph) == "pow"
     assert "sorted" in loaded.notes[0]
+
+
+def test_every_kind_of_source_is_taken(tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    data = path.read_bytes()
+    for source in (path, str(path), data, onnx.load(path), ir.load(path)):
+        assert verify(path, source).passed
+        assert verify(source, data).passed
+
+
+def test_external_data_needs_a_folder(tmp_path: Path) -> None:
+    path = external_model(tmp_path, data=GAIN)
+    assert verify(path, ir.load(path)).passed
+    for source in (path.read_bytes(), onnx.load(path, load_external_data=False)):
+        with pytest.raises(InputError, match="does not know its folder"):
+            verify(path, source)
+
+
+def test_what_is_no_model_at_all() -> None:
+    with pytest.raises(UsageError, match="of a type"):
+        verify(7, norm_model())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="0 bytes"):
+        verify(norm_model(), b"")
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    loaded = load_model(path)
+    path.unlink()
+    with pytest.raises(InputError, match="cannot be read again"):
+        loaded.to_bytes()

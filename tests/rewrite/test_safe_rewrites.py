@@ -115,6 +115,15 @@ def test_a_function_named_as_an_operator(
         rx.inspect(model) if target is None else rx.optimize(model, target=target)
 
 
+def test_a_stand_in_for_an_operator_of_onnxruntime_is_not_put_in_its_place() -> None:
+    """ONNX Runtime runs its own operator, whatever the function says."""
+    stand_in = '<domain: "com.microsoft", opset_import: ["" : 18]> FastGelu (a) => (b) '
+    body = "h = com.microsoft.FastGelu(x) " + NORM.format(x="h")
+    model = _model(body, "float[B, 8] x", stand_in + "{ b = Abs(a) }")
+    model.opset_import.add(domain="com.microsoft", version=1)
+    _same(model, rx.optimize(model, target="onnx"), x=X[:, :8])
+
+
 FUNCTIONS = (
     '<domain: "my", opset_import: ["" : 18, "my" : 1]> Outer (x) => (y) { y = my.Norm(x) } '
     '<domain: "my", opset_import: ["" : 18]> Norm (x) => (y) { '
