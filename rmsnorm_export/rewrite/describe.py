@@ -45,11 +45,9 @@ def describe_plan(
     """
     gallery = Gallery(plan.types) if options.drawings else None
     one_node = TARGETS[options.target or "portable"].form == "one node"
-    proofs = proofs or {}
+    proofs, kept_matches = proofs or {}, set(plan.kept)
     fused: list[Site] = []
-    for site in plan.sites:
-        if site in plan.rewritten:
-            continue
+    for site in (site for site in plan.sites if site.part not in kept_matches):
         norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
         described = _described_site(site.part, norm, gallery, site)
         op = norm.op_type if one_node else " ".join(node.op_type for node in site.nodes)
@@ -59,10 +57,7 @@ def describe_plan(
                 described, op=op, numerics=numerics, notes=notes, proof=proofs.get(site)
             )
         )
-    kept = [
-        _described_site(match, match.nodes[-1], gallery)
-        for match in (*plan.kept, *(site.part for site in plan.rewritten))
-    ]
+    kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
     kept += [_opaque_site(node, refusal) for node, refusal in plan.opaque]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     return Report(

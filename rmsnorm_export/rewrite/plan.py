@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.functions import inline, may_inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset, raise_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_match
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
+from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import Recognition, foreign_functions, recognize
+from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.inline import inline_parts
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators]
+
+
+_MOST_ROUNDS = 4
+_SMALL = 32
+"""Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +43,8 @@ class Plan:
         types: element types and shapes of its values.
         names: gives unique names in it.
         sites: norms with the nodes that will take their place.
-        kept: norms that are one node in the target's form and stay as they are.
-        rewritten: those of ``sites`` whose norm was one node in the target's form.
+        kept: norms that are one node in the target's form, and stay it; some of them are written
+            anew and in ``sites`` as well.
         opaque: operators of the target in a form that no other target could say: no refusal.
         refusals: what is left alone, and why.
         unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
@@ -50,7 +56,6 @@ class Plan:
     names: Names
     sites: tuple[Lowered, ...]
     kept: tuple[Match, ...]
-    rewritten: tuple[Lowered, ...]
     opaque: tuple[OpaqueNode, ...]
     refusals: tuple[Refusal, ...]
     unfolded: tuple[Refusal, ...]
@@ -143,7 +148,6 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     pending = _pending(parts, row, keep_all_forms=options.target is None)
     outcomes = _lowered(pending, row, model, types, names, options)
     sites: list[Lowered] = []
-    rewritten: list[Lowered] = []
     kept: list[Match] = []
     unfolded: list[Refusal] = []
     for match, part in parts.items():
@@ -163,14 +167,13 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
             apart = _apart(match, outcome.part, reasons, row)
             sites.append(dataclasses.replace(outcome, apart=apart))
             if part is not None and not larger:
-                rewritten.append(sites[-1])
+                kept.append(outcome.part)
     return Plan(
         model=model,
         types=types,
         names=names,
         sites=tuple(sites),
         kept=tuple(kept),
-        rewritten=tuple(rewritten),
         opaque=tuple(opaque),
         refusals=tuple(refusals),
         unfolded=tuple(unfolded),
@@ -212,7 +215,52 @@ def _recognized(
         )
 
     recognition = recognized(model)
-    return inline_parts(model, recognition, recognized) if one_node else (model, recognition)
+    return _inline_parts(model, recognition, recognized) if one_node else (model, recognition)
+
+
+def _inline_parts(
+    model: ir.Model, first: Recognition, again: Callable[[ir.Model], Recognition]
+) -> tuple[ir.Model, Recognition]:
+    """Return a copy without the functions that hold parts of norms, if that finds norms.
+
+    Exporters write an ATen operator or a Python function as a function of the model: a square here,
+    a mean there, epsilon handed over. A function that holds a whole norm stays.
+
+    Args:
+        model: not changed.
+        first: what ``again`` says of it.
+    """
+    best = trial = model, first
+    for _ in range(_MOST_ROUNDS):
+        holder, recognition = trial
+        if not recognition.crossed or not may_inline(holder):
+            break
+        parts = {key for key, f in holder.functions.items() if _could_be_part(f)}
+        parts |= recognition.crossed
+        try:
+            inlined = _without(parts, holder.clone())
+        except ValueError:
+            break
+        trial = inlined, again(inlined)
+        if len(trial[1].matches) > len(best[1].matches):
+            best = trial
+    return best
+
+
+def _could_be_part(function: ir.Function) -> bool:
+    """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
+    return (
+        function.domain != DOMAIN
+        and len(function) <= _SMALL
+        and all(
+            node.domain in DEFAULT_DOMAINS and node.op_type in (*KNOWN, "Constant")
+            for node in function
+        )
+    )
+
+
+def _without(functions: Set[ir.OperatorIdentifier], model: ir.Model) -> ir.Model:
+    return inline(model, lambda function: function.identifier() in functions)
 
 
 def _native_part(match: Match, operators: Sequence[str]) -> Match | None:
@@ -255,13 +303,10 @@ def _pending(
         row: the target.
         keep_all_forms: whatever is one node stays it, also where something could join it.
     """
-    pending = [match for match, part in parts.items() if part is not match]
-    if keep_all_forms:
-        pending = [match for match in pending if parts[match] is None]
-    if pending and row.shares_functions:
-        chosen = frozenset(pending)
-        return [match if match in chosen else part or match for match, part in parts.items()]
-    return pending
+    kept = {m for m, part in parts.items() if part is m or (part is not None and keep_all_forms)}
+    if len(kept) < len(parts) and row.shares_functions:
+        return [parts[match] or match if match in kept else match for match in parts]
+    return [match for match in parts if match not in kept]
 
 
 def _discard(lowered: Lowered) -> None:
