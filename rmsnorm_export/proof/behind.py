@@ -123,7 +123,7 @@ def differing_codes(match: Match, lowered: Lowered, layout: Layout, proving: Pro
         ends=[v for v in (match.output, quantized.scales) if v is not None],
         further=[v for v in (quantized.scale,) if v is not None],
     )  # fmt: skip
-    scales = list(_code_scales(quantized, proving.types))
+    scales = _code_scales(quantized, proving.types)
     for batch in batches(match.spec, match.dtype, layout.lead, layout.row, proving.seed):
         for further in scales:
             for old, new in parts.results(batch, further, NotRunError):
@@ -132,15 +132,13 @@ def differing_codes(match: Match, lowered: Lowered, layout: Layout, proving: Pro
     return ""
 
 
-def _code_scales(quantized: Quantized, types: Types) -> Iterator[dict[str, Array]]:
+def _code_scales(quantized: Quantized, types: Types) -> list[dict[str, Array]]:
     """Scales of codes to be tried, in their type and shape; none where rows have their own."""
     if quantized.scale is None:
-        yield {}
-        return
+        return [{}]
     dtype = numpy_dtype(int(types.dtype(quantized.scale) or FLOAT))
     shape = (1,) * len(types.shape(quantized.scale) or ())
-    for number in _SCALES:
-        yield {"code_scale": np.full(shape, number, dtype)}
+    return [{"code_scale": np.full(shape, number, dtype)} for number in _SCALES]
 
 
 def _differences(match: Match, quantized: Quantized, old: list[Array], new: list[Array]) -> str:

@@ -172,10 +172,10 @@ class _Walk:
             return None
         start = node.attributes.get_int("start", 0)
         asked = sizes[start : node.attributes.get_int("end", None)]
-        known = [size for size in asked if size is not None]
-        if len(known) < len(asked):
+        numbers = [size for size in asked if size is not None]
+        if len(numbers) < len(asked):
             return None
-        return math.prod(known) if node.op_type == "Size" else known
+        return math.prod(numbers) if node.op_type == "Size" else numbers
 
     def _name(self) -> str:
         self._unnamed += 1
@@ -195,11 +195,8 @@ class _Walk:
                 # A copy: an external tensor would tie the new model to the folder of the old one.
                 tensor = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype)
             except (OSError, ValueError, TypeError) as error:
-                raise _no_cut(
-                    "a constant cannot be read",
-                    f"{value.name!r}: {error}",
-                    "check the external data files of the model",
-                ) from error
+                where, fix = f"{value.name!r}: {error}", "check the external data of the model"
+                raise _no_cut("a constant cannot be read", where, fix) from error
         new = ir.Value(
             name=f"c{len(self.constants)}",
             type=ir.TensorType(tensor.dtype),
@@ -220,19 +217,15 @@ def _own_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr:
     Raises:
         InputError: it is given from outside, or is a graph.
     """
+    label = f"node {_node_name(node)}"
     if attribute.is_ref():
-        raise _no_cut(
-            "an attribute depends on the function's caller",
-            f"attribute {attribute.name} of node {_node_name(node)} refers to "
-            f"{attribute.ref_attr_name}",
-            "inline the function first",
-        )
+        where = f"attribute {attribute.name} of {label} refers to {attribute.ref_attr_name}"
+        why = "an attribute depends on the function's caller"
+        raise _no_cut(why, where, "inline the function first")
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        raise _no_cut(
-            "there is control flow between them",
-            f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
-            "cut inside the subgraph, or move the control flow out of the chain",
-        )
+        fix = "cut inside the subgraph, or move the control flow out of the chain"
+        where = f"{label} ({node.op_type}) holds a subgraph"
+        raise _no_cut("there is control flow between them", where, fix)
     return attribute
 
 

@@ -243,9 +243,9 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     # Long rows are run a few at a time.
     free = _leading_sizes(rank - axes, rows if rows * n <= _AT_ONCE else 1)
     leads = [free]
-    known = declared[: rank - axes]
-    if any(size is not None for size in known):
-        leads.append(tuple(b if a is None else a for a, b in zip(known, free, strict=False)))
+    stated = declared[: rank - axes]
+    if any(size is not None for size in stated):
+        leads.append(tuple(b if a is None else a for a, b in zip(stated, free, strict=False)))
     leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]
     unknown = any(v is not None and v.dtype is None for v in (match.scale, match.bias))
     possible = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)

@@ -235,20 +235,22 @@ class Judge:
         errors: tuple[float, float],
     ) -> None:
         """Keep the worst of what a report tells."""
-        known, worst = self._worst, float(steps.max(initial=0.0))
+        worst_yet, worst = self._worst, float(steps.max(initial=0.0))
         with np.errstate(all="ignore"):
             apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
         # Sums in any order, and subnormal ones, have wide bounds of their own: told only where
         # they were needed.
-        told = row in ("sum", Row("exact")) or worst > known.bound_ulp
+        usual = row in ("sum", Row("exact")) or worst > worst_yet.bound_ulp
         self._worst = dataclasses.replace(
-            known,
-            ulp_histogram=add_histograms(known.ulp_histogram, ulp_histogram(steps)),
-            max_ulp=max(known.max_ulp, worst),
-            max_abs=max(known.max_abs, float(np.max(apart, initial=0.0, where=np.isfinite(apart)))),
-            error_before=max(known.error_before, errors[0]),
-            error_after=max(known.error_after, errors[1]),
-            bound_ulp=max(known.bound_ulp, bound) if told else known.bound_ulp,
+            worst_yet,
+            ulp_histogram=add_histograms(worst_yet.ulp_histogram, ulp_histogram(steps)),
+            max_ulp=max(worst_yet.max_ulp, worst),
+            max_abs=max(
+                worst_yet.max_abs, float(np.max(apart, initial=0.0, where=np.isfinite(apart)))
+            ),
+            error_before=max(worst_yet.error_before, errors[0]),
+            error_after=max(worst_yet.error_after, errors[1]),
+            bound_ulp=max(worst_yet.bound_ulp, bound) if usual else worst_yet.bound_ulp,
         )
 
     def _limits(

@@ -158,13 +158,17 @@ def _reduction(function: Callable[[Array, tuple[int, ...] | None, bool], Array])
     return kernel
 
 
+def _square_sum(array: Array, axes: tuple[int, ...] | None, keep: bool) -> Array:
+    return np.asarray(np.square(array).sum(axis=axes, keepdims=keep))
+
+
 def _lp_normalization(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
     array = _present(inputs[0])
     wide, axis = _wide(array), int(attributes.get("axis", -1))
     if int(attributes.get("p", 2)) == 1:
         norm = np.abs(wide).sum(axis=axis, keepdims=True)
     else:
-        norm = np.sqrt(np.square(wide).sum(axis=axis, keepdims=True))
+        norm = np.sqrt(_square_sum(wide, (axis,), True))
     # A row of zeros stays zero: observed in ONNX Runtime 1.31.
     return [cast(np.where(norm == 0, 0, wide / norm).astype(wide.dtype), array.dtype)]
 
@@ -218,16 +222,12 @@ _KERNELS: dict[str, Kernel] = {
     "Div": _elementwise(_divide),
     "Sqrt": _elementwise(np.sqrt),
     "Reciprocal": _elementwise(np.reciprocal),
-    "Exp": _elementwise(np.exp),
     "Sigmoid": _elementwise(_sigmoid),
-    "Identity": _elementwise(np.asarray),
     "Pow": _power,
     "ReduceMean": _reduction(lambda a, axes, keep: a.mean(axis=axes, keepdims=keep)),
     "ReduceSum": _reduction(lambda a, axes, keep: a.sum(axis=axes, keepdims=keep)),
-    "ReduceSumSquare": _reduction(lambda a, axes, keep: np.square(a).sum(axis=axes, keepdims=keep)),
-    "ReduceL2": _reduction(
-        lambda a, axes, keep: np.sqrt(np.square(a).sum(axis=axes, keepdims=keep))
-    ),
+    "ReduceSumSquare": _reduction(_square_sum),
+    "ReduceL2": _reduction(lambda a, axes, keep: np.sqrt(_square_sum(a, axes, keep))),
     "LpNormalization": _lp_normalization,
     RMS_NORMALIZATION: _rms_normalization(before_cast=False),
     SIMPLIFIED: _rms_normalization(before_cast=True),

@@ -48,7 +48,7 @@ from rmsnorm_export.proof.feeds import (
     spread_weights,
 )
 from rmsnorm_export.proof.judge import Judge, Rows
-from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.proof.result import NOT_COMPARED, Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.runtime.session import (
     NoKernelError,
@@ -61,6 +61,7 @@ _Arrays: TypeAlias = Mapping[str, Array]
 _Run: TypeAlias = Callable[[ir.Model, _Arrays], _Arrays]
 _Cut: TypeAlias = Callable[[Layout], site.SitePair]
 
+_SPREAD = "weight of every size"
 _KEPT_PROOFS = 256
 _proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()
 
@@ -131,17 +132,8 @@ def _likeliest(
         except Error as error:
             # The first layout is the likelier one: its error says more.
             failure = failure or error
-    return Proof(
-        passed=False,
-        reason="no sizes to try" if failure is None else _sentence(failure),
-        max_ulp=math.inf,
-        mismatch=1.0,
-        max_abs=math.inf,
-        error_before=math.inf,
-        error_after=math.inf,
-        runtime=runtime_name(),
-        compared=False,
-    )
+    reason = "no sizes to try" if failure is None else _sentence(failure)
+    return dataclasses.replace(NOT_COMPARED, reason=reason, runtime=runtime_name())
 
 
 def _prove_norm(
@@ -227,7 +219,7 @@ class _SiteRuns:
         random, addend = random_weights(match.spec, n, self.seed)
         weights: dict[str, Array] = {"random weight": random}
         if match.scale is not None:
-            weights["weight of every size"] = spread_weights(match.spec, n, match.dtype, self.seed)
+            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed)
             if stored_scale is not None:
                 weights["stored weight"] = stored_scale.astype(np.float64)
         for label, weight in weights.items():
@@ -236,7 +228,7 @@ class _SiteRuns:
             if match.bias is match.scale:  # one value is fed one array
                 bias = scale
             spread = None
-            if scale is not None and label == "weight of every size":
+            if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
             for batch in batches(match.spec, match.dtype, layout.lead, row, self.seed):
                 expected, mean_square = self._expected(batch, scale, bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from rmsnorm_export.printable import number, one_line
 
@@ -45,3 +46,9 @@ class Proof:
         verdict = "holds" if self.passed else f"FAILED, {one_line(self.reason)}"
         measured = f"{number(self.max_ulp)} ulp, {number(self.bound_ulp)} allowed"
         return f"<Proof: {verdict}: {measured}>"
+
+
+NOT_COMPARED = Proof(
+    False, "", (), math.inf, 1.0, math.inf, math.inf, math.inf, runtime="", compared=False
+)
+"""Of a site that could not be run."""

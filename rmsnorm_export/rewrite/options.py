@@ -71,18 +71,18 @@ class Requirement(Options):
             return None
         reasons = ", ".join(dict.fromkeys(refusal.reason for refusal in refused))
         verb = "is" if fused == 1 else "are"
-        found = f"{name}: " if name else ""
-        found += f"{plural(fused, 'norm')} {'can be' if report.planned else verb} one node"
-        found += f", {len(refused)} refused"
-        found += f" ({reasons})" if reasons else ""
+        counts = f"{name}: " if name else ""
+        counts += f"{plural(fused, 'norm')} {'can be' if report.planned else verb} one node"
+        counts += f", {len(refused)} refused"
+        counts += f" ({reasons})" if reasons else ""
         if alike := report.look_alikes:
-            found += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
+            counts += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
         fix = "check that this is the right model, or omit --require"
         if refused:
             fix = "see the hints of the refusals in the report, or lower --require"
         consequence = "" if report.planned else "; nothing was written"
         what = f"--require {self.require} is not met{consequence}."
-        return RequirementError(what, found=found, fix=fix)
+        return RequirementError(what, found=counts, fix=fix)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

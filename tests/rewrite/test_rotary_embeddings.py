@@ -9,11 +9,16 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 import rmsnorm_export as rx
+from rmsnorm_export.proof.prove import prove_site
+from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.rewrite.options import OptimizeOptions
+from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.show import to_text
 
 D = 8
@@ -209,6 +214,20 @@ def test_a_reshape_to_sizes_of_another_value_is_proved() -> None:
     (site,) = folded(onnx.shape_inference.infer_shapes(source)).report.fused
     assert site.op == "RotaryRMSNorm"
     assert site.proof.passed
+
+
+def test_a_proof_finds_a_wrong_turn() -> None:
+    source = ir.from_proto(model("halves"))
+    plan = plan_rewrite(source, OptimizeOptions(target="portable", fold_rotary=True))
+    (site,) = plan.sites
+    proving = Proving(plan.types, dict(source.opset_imports))
+    assert prove_site(site.part, site, proving, numerics="exact").passed
+    (node,) = site.nodes
+    cos, sin = (list(node.inputs).index(v) for v in (site.part.cos, site.part.sin))
+    node.replace_input_with(cos, site.part.sin)
+    node.replace_input_with(sin, site.part.cos)
+    proof = prove_site(site.part, site, proving, numerics="exact")
+    assert proof.reason.startswith("mathematics: the new nodes are not this norm")
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])
