@@ -74,9 +74,7 @@ class GenerationOptions(RewriteOptions):
         "prefill and decode.",
     )
     static_cache: Annotated[int, Meta(ge=2, le=MOST_INT32)] | None = option(
-        None,
-        metavar="N",
-        help="A cache of fixed size for N tokens instead of one that grows.",
+        None, metavar="N", help="A cache of fixed size for N tokens instead of one that grows."
     )
     names: Literal["transformers", "optimum"] = option(
         "transformers",

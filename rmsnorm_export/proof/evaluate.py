@@ -209,10 +209,7 @@ def _constant(array: Array) -> _Tensor:
 
 
 def _computed(
-    node: ir.Node,
-    arrays: Sequence[Array | None],
-    attributes: Mapping[str, ir.Attr],
-    opset: int,
+    node: ir.Node, arrays: Sequence[Array | None], attributes: Mapping[str, ir.Attr], opset: int
 ) -> Sequence[Array | None]:
     """Compute a node by its kernel here, or by ``onnx.reference``."""
     kernel = kernel_of(node.domain, node.op_type)

@@ -137,11 +137,7 @@ def _likeliest(
 
 
 def _prove_norm(
-    cut: _Cut,
-    proving: site.Proving,
-    numerics: Numerics,
-    stored_scale: Array | None,
-    layout: Layout,
+    cut: _Cut, proving: site.Proving, numerics: Numerics, stored_scale: Array | None, layout: Layout
 ) -> Proof:
     pair = cut(layout)
     key = _proof_key(pair, layout, proving, numerics, stored_scale)

@@ -45,11 +45,7 @@ _NORMS = (SIMPLIFIED, SKIP_SIMPLIFIED, "RMSNormalization")
 _COUNTED = ("MatMul", "Softmax", "Gemm", *_NORMS)
 """Operators whose numbers say what became of a graph, beside those that are new in it."""
 
-_PROVIDERS = {
-    "cuda": CUDA,
-    "webgpu": "WebGpuExecutionProvider",
-    "dml": "DmlExecutionProvider",
-}
+_PROVIDERS = {"cuda": CUDA, "webgpu": "WebGpuExecutionProvider", "dml": "DmlExecutionProvider"}
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
 
 Step = Callable[[ir.Model], object]

@@ -8,15 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from recognize.text_models import (
-    CONSTANTS,
-    WEIGHT,
-    function,
-    model,
-    norm,
-    ops,
-    optimized,
-)
+from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, ops, optimized
 
 import rmsnorm_export as rx
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from recognize.text_models import (
-    check_same,
-    model,
-    norm,
-    ops,
-    optimized,
-)
+from recognize.text_models import check_same, model, norm, ops, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
