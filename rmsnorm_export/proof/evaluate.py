@@ -174,7 +174,7 @@ class _Evaluator:
         opset = opsets.get("", opsets.get("ai.onnx", 1))
         floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
         results: list[_Tensor | None] = []
-        for result in _computed(node, arrays, attributes, opset):
+        for result in _outputs_of(node, arrays, attributes, opset):
             if result is None:
                 results.append(None)
             elif promote and is_floating(result.dtype):
@@ -208,7 +208,7 @@ def _constant(array: Array) -> _Tensor:
     return _Tensor(array, array.dtype, True)
 
 
-def _computed(
+def _outputs_of(
     node: ir.Node, arrays: Sequence[Array | None], attributes: Mapping[str, ir.Attr], opset: int
 ) -> Sequence[Array | None]:
     """Compute a node by its kernel here, or by ``onnx.reference``."""

@@ -125,7 +125,7 @@ def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
     texts = {name: _attribute(attribute) for name, attribute in node.attributes.items()}
     usual = set(_USUAL)
     if node.domain == DOMAIN:
-        usual |= {(name, _text(value)) for name, value in _OWN.items() if name != "epsilon"}
+        usual |= {(name, _value_text(value)) for name, value in _OWN.items() if name != "epsilon"}
         texts = {name: text for name, text in texts.items() if not name.startswith("plugin_")}
     return tuple((_cut(name), text) for name, text in texts.items() if (name, text) not in usual)
 
@@ -137,7 +137,7 @@ def _attribute(attribute: ir.Attr) -> str:
         return f"a {attribute.type.name.lower()}"
     if attribute.name == "to" and attribute.value in set(ir.DataType):
         return _type(ir.DataType(attribute.as_int()))
-    return _text(attribute.value)
+    return _value_text(attribute.value)
 
 
 def _type(dtype: ir.DataType) -> str:
@@ -146,18 +146,18 @@ def _type(dtype: ir.DataType) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(map(_text, value[:8])) + (", ...]" if len(value) > 8 else "]")
+        return "[" + ", ".join(map(_value_text, value[:8])) + (", ...]" if len(value) > 8 else "]")
     return _cut(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
 
 
 def _number(array: np.ndarray) -> str:
     # NumPy's own types say their numbers; those of ml_dtypes are widened.
     readable = array if array.dtype.kind in "biuf" else array.astype(np.float32)
-    return _text(readable.item() if array.size == 1 else readable.reshape(-1).tolist())
+    return _value_text(readable.item() if array.size == 1 else readable.reshape(-1).tolist())
 
 
 def _cut(text: str) -> str:

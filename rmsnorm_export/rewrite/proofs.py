@@ -42,6 +42,8 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
             options.progress("proving", done, len(plan.sites))
         scale, numerics = _stored_scale(site.part), site.numerics
         proofs[site] = prove_site(site.part, site, proving, numerics=numerics, stored_scale=scale)
+    if options.progress:
+        options.progress("proving", len(plan.sites), len(plan.sites))
     failed = {site: _refuse(site.part, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
 
