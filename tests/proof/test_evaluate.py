@@ -9,6 +9,7 @@ import pytest
 
 from proof.sites import LLAMA, source
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
@@ -51,13 +52,25 @@ def test_operators_agree_with_onnxruntime(name: str) -> None:
         "w": rng.uniform(0.5, 2, 96).astype(np.float32),
     }
     expected = run_onnxruntime(model, feeds)["y"]
-    found = run_numpy(model, feeds)["y"]
-    assert found.dtype == expected.dtype
+    output = run_numpy(model, feeds)["y"]
+    assert output.dtype == expected.dtype
     # Sigmoid apart (an approximation there), a few units of roundoff.
-    np.testing.assert_allclose(found, expected, rtol=5e-6 if name == "Sigmoid" else 1e-6)
+    np.testing.assert_allclose(output, expected, rtol=5e-6 if name == "Sigmoid" else 1e-6)
     wide = run_float64(model, feeds).outputs["y"]
     assert wide.dtype == np.float64
-    np.testing.assert_allclose(found, wide, rtol=1e-6)
+    np.testing.assert_allclose(output, wide, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("name", ["Max", "Reshape", "Transpose", "Concat"])
+def test_what_moves_or_chooses_elements_rounds_nothing(name: str, dtype: int) -> None:
+    extra = ", int64[1] i0 = {0}, int64[1] n = {96}"
+    model, rng = source("  " + ONE_EACH[name], extra=extra, dtype=dtype), np.random.default_rng(3)
+    kind = numpy_dtype(dtype)
+    feeds = {"x": rng.standard_normal((2, 3, 96)).astype(kind), "w": np.ones(96, kind)}
+    output = run_numpy(model, feeds)["y"]
+    assert output.dtype == kind
+    np.testing.assert_array_equal(output.astype(np.float64), run_float64(model, feeds).outputs["y"])
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
@@ -65,12 +78,12 @@ def test_operators_agree_with_onnxruntime(name: str) -> None:
 def test_every_declared_rounding_is_there(dtype: int, n: int) -> None:
     model = source(LLAMA, dtype=dtype, n=n)
     rng = np.random.default_rng(1)
-    kind = np.float16 if dtype == FLOAT16 else ml_dtypes.bfloat16
+    kind = numpy_dtype(dtype)
     x, w = rng.standard_normal((4, 3, n)).astype(kind), rng.uniform(0.5, 2, n).astype(kind)
     expected = reference_exact(NormSpec(epsilon=1e-6), x, w)
-    found = run_numpy(model, {"x": x, "w": w})["y"]
+    output = run_numpy(model, {"x": x, "w": w})["y"]
     # float32 sums may put an element on the other side of a rounding boundary, rarely.
-    assert np.mean(found != expected) < 0.005
+    assert np.mean(output != expected) < 0.005
 
 
 def test_onnxruntime_has_no_bfloat16_chain_but_runs_the_fused_node() -> None:
@@ -81,10 +94,10 @@ def test_onnxruntime_has_no_bfloat16_chain_but_runs_the_fused_node() -> None:
     with pytest.raises(NoKernelError):
         run_onnxruntime(source(LLAMA, dtype=BFLOAT16), feeds)
     fused = source("  y = SimplifiedLayerNormalization (x, w)", dtype=BFLOAT16)
-    found = run_onnxruntime(fused, feeds)["y"]
-    assert found.dtype == ml_dtypes.bfloat16
-    assert np.all(found == ml_dtypes.bfloat16(1.5))
-    np.testing.assert_array_equal(found, run_numpy(fused, feeds)["y"])
+    output = run_onnxruntime(fused, feeds)["y"]
+    assert output.dtype == ml_dtypes.bfloat16
+    assert np.all(output == ml_dtypes.bfloat16(1.5))
+    np.testing.assert_array_equal(output, run_numpy(fused, feeds)["y"])
 
 
 def test_float64_rounds_nothing_but_constants() -> None:
@@ -110,8 +123,8 @@ def test_functions_see_the_attributes_of_their_caller() -> None:
       c = Constant <value_float: float = @by> ()
       y = Add (x, c)
     }"""
-    found = run_numpy(ir.from_onnx_text(text), {"x": np.zeros(4, np.float32)})["y"]
-    assert found.tolist() == [3.5] * 4
+    output = run_numpy(ir.from_onnx_text(text), {"x": np.zeros(4, np.float32)})["y"]
+    assert output.tolist() == [3.5] * 4
 
 
 @pytest.mark.parametrize(
