@@ -6,6 +6,7 @@ with the number of equal sites, and nothing of the graph is held.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from rmsnorm_export.lower.builder import shape_text
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.printable import short
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import name_of
@@ -23,8 +25,8 @@ from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgr
 MAX_NODES = 64
 """Nodes drawn per site; a norm has a dozen."""
 
-_LONGEST = 200
-"""Characters kept of a name, a shape or an attribute: no drawing shows more."""
+_cut = functools.partial(short, limit=200)
+"""Cuts a name, a shape or an attribute: no drawing shows more."""
 
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 _OF_ROWS = ("x", "residual", "gate")
@@ -151,16 +153,10 @@ def _value_text(value: object) -> str:
         return f"{value:.7g}"
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(_value_text, value[:8])) + (", ...]" if len(value) > 8 else "]")
-    return _cut(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
+    return _cut(value if isinstance(value, str | bytes) else str(value))
 
 
 def _number(array: np.ndarray) -> str:
     # NumPy's own types say their numbers; those of ml_dtypes are widened.
     readable = array if array.dtype.kind in "biuf" else array.astype(np.float32)
     return _value_text(readable.item() if array.size == 1 else readable.reshape(-1).tolist())
-
-
-def _cut(text: str) -> str:
-    """At most ``_LONGEST`` characters: of a longer text the beginning and the end."""
-    half = _LONGEST // 2 - 1
-    return text if len(text) <= _LONGEST else f"{text[:half]}\u2026{text[-half:]}"
