@@ -46,19 +46,11 @@ PARTIAL = (
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("body", "epsilon", "numerics"),
-    [
-        (PLAIN, 1e-6, "exact"),
-        (PLAIN, 0.0, "exact"),
-        (PLAIN, 1e-42, "exact"),
-        (X_FIRST, 1e-6, "reordered"),
-        (X_FIRST_DIVIDED, 1e-6, "reordered"),
-        (RSTD_FIRST, 1e-6, "reordered"),
-        (SCALED_SQUARES, 1e-6, "reordered"),
-        (L2, 1e-6, "reordered"),
-        (INVERTED_FIRST, 1e-6, "exact"),
-        (INVERTED_FIRST, 0.0, "reordered"),
-    ],
-)
+    [(PLAIN, 1e-6, "exact"), (PLAIN, 0.0, "exact"), (PLAIN, 1e-42, "exact"),
+     (X_FIRST, 1e-6, "reordered"), (X_FIRST_DIVIDED, 1e-6, "reordered"),
+     (RSTD_FIRST, 1e-6, "reordered"), (SCALED_SQUARES, 1e-6, "reordered"),
+     (L2, 1e-6, "reordered"), (INVERTED_FIRST, 1e-6, "exact"), (INVERTED_FIRST, 0.0, "reordered")],
+)  # fmt: skip
 def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
     model = ir.serde.serialize_model(source(body, epsilon=epsilon))
     site = rx.optimize(model, target=target, prove=True).report.fused[0]
@@ -76,14 +68,11 @@ def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
 
 @pytest.mark.parametrize(
     ("body", "epsilon", "words"),
-    [
-        (X_FIRST, 1e-6, "with a weight of every size"),
-        (X_FIRST_DIVIDED, 1e-6, "with a weight of every size"),
-        (RSTD_FIRST, 1e-6, "NaN or infinity"),
-        (INVERTED_FIRST, 0.0, "NaN or infinity"),
-        (SCALED_SQUARES, 0.0, "distance"),
-    ],
-)
+    [(X_FIRST, 1e-6, "with a weight of every size"),
+     (X_FIRST_DIVIDED, 1e-6, "with a weight of every size"),
+     (RSTD_FIRST, 1e-6, "NaN or infinity"), (INVERTED_FIRST, 0.0, "NaN or infinity"),
+     (SCALED_SQUARES, 0.0, "distance")],
+)  # fmt: skip
 def test_a_proof_sees_that_they_are_not_exact(body: str, epsilon: float, words: str) -> None:
     epsilon = float(np.float32(epsilon))
     match = site(body, NormSpec(epsilon=epsilon), epsilon=epsilon)

@@ -125,13 +125,9 @@ main (float[0, 3, 8] x) => (float[0, 3, 8] y)
 
 @pytest.mark.parametrize(
     ("text", "reason", "target"),
-    [
-        (ROW_OF_ONES, "scale-shape", "portable"),
-        (ROW_OF_ONES, "scale-shape", "ort"),
-        (EMPTY_ROWS, "not-provable", "portable"),
-        (NO_ROWS, "not-provable", "portable"),
-    ],
-)
+    [(ROW_OF_ONES, "scale-shape", "portable"), (ROW_OF_ONES, "scale-shape", "ort"),
+     (EMPTY_ROWS, "not-provable", "portable"), (NO_ROWS, "not-provable", "portable")],
+)  # fmt: skip
 def test_odd_rows_are_no_failed_proof(text: str, reason: str, target: Any) -> None:
     """The scale is the row itself, in the shape of ones for no scale; rows of no elements; no rows,
     as a Reshape stores it."""

@@ -143,14 +143,8 @@ def test_outputs_that_are_inputs_weights_or_named_twice(target: Target) -> None:
     assert len(result.report.fused) == 1
 
 
-OURS = {
-    "n": "y_replaced",
-    "s": "y/RMSNorm",
-    "e": "y/RMSNorm_output",
-    "m": "y/RMSNorm_ones",
-    "sq": "rmsnorm_export.ones_8_float32",
-    "w": "rmsnorm_export.RMSNorm.X",
-}
+OURS = {"n": "y_replaced", "s": "y/RMSNorm", "e": "y/RMSNorm_output", "m": "y/RMSNorm_ones",
+        "sq": "rmsnorm_export.ones_8_float32", "w": "rmsnorm_export.RMSNorm.X"}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)
