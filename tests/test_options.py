@@ -31,15 +31,9 @@ from rmsnorm_export.options import (
     takes,
     written,
 )
-from rmsnorm_export.rewrite.options import (
-    ExportOptions,
-    GenerationOptions,
-    InspectOptions,
-    OptimizeOptions,
-    Requirement,
-    SourceOptions,
-)
+from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions, Requirement
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
 
 
 def digits(text: str) -> int:
@@ -159,7 +153,7 @@ def test_every_option_says_what_it_does_and_refuses_another_type(
     record: Any, entry: OptionEntry
 ) -> None:
     assert entry.facts.help.endswith((".", "else")), entry.name
-    if entry.written is Any or entry.name in ("inputs", "dynamic_shapes", "state"):
+    if entry.written is Any or entry.name in ("inputs", "dynamic_shapes"):
         return
     for value in (1j, object(), float("nan"), float("inf")):
         with pytest.raises(UsageError) as caught:
@@ -170,7 +164,7 @@ def test_every_option_says_what_it_does_and_refuses_another_type(
 def test_what_a_type_does_not_say_is_taken() -> None:
     arrays: Mapping[str, Any] = {"x": np.ones(2)}
     assert VerifyOptions(inputs=arrays).inputs is arrays
-    assert keywords(ExportOptions(kwargs=arrays, state=len))["state"] is len
+    assert keywords(ExportOptions(kwargs=arrays))["kwargs"] is arrays
 
 
 @pytest.mark.parametrize(

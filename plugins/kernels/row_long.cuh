@@ -57,11 +57,10 @@ struct Turn {
     }
 };
 
-// Two blocks fit an SM, unless codes of any problem, or after the sigmoids of a half type, take more
-// registers.
+// Two blocks fit an SM, unless any problem, or codes and gates of a half type, take more registers.
 template <typename T, Mode mode, bool kQuantised>
 constexpr int kLeastLongBlocks =
-    kQuantised && (mode == Mode::kAny || (kHalf<T> && mode == Mode::kGateFirst)) ? 1 : 2;
+    mode == Mode::kAny || (kHalf<T> && (kQuantised || mode >= Mode::kGated)) ? 1 : 2;
 
 template <typename T, typename S, int W, Mode kMode, bool kQuantised>
 __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuantised>)

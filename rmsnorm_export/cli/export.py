@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmsnorm_export import torch_options as records
 from rmsnorm_export.cli import console, outcome
 from rmsnorm_export.cli.commands import OUTPUT, define
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
-from rmsnorm_export.rewrite import options as records
+from rmsnorm_export.rewrite.options import Requirement
 from rmsnorm_export.rewrite.result import GenerationExport
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ _PARAMS = [
     records.SourceOptions,
     records.ExportOptions,
     records.GenerationOptions,
-    records.Requirement,
+    Requirement,
     params=_PARAMS,
 )
 def command(
@@ -107,7 +108,7 @@ def command(
         if entry.name not in mine and options.pop(entry.name, entry.default) != entry.default:
             other = "one graph, not for" if task else "the"
             raise click.UsageError(f"{entry.flag} is for {other} --task generation")
-    requirement = records.Requirement(require=options.pop("require"))
+    requirement = Requirement(require=options.pop("require"))
     loading = records.SourceOptions(**{name: options.pop(name) for name in _SOURCE})
     outcome.check_place(files, source, output, of_graphs=task is not None, is_model=False)
     options["drawings"] = files.drawn

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
     from rmsnorm_export.rewrite.options import Requirement
-    from rmsnorm_export.rewrite.result import GenerationExport, Report
-    from rmsnorm_export.rewrite.rewritten import FolderResult, Result
+    from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 
 _WEIGHTS = {
     "reference": "weights stay in their external files, where they were",

@@ -31,7 +31,6 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.type_names import float_name
 from rmsnorm_export.printable import first_line, one_line, plural, short
-from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
@@ -44,6 +43,7 @@ from rmsnorm_export.torch.generation.components import (
 from rmsnorm_export.torch.generation.export import plain_component
 from rmsnorm_export.torch.generation.source import load_frame, load_generative
 from rmsnorm_export.torch.generation.structures import checked_metadata
+from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""

@@ -18,9 +18,9 @@ from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.match import name_scopes
-from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.system.packages import require_package
+from rmsnorm_export.torch_options import SourceOptions
 
 if TYPE_CHECKING:
     import torch

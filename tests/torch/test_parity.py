@@ -14,9 +14,9 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import torch
 
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.rewrite.options import ExportOptions
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch.operator import eager
+from rmsnorm_export.torch_options import ExportOptions
 from tests.tools.parity import arrays, claims, modules, onnx_models, truth, variants
 
 VARIANTS = {variant.name: variant for variant in variants.VARIANTS}

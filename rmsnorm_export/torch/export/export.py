@@ -14,11 +14,11 @@ from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import ExportOptions, RewriteOptions
-from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.rewrite.rewritten import Result
+from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.torch.export.trace import OLDEST_OPSET, RECOGNISING, WRITING, tell, trace
+from rmsnorm_export.torch_options import ExportOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -21,7 +21,7 @@ from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 
 if TYPE_CHECKING:
-    from rmsnorm_export.rewrite.options import GenerationOptions
+    from rmsnorm_export.torch_options import GenerationOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -13,10 +13,10 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest, write_models
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
-from rmsnorm_export.rewrite.fusions import share_weights
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import FusedOptions, GenerationOptions
+from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.rewrite.shared import share_weights
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch.generation.components import (
     Component,
@@ -25,6 +25,7 @@ from rmsnorm_export.torch.generation.components import (
     trace_components,
 )
 from rmsnorm_export.torch.generation.names import States, name_as_optimum, name_dimensions
+from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -111,7 +112,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     if optimum:
         options = dataclasses.replace(options, multi_token=True)
     components, log = trace_components(model, sample_inputs(model, options.inputs or {}), options)
-    shared = {entry.name: getattr(options, entry.name) for entry in entries(FusedOptions)}
+    shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}

@@ -9,7 +9,6 @@ import torch
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import short
-from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.torch.dtypes import FLOATS
 from rmsnorm_export.torch.generation.components import check_generative
 from rmsnorm_export.torch.source.example import example_of
@@ -21,6 +20,7 @@ from rmsnorm_export.torch.source.huggingface import (
 )
 from rmsnorm_export.torch.source.load import load
 from rmsnorm_export.torch.source.settings import CONFIG, GENERATION_CONFIG, read_settings
+from rmsnorm_export.torch_options import SourceOptions
 
 
 def load_generative(

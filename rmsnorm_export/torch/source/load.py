@@ -21,11 +21,11 @@ from torch.utils import _pytree as pytree
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
+from rmsnorm_export.torch_options import SourceOptions
 
 
 @collected()

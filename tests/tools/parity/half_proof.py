@@ -24,8 +24,8 @@ import torch
 import rmsnorm_export.torch as rt
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.rewrite.options import ExportOptions
 from rmsnorm_export.torch.export.export import convert
+from rmsnorm_export.torch_options import ExportOptions
 from tests.tools.corpus import build
 from tests.tools.corpus.norm_classes import DTYPES, EPSILON, NormClass
 from tests.tools.parity import arrays, declaration, exact_rows, orders
