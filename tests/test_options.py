@@ -164,7 +164,7 @@ def test_every_option_says_what_it_does_and_refuses_another_type(
 def test_what_a_type_does_not_say_is_taken() -> None:
     arrays: Mapping[str, Any] = {"x": np.ones(2)}
     assert VerifyOptions(inputs=arrays).inputs is arrays
-    assert keywords(ExportOptions(kwargs=arrays))["kwargs"] is arrays
+    assert keywords(ExportOptions(kwargs=arrays))["kwargs"]["x"] is arrays["x"]
 
 
 @pytest.mark.parametrize(
