@@ -14,8 +14,8 @@ from spellings.look_alikes import LOOK_ALIKES
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, Subgraph
 from rmsnorm_export.show import to_html
-from rmsnorm_export.show.arrange import Layout, columns
-from rmsnorm_export.show.draw import arrange, spoken
+
+
 
 # Chains with gains, biases, gates, residuals and outputs in every place.
 NAMES = [name for name in sorted(LOOK_ALIKES) if LOOK_ALIKES[name].norms][::4]
