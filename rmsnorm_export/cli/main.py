@@ -17,7 +17,6 @@ import click
 from rmsnorm_export.cli import failure
 from rmsnorm_export.cli.options import DEBUG, LOGGING, PROGRAM, State
 from rmsnorm_export.errors import ExitCode, UsageError
-from rmsnorm_export.printable import nearest
 from rmsnorm_export.system.late import sympy_when_used
 
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
@@ -73,13 +72,7 @@ class _Commands(click.Group):
         if args[0] == "expand":
             every = [] if "--site" in args else ["--site", "*"]
             args = ["optimize", *args[1:], "--target", "plain", *every]
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if near := nearest(args[0], _COMMANDS):
-                message = f"No such command {args[0]!r}. Did you mean {near!r}?"
-                raise click.UsageError(message, ctx) from error
-            raise
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -144,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_broken_pipe(error: Exception) -> bool:
-    """A write to a pipe without a reader is an ``OSError`` of two kinds, by platform."""
+    """Return whether a write found no reader: an ``OSError`` of two kinds, by platform."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
@@ -158,7 +151,7 @@ def _fill_closed_streams() -> None:
 
 
 def _escape_unencodable() -> None:
-    """Names that the terminal's encoding lacks are escaped instead of ending the run."""
+    """Escape names that the terminal's encoding lacks, instead of ending the run."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -38,21 +38,20 @@ def command(
     requirement, of_graphs = Requirement(require=require), outcome.is_folder(model)
     outcome.check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
-    options["drawings"] = files.drawn
     with console.progress(files.state, "Optimizing") as step:
-        result: Any = optimize(source, progress=step, **options)
-        if of_graphs:
-            reports = result.reports
-        else:
-            name = console.source_name(model, result.report.source)
-            reports = {"": dataclasses.replace(result.report, source=name)}
+        made: Any = optimize(source, progress=step, drawings=files.drawn, **options)
+    reports = made.reports if of_graphs else {"": _named(made.report, model)}
     unmet, error = outcome.first_problem(reports, requirement)
     written = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
-            written = outcome.write_model(files, output, result, weights)
+            written = outcome.write_model(files, output, made, weights=weights)
+    result = reports.get("")
     if of_graphs:
-        nothing = GenerationExport(Path(output), reports, (), "", result.seconds)
-        outcome.finish_folder(files, written or nothing, error)
-    else:
-        outcome.finish_model(files, model, reports[""], written, error)
+        result = written or GenerationExport(Path(output), reports, (), "", made.seconds)
+    outcome.finish_written(files, result, written, error)
+
+
+def _named(report: Any, model: str) -> Any:
+    """Return a report that says ``stdin`` of what was piped in."""
+    return dataclasses.replace(report, source="stdin") if model == console.STDIO else report

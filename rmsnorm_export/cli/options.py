@@ -5,6 +5,7 @@ Only click and the records are imported here.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shlex
 import typing
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PROGRAM = "rmsnorm-export"
 
 
+@dataclasses.dataclass(slots=True)
 class State:
     """What the options for all commands say.
 
@@ -30,14 +32,11 @@ class State:
         command: the whole command line, for the reports.
     """
 
-    __slots__ = ("command", "debug", "json", "model_on_stdout", "verbosity")
-
-    def __init__(self) -> None:
-        self.verbosity = 0
-        self.debug = False
-        self.json = False
-        self.model_on_stdout = False
-        self.command = PROGRAM
+    verbosity: int = 0
+    debug: bool = False
+    json: bool = False
+    model_on_stdout: bool = False
+    command: str = PROGRAM
 
     @classmethod
     def of_arguments(cls, arguments: list[str]) -> State:

@@ -12,12 +12,6 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE, PATH
 
-PROGRAMS = (
-    "trtexec", "trtexec-static", "polygraphy", "onnxruntime", "triton", "triton-preload",
-    "onnxruntime-native", "onnxruntime-cpp", "triton-native", "onnxruntime-cuda", "triton-cuda",
-    "python",
-)  # fmt: skip
-
 _RUNTIME = click.Option(
     ["--runtime"],
     type=click.Choice(("tensorrt", "onnxruntime", "torch")),
@@ -61,7 +55,9 @@ _CHECK = [
 _LINES = [
     click.Argument(["model"], type=FILE, default="model.onnx"),
     click.Option(
-        ["--for", "loader"], type=click.Choice(PROGRAMS), help="Only this program and its line."
+        ["--for", "loader"],
+        metavar="PROGRAM",
+        help="Only the line of this program, of those that are printed without it.",
     ),
 ]
 
