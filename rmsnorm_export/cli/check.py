@@ -47,5 +47,4 @@ def command(files: Files, file: str) -> None:
         results = {engine.name: check_engine(engine) for engine in engines}
     errors = [one.error for one in results.values() if one.error is not None]
     worst = min(errors, key=lambda error: error.exit_code, default=None)
-    result = Components(path, results) if is_folder(file) else results[path.name]
-    files.finish(result, worst)
+    files.finish(Components(path, results) if is_folder(file) else results[path.name], worst)

@@ -21,11 +21,7 @@ REPORT = click.Option(
 )
 MODEL = click.Argument(["model"], type=FILE)
 OUTPUT = click.Option(
-    ["-o", "--output"],
-    required=True,
-    type=FILE,
-    metavar="OUT",
-    help="File or folder to write, or - for stdout.",
+    ["-o", "--output"], required=True, type=FILE, metavar="OUT", help="Output, or - for stdout."
 )
 
 
@@ -37,9 +33,6 @@ def define(
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command of a function that takes ``Files``, its arguments and the options of records.
-
-    It logs on stderr while it runs. A model is on stdout where its ``output`` is ``-``, unless its
-    options do not include ``weights``.
 
     Args:
         name: of the command.
@@ -55,19 +48,11 @@ def define(
     def decorate(function: Callable[..., None]) -> click.Command:
         def run(**values: Any) -> None:
             state = click.get_current_context().ensure_object(State)
-            state.model_on_stdout = "weights" in values and values.get("output") == console.STDIO
-            files = Files(state)
-            if reports:
-                files = Files(state, values.pop("reports"), force=values.pop("force"))
-            from rmsnorm_export.system.provenance import COMMAND
-
-            before = COMMAND.set(state.command)
+            force = values.pop("force") if reports else False
+            files = Files(state, values.pop("reports", ()), force=force)
             console.log_to_stderr(state)
-            try:
-                with console.nothing_to_ask():
-                    function(files, **values)
-            finally:
-                COMMAND.reset(before)
+            console.take_stdin()
+            function(files, **values)
 
         params = [*own, FORMAT, *LOGGING]
         command = click.Command(name, callback=run, params=params, help=function.__doc__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import sys
 from collections.abc import Iterator
 from typing import TextIO
@@ -58,20 +58,13 @@ def progress(state: State, message: str) -> Iterator[Progress]:
 
 
 _stdin: TextIO | None = None
-"""Standard input, while commands find none in its place."""
+"""Standard input, while commands find nothing in its place."""
 
 
-@contextlib.contextmanager
-def nothing_to_ask() -> Iterator[None]:
+def take_stdin() -> None:
     """Make standard input empty for all but ``read_stdin``: a library may ask there."""
     global _stdin
-    _stdin, before = sys.stdin, _stdin
-    with open(os.devnull, encoding="utf-8") as nothing:
-        sys.stdin = nothing
-        try:
-            yield
-        finally:
-            sys.stdin, _stdin = _stdin, before
+    _stdin, sys.stdin = sys.stdin, io.StringIO()
 
 
 def read_stdin() -> bytes:

@@ -17,13 +17,15 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite import options as records
-from rmsnorm_export.rewrite.result import GenerationExport
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.system.progress import Progress
 
-_DIFFERS = "What was exported differs from PyTorch by more than is allowed; it was written."
+_RECORDS: dict[str | None, Any] = {
+    None: records.ExportOptions,
+    "generation": records.GenerationOptions,
+}
 _RTOL = "see the table for where; verify has other bounds"
 
 
@@ -34,8 +36,6 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        if name in arguments:
-            raise click.BadParameter(f"{name!r} is given twice")
         try:
             arguments[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -95,15 +95,19 @@ def command(
     """
     if verify and files.state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    kinds = records.ExportOptions, records.GenerationOptions
-    mine = _checked(task, options, *(reversed(kinds) if task else kinds))
+    own = _those_of(_RECORDS[task], options)
+    for entry in entries(_RECORDS[None if task else "generation"]):
+        if options.get(entry.name, entry.default) != entry.default and entry.name not in own:
+            what = "is not for" if task else "is for"
+            raise click.UsageError(f"{entry.flag} {what} --task generation")
     requirement = records.Requirement(require=options["require"])
     loading = records.SourceOptions(**_those_of(records.SourceOptions, options))
-    outcome.check_place(files, source, output, of_graphs=task is not None, is_model=False)
-    mine["drawings"] = files.drawn
+    files.check(source, output)
+    outcome.check_place(files, console.STDIO, output, of_graphs=task is not None)
+    own["drawings"] = files.drawn
     with console.progress(files.state, "Starting") as step:
         step("loading the module", 0, 1)
-        made, compare = (_decoder if task else _graph)(source, loading, mine, step)
+        made, compare = (_decoder if task else _graph)(source, loading, own, step)
         reports = made.reports if task else {"": made.report}
         unmet, error = outcome.first_problem(reports, requirement)
         written, more = None, {}
@@ -111,35 +115,20 @@ def command(
             step("writing", 0, 1)
             weights = {} if task else {"weights": options["weights"]}
             written = outcome.write_model(files, output, made, **weights)
-            if verify:
-                step("comparing with PyTorch", 0, 1)
-                try:
-                    more = {"verification": compare(output)}
-                    error = error or more["verification"].error(_DIFFERS, fix=_RTOL)
-                except Exception as problem:  # what is written is: its report is not lost
-                    error = with_problem(error, "--verify", problem)
-    result = reports.get("") or written or GenerationExport(Path(output), reports, (), "", 0.0)
+        if written and verify:
+            step("comparing with PyTorch", 0, 1)
+            try:
+                more = {"verification": compare(output)}
+                error = error or more["verification"].error(fix=_RTOL)
+            except Exception as problem:  # what is written is: its report is not lost
+                error = with_problem(error, "--verify", problem)
     files.remember(source)
-    outcome.finish_written(files, result, written, error, **more)
+    outcome.finish_written(files, reports, written, error, **more)
 
 
 def _those_of(record: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     names = {entry.name for entry in entries(record)}
     return {name: value for name, value in options.items() if name in names}
-
-
-def _checked(task: str | None, options: Mapping[str, Any], record: Any, other: Any) -> Any:
-    """Return the options of a task.
-
-    Raises:
-        UsageError: one of the other task is given.
-    """
-    mine = _those_of(record, options)
-    for entry in entries(other):
-        if options.get(entry.name, entry.default) != entry.default and entry.name not in mine:
-            where = "one graph, not for" if task else "the"
-            raise click.UsageError(f"{entry.flag} is for {where} --task generation")
-    return mine
 
 
 _Exported = tuple[Any, Callable[[str], "Verification"]]

@@ -38,13 +38,9 @@ def explain(error: BaseException) -> Failure:
     if isinstance(error, ReportedError):
         return error.failure
     failure = _failure(error)
-    what = one_line(failure.what).rstrip(".")
-    return Failure(
-        what[:1].upper() + what[1:],
-        one_line(failure.found) or "no details",
-        one_line(failure.fix) or "run the command again with --debug for the details",
-        failure.exit_code,
-    )
+    found = one_line(failure.found) or "no details"
+    fix = one_line(failure.fix) or "run the command again with --debug for the details"
+    return Failure(one_line(failure.what), found, fix, failure.exit_code)
 
 
 def _failure(error: BaseException) -> Failure:
@@ -74,6 +70,12 @@ def with_problem(error: Error | None, place: str, problem: Exception) -> Error:
     return dataclasses.replace(Failure.of(error), found=found).error()
 
 
+def three_lines(error: BaseException) -> list[str]:
+    """Return what happened, what was found and how to fix it."""
+    failure = explain(error)
+    return [f"error: {failure.what}", f"found: {failure.found}", f"fix: {failure.fix}"]
+
+
 def report(error: BaseException, state: State) -> int:
     """Tell the user about ``error`` as ``state`` asks for, and return the exit code.
 
@@ -85,7 +87,7 @@ def report(error: BaseException, state: State) -> int:
     if state.debug:
         traceback.print_exception(error, file=sys.stderr)
     if not (state.json and state.model_on_stdout):
-        click.echo(f"error: {failure.what}\nfound: {failure.found}\nfix: {failure.fix}", err=True)
+        click.echo("\n".join(three_lines(error)), err=True)
     if state.json and not isinstance(error, ReportedError):
         from rmsnorm_export.records import document
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.failure import ReportedError, explain, with_problem
+from rmsnorm_export.cli.failure import ReportedError, explain, three_lines, with_problem
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import Error, UsageError
 from rmsnorm_export.system.progress import is_styled
@@ -86,11 +86,10 @@ class Files:
         if argument != console.STDIO:
             self.remember(argument)
             return argument
-        data = console.read_stdin()
-        if self._audited:
-            from rmsnorm_export.system.provenance import piped_in
+        from rmsnorm_export.system.provenance import piped_in
 
-            self._read[argument] = [piped_in(data)]
+        data = console.read_stdin()
+        self._read[argument] = [piped_in(data)]
         return data
 
     def remember(self, argument: str) -> None:
@@ -128,7 +127,7 @@ class Files:
         from rmsnorm_export.system.provenance import provenance
 
         read = [state for states in self._read.values() for state in states]
-        made = provenance(read, outputs if self._audited else ())
+        made = provenance(read, outputs if self._audited else (), self.state.command)
         told = _Told(result, error, made, extra or {}, options, self.state.verbosity)
         forms = {".json": told.document, ".html": told.page}
         for path in self.reports:
@@ -170,10 +169,7 @@ class _Told:
         from rmsnorm_export.show import sections_of, to_html
         from rmsnorm_export.show.text import provenance_lines
 
-        about: list[Line] = []
-        if self.error is not None:
-            failure = explain(self.error)
-            about += [(failure.what, "bad"), f"found: {failure.found}", f"fix: {failure.fix}", ""]
+        about: list[Line] = [] if self.error is None else [*three_lines(self.error), ""]
         about += [*self.options.get("output", ()), *provenance_lines(self.made.seen_from(folder))]
         sections = []
         if parity := self.extra.get("verification"):
@@ -201,11 +197,9 @@ def _files_of(argument: str) -> list[Path]:
     from rmsnorm_export.graph.load import model_files
 
     path = Path(argument)
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(Error, OSError, ValueError):
         if path.is_dir():
             return sorted(p for p in path.iterdir() if p.is_file() and p.name[:1] != ".")
         if path.suffix.lower() == ".onnx":
-            with contextlib.suppress(Error):
-                return [*model_files(path)]
-        return [path] if path.is_file() else []
-    return []
+            return [*model_files(path)]
+    return [path]

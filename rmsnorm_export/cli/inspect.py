@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +43,6 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
     files.check(*models)
     reports: dict[str, Report] = {}
     problem: Error | None = None
-    start = time.perf_counter()
     with console.progress(files.state, "Looking for RMSNorms") as step:
         for number, model in enumerate(models):
             step(model, number, len(models))
@@ -57,8 +54,6 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
             if is_folder(model):
                 inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
                 reports |= {f"{inside}{name}": each for name, each in one.reports.items()}
-            elif model == console.STDIO:
-                reports[model] = dataclasses.replace(one, source="stdin")
             else:
                 reports[model] = one
     if problem and not reports:
@@ -67,6 +62,7 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
         report = reports[models[0]]
         files.finish(report, requirement.unmet(report))
         return
+    seconds = sum(report.seconds for report in reports.values())
     path = Path(models[0]) if len(models) == 1 else Path()
-    result = GenerationExport(path, reports, (), "", time.perf_counter() - start)
+    result = GenerationExport(path, reports, (), "", seconds)
     files.finish(result, problem or first_problem(reports, requirement)[0])

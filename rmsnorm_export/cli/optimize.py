@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.cli import console, outcome
@@ -33,25 +31,16 @@ def command(
       rmsnorm-export optimize fused.onnx -o plain.onnx --target plain --site "*layers.0*"
     """
     from rmsnorm_export.rewrite.optimize import optimize
-    from rmsnorm_export.rewrite.result import GenerationExport
 
     requirement, of_graphs = Requirement(require=require), outcome.is_folder(model)
     outcome.check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
     with console.progress(files.state, "Optimizing") as step:
         made: Any = optimize(source, progress=step, drawings=files.drawn, **options)
-    reports = made.reports if of_graphs else {"": _named(made.report, model)}
+    reports = made.reports if of_graphs else {"": made.report}
     unmet, error = outcome.first_problem(reports, requirement)
     written = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
             written = outcome.write_model(files, output, made, weights=weights)
-    result = reports.get("")
-    if of_graphs:
-        result = written or GenerationExport(Path(output), reports, (), "", made.seconds)
-    outcome.finish_written(files, result, written, error)
-
-
-def _named(report: Any, model: str) -> Any:
-    """Return a report that says ``stdin`` of what was piped in."""
-    return dataclasses.replace(report, source="stdin") if model == console.STDIO else report
+    outcome.finish_written(files, reports, written, error)

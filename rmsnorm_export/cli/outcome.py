@@ -32,17 +32,14 @@ def is_folder(argument: str) -> bool:
     return False
 
 
-def check_place(
-    files: Files, source: str, place: str, *, of_graphs: bool = False, is_model: bool = True
-) -> None:
+def check_place(files: Files, source: str, place: str, *, of_graphs: bool = False) -> None:
     """Check before work is done that the output and every report can be written.
 
     Args:
         files: of the reports.
-        source: the argument that is read.
+        source: the model that is read; ``-``: none that the output could replace.
         place: where the output goes; ``-`` for stdout.
-        of_graphs: the output is a folder of graphs.
-        is_model: the source is a model, which the output must not replace.
+        of_graphs: the output is a folder of graphs, and so is the source.
 
     Raises:
         UsageError, InputError: one cannot.
@@ -51,21 +48,19 @@ def check_place(
     from rmsnorm_export.graph.save import check_output
 
     files.check(source, place)
-    if of_graphs and is_model:
-        open_folder(source)
+    named = None if source == console.STDIO else source
+    if of_graphs and named is not None:
+        open_folder(named)
     if place == console.STDIO:
         problem = "stdout is a terminal" if sys.stdout.isatty() else ""
         problem = "it is a folder of graphs" if of_graphs else problem
         if problem:
-            fix = "give a path after -o, or redirect stdout"
-            raise UsageError(
-                "The output cannot be written to stdout.", found=f"-o -, and {problem}", fix=fix
-            )
+            what = "The output cannot be written to stdout."
+            raise UsageError(what, found=f"-o -, and {problem}", fix="give a path after -o")
     elif of_graphs:
         check_folder(place, force=files.force)
     else:
-        named = is_model and source != console.STDIO
-        check_output(place, source=source if named else None, force=files.force)
+        check_output(place, source=named, force=files.force)
 
 
 def write_model(files: Files, place: str, made: Any, **weights: Any) -> Any:
@@ -78,33 +73,38 @@ def write_model(files: Files, place: str, made: Any, **weights: Any) -> Any:
 
 
 def finish_written(
-    files: Files, result: Any, written: Any, error: Error | None, **more: Verification
+    files: Files,
+    reports: Mapping[str, Report],
+    written: Any,
+    error: Error | None,
+    **more: Verification,
 ) -> None:
     """End a command that wrote a model or a folder of graphs, or nothing.
 
     Args:
         files: of the reports.
-        result: the report of a model, or of a folder.
-        written: of a model, as ``write_model`` returned it; None: nothing.
+        reports: of each graph; of a model that is no folder by the name "".
+        written: as ``write_model`` returned it; None: nothing.
         error: what the command ends with.
         more: ``verification``, the comparison with PyTorch, where there was one.
 
     Raises:
         ReportedError: there is an error.
     """
-    lines: list[str] = []
-    if hasattr(result, "files"):
-        outputs, extra = [*result.files], {**more}
-    else:
-        outputs = [written.path, *written.data_files] if hasattr(written, "path") else []
-        extra = {"output": written, **more}
-        if isinstance(written, dict):
-            lines = [f"wrote {written['bytes']:,} bytes to stdout"]
-        elif written is not None and written.weights in _WEIGHTS:
-            lines = [f"  {_WEIGHTS[written.weights]}"]
-        lines += [f"  note: {one_line(note)}" for note in getattr(written, "notes", ())]
-    lines = [*(f"wrote {path} ({path.stat().st_size:,} bytes)" for path in outputs), *lines]
-    lines = lines or ["nothing was written"]
+    from rmsnorm_export.rewrite.result import GenerationExport
+
+    notes, outputs, extra = [], [], {**more}
+    if report := reports.get(""):
+        extra["output"] = written
+        if hasattr(written, "path"):
+            outputs = [written.path, *written.data_files]
+            notes = [f"  {_WEIGHTS[written.weights]}"] if written.weights in _WEIGHTS else []
+            notes += [f"  note: {one_line(note)}" for note in written.notes]
+    elif written:
+        outputs = [*written.files]
+    result = report or written or GenerationExport(Path(), reports, (), "", 0.0)
+    lines = [f"wrote {path} ({path.stat().st_size:,} bytes)" for path in outputs] + notes
+    lines = lines if written else ["nothing was written"]
     files.finish(result, error, outputs=outputs, extra=extra, output=lines)
 
 

@@ -17,32 +17,25 @@ _RUNTIME = click.Option(
     type=click.Choice(("tensorrt", "onnxruntime", "torch")),
     default="tensorrt",
     show_default=True,
-    help="The TensorRT plugin, ONNX Runtime's CPU kernels (with --cuda those of CUDA, too), or"
-    " the CUDA kernels of PyTorch.",
+    help="The program that the libraries are for.",
+)
+_ARCH = "CUDA architectures, or all.  [default: those of the GPUs at hand; without a GPU all]"
+_HEADERS = "TensorRT's headers.  [default: TENSORRT_INCLUDE_DIR, TENSORRT_ROOT, the system's]"
+_CUDA = (
+    "A CUDA toolkit; for ONNX Runtime also that CUDA kernels are wanted.  [default: CUDA_HOME,"
+    " PATH, /usr/local/cuda, the PyPI packages]"
 )
 _BUILD = [
     _RUNTIME,
-    click.Option(
-        ["--arch"],
-        metavar="90,100",
-        help="CUDA architectures; all: every one the kernels are tuned for.  [default: those of the"
-        " GPUs at hand, or all where there is none]",
-    ),
-    click.Option(
-        ["--tensorrt", "tensorrt_include"],
-        type=PATH,
-        metavar="DIR",
-        help="TensorRT's headers.  [default: TENSORRT_INCLUDE_DIR, TENSORRT_ROOT, the system's"
-        " folders]",
-    ),
+    click.Option(["--arch"], metavar="90,100", help=_ARCH),
+    click.Option(["--tensorrt", "tensorrt_include"], type=PATH, metavar="DIR", help=_HEADERS),
     click.Option(
         ["--cuda"],
         is_flag=False,
         flag_value=True,
         type=click.UNPROCESSED,
         metavar="[DIR]",
-        help="A CUDA toolkit; for ONNX Runtime also that CUDA kernels are wanted.  [default:"
-        " CUDA_HOME, PATH, /usr/local/cuda, the PyPI packages]",
+        help=_CUDA,
     ),
     click.Option(["--force"], is_flag=True, help="Compile again; replace files in the output."),
     click.Option(["-o", "--output"], type=PATH, metavar="DIR", help="Folder for copies."),
@@ -54,11 +47,7 @@ _CHECK = [
 ]
 _LINES = [
     click.Argument(["model"], type=FILE, default="model.onnx"),
-    click.Option(
-        ["--for", "loader"],
-        metavar="PROGRAM",
-        help="Only the line of this program, of those that are printed without it.",
-    ),
+    click.Option(["--for", "loader"], metavar="PROGRAM", help="Only the line of this program."),
 ]
 
 

@@ -15,7 +15,6 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.sizes import ONE_POINT, read
 
 if TYPE_CHECKING:
@@ -49,10 +48,6 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
     """
     from rmsnorm_export.compare.verify import verify
 
-    if a == b == console.STDIO:
-        raise UsageError(
-            "Only one model can be read from stdin.", found="verify - -", fix="give one path"
-        )
     arrays = options["inputs"]
     files.check(a, b, arrays)
     # Random inputs without elements compare nothing; whoever means them gives the inputs.
