@@ -62,11 +62,6 @@ def deployment_sections(deployment: Deployment) -> list[Section]:
     return [Section("Steps", deployment_blocks(deployment, verbose=1)), *parts]
 
 
-def step_line(step: StepOutcome) -> str:
-    """Return one step on one line, while others still run."""
-    return "  ".join(part for part in (f"{step.name:8}", *_texts(step)[1:]) if part)
-
-
 def _verdict(deployment: Deployment) -> Line:
     name, states = deployment.name, [step.state for step in deployment.steps]
     if deployment.dry_run:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmsnorm_export.op.numerics import NUMERICS_MEANING
+from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.result import Report, Site
@@ -144,10 +146,19 @@ def rewrite_sections(report: Report) -> list[Section]:
             blocks.append(pictures(report.drawings[position]))
     if len(kinds) > MOST:
         blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
+    blocks.append(_meanings(every))
     return [
         Section(f"Rewrites ({len(kinds):,})", blocks),
         Section(f"Sites ({len(every):,})", [_sites_table(every, len(report.fused))]),
     ]
+
+
+def _meanings(sites: Sequence[Site]) -> Table:
+    """Return what the classes of numerics and the attributes of sites mean."""
+    classes = {site.numerics: NUMERICS_MEANING[site.numerics] for site in sites}
+    names = dict.fromkeys(name for site in sites for name in site.attributes)
+    attributes = [(name, ATTRIBUTE_WORDS.get(name, "")) for name in names]
+    return Table("meaning of the words", ("word", "meaning"), [*classes.items(), *attributes])
 
 
 def _sites_table(sites: Sequence[Site], fused: int) -> Table:
