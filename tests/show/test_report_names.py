@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from rmsnorm_export.printable import collapse, family, one_line, printable, quoted, short
+from rmsnorm_export.printable import collapse, family, number, one_line, printable, quoted, short
 
 
 @pytest.mark.parametrize(
@@ -39,13 +41,12 @@ def test_short(name: str | bytes, expected: str) -> None:
     assert quoted(name) == f"'{expected}'"
 
 
-def test_family() -> None:
+def test_families_lines_and_numbers() -> None:
     assert family("layers.0.norm_1") == family("layers.10.norm_7") != family("layers.0.norm")
-
-
-def test_one_line_joins_lines_and_cuts_only_what_is_absurd() -> None:
     assert one_line(" a\n  b\x1b ") == "a b\\x1b"
     assert len(one_line("x" * 10_000)) == 2000
+    numbers = [number(value) for value in (0.0, 3.0, 0.123456, 1e9, math.inf)]
+    assert numbers == ["0", "3", "0.123", "1e+09", "inf"]
 
 
 @pytest.mark.parametrize(
