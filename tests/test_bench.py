@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,31 +13,12 @@ import pytest
 
 from bench import graphs
 from bench.demo.measure import worst_difference
-from tests.tools.lib.command import ROOT, module_command, module_environment
+from tests.tools.lib.command import module_command, module_environment
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        module_command(name, *arguments),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def test_scripts_write_bytecode() -> None:
-    """pip is told to compile nothing: each process would compile torch anew."""
-    done = subprocess.run(
-        ["bash", "-c", "source tests/tools/env.sh; printenv PYTHONDONTWRITEBYTECODE"],
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    command, environment = module_command(name, *arguments), module_environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow

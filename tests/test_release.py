@@ -41,10 +41,6 @@ def test_the_changes_begin_with_the_version() -> None:
         assert versions[0][1] != "not released"
 
 
-def test_the_version_stands_in_one_place() -> None:
-    assert rmsnorm_export.__version__ not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-
-
 def test_what_the_tests_and_the_pages_install_is_pinned() -> None:
     """With constraints.txt an environment is made anew as it was."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

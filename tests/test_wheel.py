@@ -63,9 +63,7 @@ def test_a_wheel_of_this_machine_is_enough(sources: pathlib.Path, tmp_path: path
     constraints = ["--constraint", ROOT / "constraints.txt"]
     subprocess.run([*pip, *constraints, f"{sources}[ort]"], check=True)
     program = '''
-import numpy as np
-import rmsnorm_export as rx
-import onnx.parser, onnxruntime
+import numpy as np, onnx.parser, onnxruntime, rmsnorm_export as rx
 model = onnx.parser.parse_model("""
 <ir_version: 8, opset_import: ["": 17, "rmsnorm_export": 1]>
 norm (float[2, 8] x) => (float[2, 8] y) { y = rmsnorm_export.RMSNorm(x) }""")
@@ -75,14 +73,7 @@ print(float(session.run(None, {"x": x})[0].sum()), rx.plugin.onnxruntime_library
 '''
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [python, "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    value, library = done.stdout.split()
+    shown = subprocess.check_output([python, "-c", program], cwd=tmp_path, env=environment)
+    value, library = shown.decode().split()
     assert float(value) == pytest.approx(16, rel=1e-4)
     assert str(tmp_path / "venv") in library

@@ -200,6 +200,5 @@ def _files_of(argument: str) -> list[Path]:
     with contextlib.suppress(Error, OSError, ValueError):
         if path.is_dir():
             return sorted(p for p in path.iterdir() if p.is_file() and p.name[:1] != ".")
-        if path.suffix.lower() == ".onnx":
-            return [*model_files(path)]
-    return [path]
+        return [*model_files(path)] if path.suffix.lower() == ".onnx" else [path]
+    return []

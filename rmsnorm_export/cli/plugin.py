@@ -21,7 +21,7 @@ _RUNTIME = click.Option(
 )
 _ARCH = "CUDA architectures, or all.  [default: those of the GPUs at hand; without a GPU all]"
 _HEADERS = "TensorRT's headers.  [default: TENSORRT_INCLUDE_DIR, TENSORRT_ROOT, the system's]"
-_CUDA = (
+_TOOLKIT = (
     "A CUDA toolkit; for ONNX Runtime also that CUDA kernels are wanted.  [default: CUDA_HOME,"
     " PATH, /usr/local/cuda, the PyPI packages]"
 )
@@ -35,7 +35,7 @@ _BUILD = [
         flag_value=True,
         type=click.UNPROCESSED,
         metavar="[DIR]",
-        help=_CUDA,
+        help=_TOOLKIT,
     ),
     click.Option(["--force"], is_flag=True, help="Compile again; replace files in the output."),
     click.Option(["-o", "--output"], type=PATH, metavar="DIR", help="Folder for copies."),

@@ -9,7 +9,7 @@ from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.show.text import Block, Table, note_lines, titled
 
 _HEADS = ("variant", "time / raw", "95 % interval", "median ms", "quartiles ms", "")
-_STYLES = {"faster": "good", "slower": "bad"}
+_TIMING_STYLES = {"faster": "good", "slower": "bad"}
 
 
 def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
@@ -28,7 +28,7 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
                 often = f" in {base.openings} openings" if base.openings > 1 else ", opened once"
                 title = f"{provider}, {one_line(case.label)}: raw {base.median_ms:.4g} ms"
                 rows = [_timing_texts(timing) for timing in timings]
-                styles = [_STYLES.get(timing.verdict, "") for timing in timings]
+                styles = [_TIMING_STYLES.get(timing.verdict, "") for timing in timings]
                 title = f"{title}, {base.rounds} rounds{often}"
                 lines.append(Table(title, _HEADS, rows, numbers=_HEADS[1:-1], styles=styles))
     unranked = [

@@ -20,7 +20,7 @@ from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
-_STYLES = {"done": "good", "failed": "bad", "not run": "warn"}
+_STATE_STYLES = {"done": "good", "failed": "bad", "not run": "warn"}
 
 _DOCUMENTS: dict[str, type] = {
     "report": Report,
@@ -40,7 +40,7 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
     lines.append(f"  {deployment.path} -> {deployment.folder}")
     heads = ("step", "state", "time", "result")
     rows = [_texts(step) for step in deployment.steps]
-    styles = [_STYLES.get(step.state, "") for step in deployment.steps]
+    styles = [_STATE_STYLES.get(step.state, "") for step in deployment.steps]
     lines.append(Table("", heads, rows, numbers=("time",), styles=styles))
     for step in deployment.steps if verbose > 0 else ():
         lines += ["", (step.name, "bold")]

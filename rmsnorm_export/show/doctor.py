@@ -6,7 +6,7 @@ from rmsnorm_export.diagnosis import Component, Diagnosis
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.show.text import Block, Table
 
-_STYLES = {"missing": "dim", "broken": "bad"}
+_STATUS_STYLES = {"missing": "dim", "broken": "bad"}
 
 
 def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
@@ -22,7 +22,7 @@ def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
     lines.append(f"  {one_line(diagnosis.platform)}")
     lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
     packages = [_component_texts(component) for component in diagnosis.components]
-    styles = [_STYLES.get(component.status, "") for component in diagnosis.components]
+    styles = [_STATUS_STYLES.get(component.status, "") for component in diagnosis.components]
     lines.append(
         Table("packages", ("name", "version", "status", "", "details"), packages, styles=styles)
     )

@@ -91,7 +91,7 @@ def _norms_table(norms: Sequence[EngineNorm], *, verbose: int) -> Table:
             group[0].form,
             group[0].how,
             one_line(group[0].reason) if group[0].kernels is None else str(group[0].kernels),
-            _names(group),
+            _families(group),
         ]
         for group in groups
     ]
@@ -103,7 +103,7 @@ def _norms_table(norms: Sequence[EngineNorm], *, verbose: int) -> Table:
     return Table(f"norms ({len(norms)})", heads, rows, numbers=("norms",), styles=styles)
 
 
-def _names(group: Sequence[EngineNorm]) -> str:
+def _families(group: Sequence[EngineNorm]) -> str:
     families = collapse(norm.name for norm in group)
     rest = f" and {len(families) - FAMILIES} more kinds" if len(families) > FAMILIES else ""
     return ", ".join(families[:FAMILIES]) + rest

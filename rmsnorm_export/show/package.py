@@ -9,7 +9,7 @@ from rmsnorm_export.show.text import Block, Line, Table, note_lines
 
 def package_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     """Return the lines of a package; with ``verbose`` above 0 every file is listed."""
-    lines: list[Block] = [_verdict(model) for model in packaged.models]
+    lines: list[Block] = [_package_verdict(model) for model in packaged.models]
     if verbose < 0:
         return lines
     for model in packaged.models:
@@ -30,6 +30,6 @@ def package_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     return lines
 
 
-def _verdict(model: PackagedModel) -> Line:
+def _package_verdict(model: PackagedModel) -> Line:
     most = f"batches up to {model.max_batch}" if model.max_batch else "no batches"
     return f"packaged {model.name}, version {model.version}, for {model.backend}: {most}", "bold"

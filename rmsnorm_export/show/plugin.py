@@ -7,7 +7,7 @@ from rmsnorm_export.show.text import Block, Table, note_lines
 from rmsnorm_export.tensorrt.plugin import Built, CheckResult, CommandLines, RuntimeCheck
 from rmsnorm_export.tensorrt.plugin.result import Check
 
-_STYLES = {"passed": "", "missing": "dim"}
+_TRIAL_STYLES = {"passed": "", "missing": "dim"}
 _SHORT = 8
 """Failed checks of a runtime that are listed without -v."""
 
@@ -37,7 +37,7 @@ def plugin_check_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]
     if verbose < 0:
         return lines
     heads = ("runtime", "version", "library", "status", "checks", "details")
-    styles = [_STYLES.get(trial.status, "bad") for trial in result.runtimes]
+    styles = [_TRIAL_STYLES.get(trial.status, "bad") for trial in result.runtimes]
     lines.append(Table("", heads, [*map(_trial_texts, result.runtimes)], styles=styles))
     checks = [
         (trial.runtime, "ok" if check.passed else "FAILED", check.name, one_line(check.detail))
