@@ -38,7 +38,7 @@ def command(files: Files, file: str) -> None:
     engines = engines_in(path) if is_folder(file) else [path]
     if not engines or (path.is_file() and not is_engine(path)):
         raise InputError(
-            "That is no engine, which check takes.",
+            "The file is not an engine.",
             found=file,
             fix="give an engine or a folder that build made; inspect reads an ONNX model",
         )

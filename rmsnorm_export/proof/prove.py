@@ -91,7 +91,7 @@ class Allowance:
         elements = n * max(1, math.prod(layout.lead) // len(case_names(dtype)))
         if elements > self._left:
             raise InputError(
-                "The rows of this model are more than its file lets a proof run.",
+                "The proofs of this model would compute more than its size allows.",
                 found=f"{elements} elements, {self._left} are left",
                 fix="prove a model with fewer sites, or verify the models as a whole",
             )

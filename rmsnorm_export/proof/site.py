@@ -176,7 +176,7 @@ def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
                 "An operand of the norm is also a value on the way to its root, so that it cannot"
                 " be chosen apart from x.",
                 found=f"the {role} {value.name!r}",
-                fix="keep the original nodes, or leave the proof out",
+                fix="keep the original nodes, or omit the proof",
             )
 
 

@@ -85,7 +85,7 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
         raise UsageError(
             "The opset can be raised, not lowered.",
             found=f"the model has opset {present}, {asked} was asked for",
-            fix="leave --opset out, or export again with a lower opset",
+            fix="omit --opset, or export again with a lower opset",
         )
     needed, unraised = TARGETS[options.target or "portable"].min_opset, None
     if needed > asked:

@@ -73,7 +73,7 @@ INPUT = [
     ("deploy none.toml", "pipeline file cannot be read"),
     ("check missing.engine", "does not exist", "missing.engine"),
     ("check -", "does not exist"),
-    ("check three.onnx", "no engine", "three.onnx", "inspect"),
+    ("check three.onnx", "not an engine", "three.onnx", "inspect"),
     ("plugin check missing.so", "missing.so"),
     ("plugin check librmsnorm_torch.so", "no such file"),
     ("build three.onnx -o no/where", "does not exist"),
