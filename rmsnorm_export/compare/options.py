@@ -85,7 +85,7 @@ class VerifyOptions(Options):
     require_verified: bool = option(
         False,
         cli=False,
-        help="In a pipeline, fail with exit code 7 where an engine was not compared for want of a GPU.",
+        help="In a pipeline, fail with exit code 7 where no GPU was there to run an engine.",
     )
 
     def agree(self) -> None:
