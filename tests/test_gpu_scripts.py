@@ -15,8 +15,6 @@ from tests.plugins import kernel_build
 from tests.tools import shim
 from tests.tools.lib.command import module_command, module_environment
 
-COPY = 4e12
-
 
 def gpu(name: str) -> ModuleType:
     """A module of bench/gpu, which may need what is not installed."""
@@ -79,33 +77,6 @@ def test_what_is_timed_is_right(op: str) -> None:
         wrong = y.clone()
         wrong.view(torch.uint8)[-1, 5] ^= 0x30
         assert not work.worst_error(case, made, wrong) <= bound
-
-
-def row(contender: str, seconds: float, **work: Any) -> dict[str, Any]:
-    work = {"op": "norm", "rows": 16384, "n": 4096, "dtype": "bfloat16", "bytes": 4e8} | work
-    timing = {"median": seconds, "low": seconds, "high": seconds, "graph": True}
-    cached = "warm" if work["rows"] <= 32 else "cold"
-    rate = {"bytes_per_second": work["bytes"] / seconds, "error": 1.0, "remark": ""}
-    return {"work": work, "cache": cached, "contender": contender, "timing": timing, **rate}
-
-
-def test_verdicts() -> None:
-    """95 % of the copy rate at 4,096, 80 % at 128; behind one peer, 1.9 us for few rows."""
-    rows = [
-        row("ours", 1e-4 / 0.95),
-        row("quack", 1e-4),
-        row("Liger", 2e-4),
-        row("ours", 1e-4 / 0.80, n=128),
-        row("Liger", 2e-4, n=128),
-        row("ours, low latency", 1.9e-6, rows=1),
-    ]
-    lines = "\n".join(gpu("kernels_page").verdicts({"copy_bytes_per_second": COPY, "rows": rows}))
-    assert "n 1K to 64K: least 95.0% of the copy rate (n = 4096, bfloat16)" in lines
-    assert "n 64 to 256: least 80.0%" in lines
-    assert lines.count("MISSED") == 1
-    assert "slowest 1.90 us (norm, 1 x 4096); goal 2 us: met" in lines
-    assert "against quack, L2 cold: ahead on 0 of 1; worst 0.95 of our time" in lines
-    assert "against Liger, L2 cold: ahead on 2 of 2" in lines
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

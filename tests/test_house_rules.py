@@ -24,14 +24,13 @@ ERRORS = {error.__name__ for error in (Error, *Error.__subclasses__())}
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
-    """The names of a module's functions, classes and constants."""
+    """Yield the names of a module's functions, classes and constants."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
-        elif isinstance(node, ast.Assign):
-            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            if isinstance(target, ast.Name):
+                yield target.id
 
 
 def test_no_function_is_wide() -> None:
@@ -55,14 +54,12 @@ def test_no_name_has_three_homes() -> None:
 
 
 def _what(call: ast.Call) -> str | None:
-    """The first sentence of an error, a stand-in for every value in it; None if it is computed."""
+    """Return the first sentence of an error, {} for every value in it; None if it is computed."""
     first = call.args[0] if call.args else None
-    if isinstance(first, ast.Constant) and isinstance(first.value, str):
-        return first.value
     if isinstance(first, ast.JoinedStr):
         parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in first.values)
         return "".join(map(str, parts))
-    return None
+    return first.value if isinstance(first, ast.Constant) else None
 
 
 def test_an_error_says_a_whole_sentence() -> None:
@@ -70,14 +67,11 @@ def test_an_error_says_a_whole_sentence() -> None:
     bad = []
     for name, tree in TREES.items():
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-                continue
-            what = _what(node) if node.func.id in ERRORS else None
-            if what is None:
-                continue
-            begins = what[:1].isupper() or what.startswith(("{", "-", "[", "rmsnorm_export"))
-            if not (begins and what.endswith((".", "{}"))):
-                bad.append(f"{name}:{node.lineno}: {what}")
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ERRORS:
+                what = _what(node) or "{}"
+                begins = what[:1].isupper() or what.startswith(("{", "-", "[", "rmsnorm_export"))
+                if not (begins and what.endswith((".", "{}"))):
+                    bad.append(f"{name}:{node.lineno}: {what}")
     assert bad == []
 
 
