@@ -201,9 +201,7 @@ def test_plugin(run: Run, tmp_path: Path, project: Path) -> None:  # noqa: F811
     done = run(*build, "-o", tmp_path / "out", "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     built = from_json(done.text, Built)
-    text = run(*build).text
-    assert text.startswith("built for onnxruntime in ")
-    assert str(built.path("register")) in text
+    assert str(built.path("register")) in run(*build).text
     done = run("plugin", "lines", "m.onnx", "--format", "json")
     assert from_json(done.text, CommandLines) == plugin.command_lines("m.onnx")
     line = run("plugin", "lines", "--for", "onnxruntime-native").text

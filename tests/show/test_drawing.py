@@ -87,7 +87,6 @@ def boxes(picture: Picture) -> list[Box]:
 
 @pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
 def test_every_node_is_drawn_once_with_all_that_it_takes(target: Target) -> None:
-    seen = 0
     for name in NAMES:
         made = rx.optimize(LOOK_ALIKES[name].build(17).model, target=target, drawings=True).report
         for drawing in made.drawings:
@@ -95,7 +94,6 @@ def test_every_node_is_drawn_once_with_all_that_it_takes(target: Target) -> None
                 pictures(drawing).sides, (drawing.before, drawing.after), strict=False
             ):
                 assert graph is not None
-                seen += 1
                 numbered = [box for box in boxes(picture) if box.kind == "op"]
                 assert sorted(box.number for box in numbered) == [*range(1, len(graph.nodes) + 1)]
                 links = sum(row.link is not None for row in picture.rows) + (
@@ -107,8 +105,8 @@ def test_every_node_is_drawn_once_with_all_that_it_takes(target: Target) -> None
                     for node in graph.nodes
                 )
                 assert drawn == wires, name
+        assert made.drawings
         Page(to_html(made))
-    assert seen > 20
 
 
 def test_a_chain_runs_down_and_the_rest_stands_beside_it() -> None:

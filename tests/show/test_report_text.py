@@ -18,7 +18,6 @@ VARIANTS = (
     change(SITE, numerics="upcast"),
     change(SITE, epsilon=1e-5),
     change(SITE, attributes={}),
-    change(SITE, spelling="Mul"),
 )
 FORTY = tuple(
     change(REFUSAL, node=f"/head{i}/Add", found=f"the graph input eps_{i}") for i in range(40)

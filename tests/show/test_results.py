@@ -114,14 +114,6 @@ def test_a_report_takes_no_name_of_a_model_nor_a_folder_that_is_not_there(tmp_pa
         REPORT.save(tmp_path / "none" / "r.json")
 
 
-def test_what_a_report_holds_is_one_line_each() -> None:
-    assert repr(change(SITE, proof=PROOF)) == (
-        "<Site /layers.0/norm/Mul_1: RMSNorm float16 n=4096 exact,"
-        " <Proof: holds: 1 ulp, 1 allowed>>"
-    )
-    assert repr(REFUSAL) == "<Refusal /head/Add: epsilon-not-constant, the graph input eps>"
-
-
 def test_what_is_no_result_is_an_error() -> None:
     with pytest.raises(TypeError, match="dict has no lines to show"):
         to_text({})
