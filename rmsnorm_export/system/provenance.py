@@ -89,9 +89,7 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-def provenance(
-    inputs: Iterable[FileState], outputs: Iterable[Path], command: str
-) -> Provenance:
+def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
     return Provenance(
         tool=f"rmsnorm-export {version_of('rmsnorm-export')}".rstrip(),
