@@ -169,7 +169,8 @@ class _Told:
         from rmsnorm_export.show import sections_of, to_html
         from rmsnorm_export.show.text import provenance_lines
 
-        about: list[Line] = [] if self.error is None else [*three_lines(self.error), ""]
+        problem = [] if self.error is None else three_lines(self.error)
+        about: list[Line] = [(line, "bad") for line in problem]
         about += [*self.options.get("output", ()), *provenance_lines(self.made.seen_from(folder))]
         sections = []
         if parity := self.extra.get("verification"):
