@@ -166,9 +166,8 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_package(run: Run, three: Path, tmp_path: Path) -> None:
-    first = ("package", three, "-o", "models", "--name", "net", "--max-batch", 4)
-    for version, arguments in ((1, first), (2, (*first, "--version", 2, "-q"))):
-        done = run(*arguments)
+    for version, options in ((1, ("--max-batch", 4)), (2, ("--version", 2, "-q"))):
+        done = run("package", three, "-o", "models", "--name", "net", *options)
         assert (done.code, done.stderr) == (0, "")
         verdict = f"packaged net, version {version}, for onnxruntime: batches up to 4"
         assert done.text.splitlines()[0] == verdict

@@ -44,7 +44,7 @@ USAGE = [
     ("bench three.onnx --target none", "nothing to compare"),
     ("bench three.onnx --target potable,ort", "'portable'"),
     ("package three.onnx -o n --name ../x", "name of the model"),
-    ("package three.onnx -o models", "exists already", "--version 2"),
+    ("package three.onnx -o models", "is taken", "this tool did not make it"),
     ("build three.onnx -o e", "e.json", "--force"),
     ("package three.onnx -o n --version 0", "--version"),
     ("deploy wrong.toml", "In wrong.toml, [optimize] numeric", "did you mean 'numerics'?"),
