@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     )
     from rmsnorm_export.recognize.refusal import Refusal
     from rmsnorm_export.rewrite.optimize import inspect, optimize
-    from rmsnorm_export.rewrite.result import Report, Site
-    from rmsnorm_export.rewrite.rewritten import Result
+    from rmsnorm_export.rewrite.result import Report, Result, Site
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
     from rmsnorm_export.tensorrt.engine.check import check_engine
@@ -89,8 +88,7 @@ _HOMES = {
     "errors": "BackendMissingError Error InputError RequirementError UsageError VerificationError",
     "recognize.refusal": "Refusal",
     "rewrite.optimize": "inspect optimize",
-    "rewrite.result": "Report Site",
-    "rewrite.rewritten": "Result",
+    "rewrite.result": "Report Result Site",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineResult",

@@ -37,6 +37,7 @@ FLOORS = [
     "lower",
     "proof",
     "rewrite",
+    "torch_options",
     "torch",
     "tensorrt",
     "compare",

@@ -31,15 +31,9 @@ from rmsnorm_export.options import (
     takes,
     written,
 )
-from rmsnorm_export.rewrite.options import (
-    ExportOptions,
-    GenerationOptions,
-    InspectOptions,
-    OptimizeOptions,
-    Requirement,
-    SourceOptions,
-)
+from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions, Requirement
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
 
 
 def digits(text: str) -> int:

@@ -40,10 +40,11 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import first_line, one_line
-from rmsnorm_export.rewrite.caches import masks, write_rows
+from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, numpy_type
 from rmsnorm_export.runtime.session import onnxruntime
+from rmsnorm_export.runtime.tokens import masks
 from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.reading import read_json

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmsnorm_export import torch_options as records
 from rmsnorm_export.cli import console, outcome
 from rmsnorm_export.cli.commands import OUTPUT, define
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
-from rmsnorm_export.rewrite import options as records
+from rmsnorm_export.rewrite.options import Requirement
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
@@ -73,7 +74,7 @@ _PARAMS = [
     records.SourceOptions,
     records.ExportOptions,
     records.GenerationOptions,
-    records.Requirement,
+    Requirement,
     params=_PARAMS,
 )
 def command(
@@ -100,7 +101,7 @@ def command(
         if options.get(entry.name, entry.default) != entry.default and entry.name not in own:
             what = "is not for" if task else "is for"
             raise click.UsageError(f"{entry.flag} {what} --task generation")
-    requirement = records.Requirement(require=options["require"])
+    requirement = Requirement(require=options["require"])
     loading = records.SourceOptions(**_those_of(records.SourceOptions, options))
     files.check(source, output)
     outcome.check_place(files, console.STDIO, output, of_graphs=task is not None)

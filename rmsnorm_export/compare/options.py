@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rmsnorm_export.compare.backends import BackendChoice, backend_choices
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Bound, Count, Options, Seed, only_api, option
-from rmsnorm_export.rewrite.options import TRUST_HELP
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
+from rmsnorm_export.torch_options import TRUST_HELP
 
 if TYPE_CHECKING:
     from rmsnorm_export.op.dtypes import Array

@@ -11,9 +11,9 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.pytorch import PyTorch
 from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.compare.verify import RecordedCall, compare_recorded
-from rmsnorm_export.rewrite.options import SourceOptions
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load
+from rmsnorm_export.torch_options import SourceOptions
 
 
 def load_source(

@@ -27,9 +27,10 @@ from rmsnorm_export.options import (
     option,
     spread,
 )
-from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SourceOptions
+from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.system.files import StrPath, refusals_as, write_whole
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.torch_options import SourceOptions
 
 StepName = Literal["export", "optimize", "build", "verify", "bench", "package"]
 STEPS: tuple[StepName, ...] = ("export", "optimize", "build", "verify", "bench", "package")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
@@ -22,7 +23,9 @@ MAX_CONSTANT = 64
 MAX_NODES = 512
 """A norm has a few dozen nodes; a walk beyond this has missed its inputs."""
 
-FunctionKey = tuple[str, str, str]
+_MOST_PENDING = 1 << 16
+"""Values that wait for their nodes: only a cycle has more."""
+
 TypeOf = Callable[[ir.Value], int | None]
 SizesOf = Callable[[ir.Value], Sequence[int | None] | None]
 
@@ -32,7 +35,7 @@ def cut(
     inputs: Sequence[ir.Value],
     *,
     opset_imports: Mapping[str, int],
-    functions: Iterable[ir.Function] = (),
+    functions: Sequence[ir.Function] = (),
     type_of: TypeOf = lambda value: value.dtype,
     sizes_of: SizesOf = lambda _: None,
     constants: Iterable[ir.Value] = (),
@@ -75,8 +78,9 @@ def cut(
         opset_imports=dict(opset_imports),
         name="cut",
     )
-    called = _called(walk.nodes, {function.identifier(): function for function in functions})
-    return ir.Model(graph, ir_version=10, functions=called)
+    model = ir.Model(graph, ir_version=10, functions=functions)
+    RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    return model
 
 
 class _Walk:
@@ -103,7 +107,6 @@ class _Walk:
     def reach(self, outputs: Sequence[ir.Value]) -> None:
         """Copy everything that ``outputs`` need. Iterative: a chain may be deep."""
         stack: list[tuple[ir.Value, bool]] = [(value, False) for value in reversed(outputs)]
-        on_path: set[ir.Node] = set()
         while stack:
             value, ready = stack.pop()
             if value in self._copies:
@@ -115,36 +118,24 @@ class _Walk:
                 self._copies[value] = self._constant(value)
             elif ready:
                 self._copy(node)
-                on_path.discard(node)
-            elif node in on_path:
-                raise _no_cut(
-                    "they form a cycle",
-                    f"node {_node_name(node)}",
-                    "repair the model; ONNX graphs have no cycles",
-                )
+            elif len(stack) > _MOST_PENDING:
+                raise _endless(node)
             else:
-                on_path.add(node)
                 stack.append((value, True))
-                stack.extend(
-                    (source, False) for source in self._sources(node) if source is not None
-                )
+                sources = self._sources(node)
+                stack.extend((source, False) for source in sources if source is not None)
 
     def output(self, value: ir.Value, index: int) -> ir.Value:
         """The copy of ``value`` as graph output ``y<index>``: an Identity, for a value that is also
         an input or is asked for twice must have a second name."""
         new = ir.Value(name=f"y{index}", type=_tensor_type(self._type_of(value)))
-        self.nodes.append(
-            ir.Node("", "Identity", [self._copies[value]], outputs=[new], name=f"out{index}")
-        )
+        source, name = self._copies[value], f"out{index}"
+        self.nodes.append(ir.Node("", "Identity", [source], outputs=[new], name=name))
         return new
 
     def _copy(self, node: ir.Node) -> None:
         if len(self.nodes) >= MAX_NODES:
-            raise _no_cut(
-                "the walk does not end at the given inputs",
-                f"more than {MAX_NODES} nodes, the last {_node_name(node)}",
-                "give the values at which the cut has to stop",
-            )
+            raise _endless(node)
         op_type, sources = node.op_type, self._sources(node)
         attributes = [_own_attribute(node, attribute) for attribute in node.attributes.values()]
         if len(sources) < len(node.inputs):
@@ -181,38 +172,31 @@ class _Walk:
             return None
         start = node.attributes.get_int("start", 0)
         asked = sizes[start : node.attributes.get_int("end", None)]
-        known = [size for size in asked if size is not None]
-        if len(known) < len(asked):
+        numbers = [size for size in asked if size is not None]
+        if len(numbers) < len(asked):
             return None
-        return math.prod(known) if node.op_type == "Size" else known
+        return math.prod(numbers) if node.op_type == "Size" else numbers
 
     def _name(self) -> str:
         self._unnamed += 1
         return f"t{self._unnamed - 1}"
 
     def _constant(self, value: ir.Value) -> ir.Value:
-        tensor = value.const_value
-        overridable = value.is_graph_input()
-        too_large = tensor is not None and tensor.size > MAX_CONSTANT and value not in self._allowed
-        if tensor is None or overridable or too_large:
-            kind = "an input of the graph or function"
-            if tensor is not None and not overridable:
-                kind = f"an initializer of {tensor.size} elements"
-            raise _no_cut(
-                "they need a value that is not given",
-                f"{value.name!r}, {kind}",
-                "give it among the inputs of the cut",
-            )
+        tensor, missing = value.const_value, ""
+        if tensor is None or value.is_graph_input():
+            missing = f"{value.name!r}, an input of the graph or function"
+        elif tensor.size > MAX_CONSTANT and value not in self._allowed:
+            missing = f"{value.name!r}, an initializer of {tensor.size} elements"
+        if tensor is None or missing:
+            why, fix = "they need a value that is not given", "give it among the inputs of the cut"
+            raise _no_cut(why, missing, fix)
         if tensor.dtype != ir.DataType.STRING:
             try:
                 # A copy: an external tensor would tie the new model to the folder of the old one.
                 tensor = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype)
             except (OSError, ValueError, TypeError) as error:
-                raise _no_cut(
-                    "a constant cannot be read",
-                    f"{value.name!r}: {error}",
-                    "check the external data files of the model",
-                ) from error
+                where, fix = f"{value.name!r}: {error}", "check the external data of the model"
+                raise _no_cut("a constant cannot be read", where, fix) from error
         new = ir.Value(
             name=f"c{len(self.constants)}",
             type=ir.TensorType(tensor.dtype),
@@ -233,19 +217,15 @@ def _own_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr:
     Raises:
         InputError: it is given from outside, or is a graph.
     """
+    label = f"node {_node_name(node)}"
     if attribute.is_ref():
-        raise _no_cut(
-            "an attribute depends on the function's caller",
-            f"attribute {attribute.name} of node {_node_name(node)} refers to "
-            f"{attribute.ref_attr_name}",
-            "inline the function first",
-        )
+        where = f"attribute {attribute.name} of {label} refers to {attribute.ref_attr_name}"
+        why = "an attribute depends on the function's caller"
+        raise _no_cut(why, where, "inline the function first")
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        raise _no_cut(
-            "there is control flow between them",
-            f"node {_node_name(node)} ({node.op_type}) holds a subgraph",
-            "cut inside the subgraph, or move the control flow out of the chain",
-        )
+        fix = "cut inside the subgraph, or move the control flow out of the chain"
+        where = f"{label} ({node.op_type}) holds a subgraph"
+        raise _no_cut("there is control flow between them", where, fix)
     return attribute
 
 
@@ -267,19 +247,12 @@ def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     return value, tuple(casts)
 
 
-def _called(
-    nodes: Iterable[ir.Node], functions: Mapping[FunctionKey, ir.Function]
-) -> list[ir.Function]:
-    """The functions that ``nodes`` call, and those that these call."""
-    called: dict[FunctionKey, ir.Function] = {}
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        key = node.op_identifier()
-        if key in functions and key not in called:
-            called[key] = functions[key]
-            pending.extend(functions[key].all_nodes())
-    return [called[key] for key in sorted(called)]
+def _endless(node: ir.Node) -> InputError:
+    return _no_cut(
+        "the walk does not end at the given inputs",
+        f"more than {MAX_NODES} nodes, the last {_node_name(node)}",
+        "give the values at which the cut has to stop",
+    )
 
 
 def _no_cut(why: str, found: str, fix: str) -> InputError:

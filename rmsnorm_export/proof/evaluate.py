@@ -61,21 +61,24 @@ class Float64Result:
     constants: tuple[Array, ...]
 
 
+_Tensors = Sequence[_Tensor | None]
+
+
 def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of ``model`` with every operator rounded once, in its declared type.
+    """Compute the outputs of ``model`` with every operator rounded once, in its declared type.
 
     Args:
         model: made of operators and model-local functions; no control flow.
         feeds: an array for every graph input.
 
     Raises:
-        InputError: a feed is missing, or an operator is unknown or cannot be evaluated.
+        InputError: an operator is unknown or cannot be evaluated.
     """
     return _Evaluator(model, promote=False).run(feeds)
 
 
 def run_float64(model: ir.Model, feeds: Mapping[str, Array]) -> Float64Result:
-    """Outputs of ``model`` with every float type that depends on an input turned into float64.
+    """Compute the outputs with every float type that depends on an input turned into float64.
 
     Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded.
     """
@@ -87,7 +90,6 @@ class _Evaluator:
     def __init__(self, model: ir.Model, *, promote: bool) -> None:
         self._model = model
         self._promote = promote
-        self._functions = {f.identifier(): f for f in model.functions.values()}
         self.constants: list[Array] = []
         self._elements = 0
 
@@ -95,26 +97,17 @@ class _Evaluator:
         graph = self._model.graph
         if (nodes := inlined_size(self._model)) > _MOST_NODES:
             raise _too_much("nodes", nodes, _MOST_NODES)
-        known: dict[ir.Value, _Tensor] = {}
-        for value in graph.inputs:
-            name = value.name or ""
-            if name not in feeds:
-                raise InputError(
-                    "An input of the model has no array.",
-                    found=f"nothing for {name!r}",
-                    fix="feed every graph input",
-                )
-            array = np.asarray(feeds[name])
-            known[value] = _Tensor(self._input(array), array.dtype, False)
+        values: dict[ir.Value, _Tensor] = {}
         for value in graph.initializers.values():
-            if value in known or value.const_value is None:
-                continue
-            array = value.const_value.numpy()
-            known[value] = _Tensor(array, array.dtype, True)
+            if value.const_value is not None:
+                values[value] = _constant(value.const_value.numpy())
+        for value in graph.inputs:
+            array = np.asarray(feeds[value.name or ""])
+            values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
-            self._run_nodes(graph, known, {}, graph.opset_imports, 0)
-        return {value.name or "": self._input(known[value].array) for value in graph.outputs}
+            self._run_nodes(graph, values, {}, graph.opset_imports, 0)
+        return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
         return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
@@ -122,7 +115,7 @@ class _Evaluator:
     def _run_nodes(
         self,
         nodes: Iterable[ir.Node],
-        known: dict[ir.Value, _Tensor],
+        values: dict[ir.Value, _Tensor],
         references: Mapping[str, ir.Attr],
         opsets: Mapping[str, int],
         depth: int,
@@ -130,89 +123,66 @@ class _Evaluator:
         nodes = tuple(nodes)
         last = {value: node for node in nodes for value in node.inputs if value is not None}
         for node in nodes:
-            tensors = [None if value is None else known[value] for value in node.inputs]
+            tensors = [None if value is None else values[value] for value in node.inputs]
             attributes = _resolve(node, references)
-            function = self._functions.get(node.op_identifier())
-            results: Sequence[_Tensor | None]
+            function = self._model.functions.get(node.op_identifier())
             if function is not None:
                 results = self._call(function, tensors, attributes, depth)
             else:
                 results = self._apply(node, tensors, attributes, opsets)
             for value, result in zip(node.outputs, results, strict=False):
                 if result is not None:
-                    known[value] = result
+                    values[value] = result
                     self._elements += result.array.size
             if self._elements > _MOST_IN_ALL:
                 raise _too_much("elements", self._elements, _MOST_IN_ALL)
             for operand in set(node.inputs):
                 if operand is not None and last[operand] is node and not operand.is_graph_output():
-                    known.pop(operand, None)
+                    values.pop(operand, None)
 
     def _call(
         self,
         function: ir.Function,
-        tensors: Sequence[_Tensor | None],
+        tensors: _Tensors,
         attributes: Mapping[str, ir.Attr],
         depth: int,
-    ) -> list[_Tensor | None]:
+    ) -> _Tensors:
         if depth >= _MAX_CALL_DEPTH:
-            raise InputError(
-                "The model-local functions call one another too deeply.",
-                found=f"{_MAX_CALL_DEPTH} calls inside one another, the last {function.name}",
-                fix="inline the functions, or break the recursion",
-            )
+            raise _too_much("calls inside one another", depth, _MAX_CALL_DEPTH)
         defaults = {k: a for k, a in function.attributes.items() if a.value is not None}
+        pairs = zip(function.inputs, tensors, strict=False)
+        values = {value: tensor for value, tensor in pairs if tensor is not None}
         references = {**defaults, **attributes}
-        known = {
-            value: tensor
-            for value, tensor in zip(function.inputs, tensors, strict=False)
-            if tensor is not None
-        }
-        self._run_nodes(function, known, references, function.opset_imports, depth + 1)
-        return [known.get(value) for value in function.outputs]
+        self._run_nodes(function, values, references, function.opset_imports, depth + 1)
+        return [values.get(value) for value in function.outputs]
 
     def _apply(
         self,
         node: ir.Node,
-        tensors: Sequence[_Tensor | None],
+        tensors: _Tensors,
         attributes: Mapping[str, ir.Attr],
         opsets: Mapping[str, int],
-    ) -> list[_Tensor | None]:
-        given = [tensor for tensor in tensors if tensor is not None]
-        constant = all(tensor.constant for tensor in given)
-        if node.domain in DEFAULT_DOMAINS:
-            if node.op_type in ("Cast", "CastLike"):
-                return [self._cast(node, tensors, attributes)]
-            if node.op_type == "Constant":
-                array = _constant_array(attributes)
-                return [_Tensor(array, array.dtype, True)]
+    ) -> _Tensors:
+        operands = [tensor for tensor in tensors if tensor is not None]
+        constant = all(tensor.constant for tensor in operands)
+        if node.domain in DEFAULT_DOMAINS and node.op_type in ("Cast", "CastLike"):
+            return [self._cast(node, tensors, attributes)]
+        if node.domain in DEFAULT_DOMAINS and node.op_type == "Constant":
+            return [_constant(_constant_array(attributes))]
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
-        plain = {name: _stored_value(attribute) for name, attribute in attributes.items()}
-        kernel = kernel_of(node.domain, node.op_type)
-        results: Sequence[Array | None]
         opset = opsets.get("", opsets.get("ai.onnx", 1))
-        _check_size(node, arrays, opset, known=kernel is not None)
-        if kernel is not None:
-            try:
-                results = kernel(arrays, plain)
-            except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
-                raise cannot_evaluate(
-                    node.op_type, str(error), "check the shapes of its inputs"
-                ) from error
-        else:
-            results = _by_reference(node, arrays, attributes, opset)
-        floats = [tensor.dtype for tensor in given if is_floating(tensor.dtype)]
-        out: list[_Tensor | None] = []
-        for result in results:
+        floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
+        results: list[_Tensor | None] = []
+        for result in _outputs_of(node, arrays, attributes, opset):
             if result is None:
-                out.append(None)
-                continue
-            dtype = result.dtype
-            if promote and is_floating(dtype):
-                result, dtype = cast(result, _FLOAT64), floats[0] if floats else dtype
-            out.append(_Tensor(result, dtype, constant))
-        return out
+                results.append(None)
+            elif promote and is_floating(result.dtype):
+                dtype = floats[0] if floats else result.dtype
+                results.append(_Tensor(cast(result, _FLOAT64), dtype, constant))
+            else:
+                results.append(_Tensor(result, result.dtype, constant))
+        return results
 
     def _operand(self, tensor: _Tensor, promote: bool) -> Array:
         if not promote or not is_floating(tensor.array.dtype):
@@ -221,28 +191,56 @@ class _Evaluator:
             self.constants.append(tensor.array)
         return cast(tensor.array, _FLOAT64)
 
-    def _cast(
-        self,
-        node: ir.Node,
-        tensors: Sequence[_Tensor | None],
-        attributes: Mapping[str, ir.Attr],
-    ) -> _Tensor:
+    def _cast(self, node: ir.Node, tensors: _Tensors, attributes: Mapping[str, ir.Attr]) -> _Tensor:
         """To a float type: a rounding for constants, nothing for the rest when all is float64."""
-        source = tensors[0]
+        source, like = (*tensors, None, None)[:2]
         if source is None:
             raise cannot_evaluate(node.op_type, "no input", "repair the model")
-        if node.op_type == "CastLike":
-            like = tensors[1]
-            dtype = source.dtype if like is None else like.dtype
-        else:
+        if node.op_type == "Cast":
             dtype = ir.DataType(attributes["to"].as_int()).numpy()
-        if self._promote and not source.constant and is_floating(dtype):
-            return _Tensor(cast(source.array, _FLOAT64), dtype, False)
-        return _Tensor(cast(source.array, dtype), dtype, source.constant)
+        else:
+            dtype = source.dtype if like is None else like.dtype
+        keeps = self._promote and not source.constant and is_floating(dtype)
+        return _Tensor(cast(source.array, _FLOAT64 if keeps else dtype), dtype, source.constant)
 
 
-def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, known: bool) -> None:
-    """Refuse a node whose result is larger than a proof needs, before it is computed."""
+def _constant(array: Array) -> _Tensor:
+    return _Tensor(array, array.dtype, True)
+
+
+def _outputs_of(
+    node: ir.Node, arrays: Sequence[Array | None], attributes: Mapping[str, ir.Attr], opset: int
+) -> Sequence[Array | None]:
+    """Compute a node by its kernel here, or by ``onnx.reference``."""
+    kernel = kernel_of(node.domain, node.op_type)
+    _check_size(node, arrays, opset, sized=kernel is not None)
+    if kernel is not None:
+        try:
+            return kernel(arrays, {name: _stored_value(a) for name, a in attributes.items()})
+        except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
+            fix = "check the shapes of its inputs"
+            raise cannot_evaluate(node.op_type, str(error), fix) from error
+    if node.domain not in DEFAULT_DOMAINS:
+        raise cannot_evaluate(
+            f"{node.domain}.{node.op_type}",
+            "no kernel and no model-local function of this name",
+            "add the function to the model",
+        )
+    proto = onnx.NodeProto(op_type=node.op_type)
+    proto.input.extend("" if array is None else f"i{k}" for k, array in enumerate(arrays))
+    proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
+    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in attributes.values())
+    feeds = {f"i{k}": array for k, array in enumerate(arrays) if array is not None}
+    return run_reference(proto, opset, feeds)
+
+
+def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, sized: bool) -> None:
+    """Refuse a node whose result is larger than a proof needs, before it is computed.
+
+    Args:
+        node, arrays, opset: the node, its operands, and the version of its operator.
+        sized: its kernel gives no more than its operands broadcast to.
+    """
     if node.domain not in DEFAULT_DOMAINS:
         return
     infos = [
@@ -255,7 +253,7 @@ def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, kn
     for index in range(len(node.outputs)):
         dims = by_schema(node, infos, small, index, opset)[1]
         sizes = [d for d in dims or () if isinstance(d, int)]
-        if (dims is None or len(sizes) < len(dims)) and not known:
+        if (dims is None or len(sizes) < len(dims)) and not sized:
             raise cannot_evaluate(
                 node.op_type, "nothing says how large its result is", "keep the original nodes"
             )
@@ -272,21 +270,20 @@ def _too_much(what: str, count: int, most: int) -> InputError:
 
 
 def _resolve(node: ir.Node, references: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
-    """Attributes of ``node`` with references replaced; one that refers to nothing is absent."""
+    """Return the attributes with references replaced; one that refers to nothing is absent."""
     resolved: dict[str, ir.Attr] = {}
     for name, attribute in node.attributes.items():
         if not attribute.is_ref():
             resolved[name] = attribute
-        elif (known := references.get(attribute.ref_attr_name or "")) is not None:
-            resolved[name] = ir.Attr(name, known.type, known.value)
+        elif (referred := references.get(attribute.ref_attr_name or "")) is not None:
+            resolved[name] = ir.Attr(name, referred.type, referred.value)
     return resolved
 
 
 def _stored_value(attribute: ir.Attr) -> Any:
-    """The value of an attribute as the file stores it: a float attribute is a float32."""
+    """Return the value of an attribute as the file stores it: a float attribute is a float32."""
     if attribute.type in _FLOAT_ATTRIBUTES:
-        values = np.asarray(attribute.value, dtype=np.float32).astype(np.float64)
-        return values.tolist()
+        return np.asarray(attribute.value, dtype=np.float32).astype(np.float64).tolist()
     return attribute.value
 
 
@@ -298,28 +295,5 @@ def _constant_array(attributes: Mapping[str, ir.Attr]) -> Array:
             return np.asarray(attribute.value, dtype=np.float32)
         if name in ("value_int", "value_ints"):
             return np.asarray(attribute.value, dtype=np.int64)
-    raise InputError(
-        "A Constant node has no numeric value.",
-        found=f"attributes {sorted(attributes)}",
-        fix="use a tensor, float or integer constant",
-    )
-
-
-def _by_reference(
-    node: ir.Node,
-    arrays: Sequence[Array | None],
-    attributes: Mapping[str, ir.Attr],
-    opset: int,
-) -> list[Array]:
-    if node.domain not in DEFAULT_DOMAINS:
-        raise cannot_evaluate(
-            f"{node.domain}.{node.op_type}",
-            "no kernel and no model-local function of this name",
-            "add the function to the model",
-        )
-    proto = onnx.NodeProto(op_type=node.op_type)
-    proto.input.extend("" if array is None else f"i{k}" for k, array in enumerate(arrays))
-    proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
-    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in attributes.values())
-    feeds = {f"i{k}": array for k, array in enumerate(arrays) if array is not None}
-    return run_reference(proto, opset, feeds)
+    fix = "use a tensor, float or integer constant"
+    raise cannot_evaluate("Constant", f"attributes {sorted(attributes)}", fix)

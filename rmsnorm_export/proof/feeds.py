@@ -243,9 +243,9 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     # Long rows are run a few at a time.
     free = _leading_sizes(rank - axes, rows if rows * n <= _AT_ONCE else 1)
     leads = [free]
-    known = declared[: rank - axes]
-    if any(size is not None for size in known):
-        leads.append(tuple(b if a is None else a for a, b in zip(known, free, strict=False)))
+    stated = declared[: rank - axes]
+    if any(size is not None for size in stated):
+        leads.append(tuple(b if a is None else a for a, b in zip(stated, free, strict=False)))
     leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]
     unknown = any(v is not None and v.dtype is None for v in (match.scale, match.bias))
     possible = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)
@@ -256,15 +256,11 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:
-    """The shape of a value, None where the file does not say all of it."""
-    if value.shape is not None:
-        sizes = tuple(value.shape)
-    elif (tensor := _constant_tensor(value)) is not None:
-        sizes = tuple(tensor.shape.numpy())
-    else:
-        return None
-    known = tuple(size for size in sizes if isinstance(size, int))
-    return known if len(known) == len(sizes) else None
+    """Return the shape of a value, None where the file does not say all of it."""
+    tensor = ir.convenience.get_const_tensor(value)
+    shape = value.shape if value.shape is not None or tensor is None else tensor.shape
+    sizes = tuple(size for size in shape or () if isinstance(size, int))
+    return None if shape is None or len(sizes) < len(shape) else sizes
 
 
 def _declared(match: Match, types: Types) -> tuple[int | None, ...] | None:
@@ -286,22 +282,23 @@ def _row_sizes(
     n; or small where nothing is said.
     """
     spec, axes, n = match.spec, -match.spec.trailing().axis, match.n
-    if len(declared) == axes and all(size is not None for size in declared):
-        return tuple(size for size in declared if size is not None)
+    stated = tuple(size for size in declared if size is not None)
+    if len(stated) == len(declared) == axes:
+        return stated
     weights = [value for value in (match.scale, match.bias) if value is not None]
-    known = [shape for value in weights if (shape := static_shape(value)) is not None]
-    if n is None and known:
-        n = math.prod(known[0])
+    stored = [shape for value in weights if (shape := static_shape(value)) is not None]
+    if n is None and stored:
+        n = math.prod(stored[0])
     if n is None:
         n = max(8, 4 * spec.group_size, spec.partial_size + 3 if spec.partial_size else 0)
         return _completed(declared, axes, n, 2)
-    made = [value for node in lowered.nodes for value in node.outputs]
-    hints = [*known, *(static_shape(value) for value in (*lowered.initializers, *made)), *shapes]
+    new = (*lowered.initializers, *(value for node in lowered.nodes for value in node.outputs))
+    hints = [*stored, *map(static_shape, new), *shapes]
     for hint in hints:
         if hint is not None and len(hint) >= axes > 1 and math.prod(hint[-axes:]) == n:
             return hint[-axes:]
-    stated = math.prod(size for size in declared if size) if len(declared) == axes else 1
-    return _completed(declared, axes, n if n % stated else n // stated, 1)
+    product = math.prod(filter(None, stated)) if len(declared) == axes else 1
+    return _completed(declared, axes, n if n % product else n // product, 1)
 
 
 def _completed(
@@ -311,9 +308,9 @@ def _completed(
     rest. One that is declared stays: an axis of 1 behind the row is not tried with more."""
     if len(declared) != axes or None not in declared:
         return (*(other,) * (axes - 1), size)
-    last = max(i for i, known in enumerate(declared) if known is None)
-    sizes = (other if known is None else known for known in declared)
-    return tuple(size if i == last else known for i, known in enumerate(sizes))
+    last = max(axis for axis, stated in enumerate(declared) if stated is None)
+    sizes = [other if stated is None else stated for stated in declared]
+    return (*sizes[:last], size, *sizes[last + 1 :])
 
 
 def _lead(shape: tuple[int, ...], n: int, count: int) -> tuple[int, ...] | None:
@@ -334,15 +331,3 @@ def _constant_shapes(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, ...]]:
             sizes = constants.ints(node.inputs[1]) or ()
             if sizes and all(size > 0 for size in sizes):
                 yield sizes
-
-
-def _constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an initializer or of a Constant node."""
-    node = value.producer()
-    if value.const_value is not None or node is None or node.op_type != "Constant":
-        return value.const_value
-    for name in ("value", "value_ints"):
-        attribute = node.attributes.get(name)
-        if attribute is not None and not attribute.is_ref():
-            return attribute.as_tensor() if name == "value" else ir.tensor(attribute.as_ints())
-    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -27,12 +27,15 @@ from rmsnorm_export.runtime.metrics import (
 
 # Two float64 evaluations with pairwise sums differ by some log2(n) * 2**-53; this is far above it
 # and far below the smallest change of meaning (a count of n + 1 for n = 10**6 shifts by 5e-7).
-_MATHEMATICS = 1e-10
+MATHEMATICS = 1e-10
 
 # With equal rounding steps an element differs only where the two numbers before a rounding, some
 # 10 u of float32 apart, lie on two sides of a boundary of T: in 10 * 2**-13 of all elements for
 # each rounding to float16. Another order differs in 10 % and more (LLaMA against Gemma: 10 to 26).
 _FLIPS, _STRAY = 0.02, 3
+
+
+_Row: TypeAlias = Row | Literal["sum"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,20 +69,12 @@ class Judge:
         # Beside the rows near epsilon that class is the one that the source needs anyway.
         rest: Numerics = "upcast" if match.dtype in HALF_TYPES else "reordered"
         self._numerics: Numerics = rest if self._unclamped else numerics
-        self._bounds = Bounds(
-            match.spec,
-            match.dtype,
-            n,
-            scaled=match.scale is not None,
-            biased=match.bias is not None,
-        )
-        self._reason = ""
+        scaled, biased = match.scale is not None, match.bias is not None
+        self._bounds = Bounds(match.spec, match.dtype, n, scaled=scaled, biased=biased)
+        self._worst = Proof(passed=True, cases=case_names(match.dtype))
         self._runtimes: dict[str, None] = {}
-        self._max_ulp = self._max_abs = self._bound = 0.0
-        self._error_before = self._error_after = 0.0
-        self._different = self._elements = 0
-        self._histogram: tuple[tuple[str, int], ...] = ()
-        self._declared = [0, 0]  # elements that differ, all elements: with every rounding in place
+        self._all = np.zeros(2, int)  # elements that differ, and all of them
+        self._declared = np.zeros(2, int)  # those with every rounding in place
 
     def proof(self) -> Proof:
         """The outcome of everything judged so far."""
@@ -89,19 +84,9 @@ class Judge:
                 f"rounding order: {different} of {elements} elements differ in numpy, where equal"
                 " rounding steps (exact) differ in under 2 %"
             )
-        return Proof(
-            passed=not self._reason,
-            reason=self._reason,
-            cases=case_names(self._match.dtype),
-            max_ulp=self._max_ulp,
-            mismatch=self._different / max(1, self._elements),
-            max_abs=self._max_abs,
-            error_before=self._error_before,
-            error_after=self._error_after,
-            bound_ulp=self._bound,
-            runtime=" and ".join(self._runtimes),
-            ulp_histogram=self._histogram,
-        )
+        mismatch = float(self._all[0] / max(1, self._all[1]))
+        runtime = " and ".join(self._runtimes)
+        return dataclasses.replace(self._worst, mismatch=mismatch, runtime=runtime)
 
     def mathematics(
         self, rows: Rows, side: str, role: str, output: Array, constants: Iterable[Array]
@@ -120,8 +105,7 @@ class Judge:
                 found=f"{output.shape} instead of {expected.shape}",
                 fix="keep the original nodes",
             )
-        tolerance = self._tolerance(constants)
-        size = np.abs(expected)
+        tolerance, size = self._tolerance(constants), np.abs(expected)
         within = np.full(len(rows.cases), tolerance)
         if self._match.edges:
             # The smallest epsilon of all stands for none, which a row of zeros needs.
@@ -164,12 +148,9 @@ class Judge:
         elided = self._match.dtype in HALF_TYPES and label != "numpy"
         steps = _steps(after, before, magnitude)
         if rows.spread is None:
-            self._elements += steps.size
-            different = int(np.count_nonzero(steps))
-            self._different += different
+            self._all += (np.count_nonzero(steps), steps.size)
             if label == "numpy" and self._match.dtype in HALF_TYPES and role == "y":
-                self._declared[0] += different
-                self._declared[1] += steps.size
+                self._declared += (np.count_nonzero(steps), steps.size)
         columns = [after, before, steps]
         expected = rows.expected.get(role)
         if expected is not None:
@@ -180,21 +161,14 @@ class Judge:
         for case, members in _cases(rows):
             if case == "overflow" and self._beyond_judgement(label):
                 continue
-            row = Row(
-                sum_of(case, self._spec),
-                float(rows.mean_square[members].min()) if case in SUBNORMAL else 1.0,
-                self._loss(rows, members),
-            )
+            mean_square = rows.mean_square[members]
+            smallest = float(mean_square.min()) if case in SUBNORMAL else 1.0
+            # The largest part of a row that the class may take away.
+            loss = float(self._bounds.loss(mean_square).max()) if self._unclamped else 0.0
+            row: _Row = Row(sum_of(case, self._spec), smallest, loss)
             place = f"case {case}{rows.label}, output {role} in {label}"
-            bound: Row | Literal["sum"] = "sum" if role == "sum" else row
-            self._case(case, bound, [values[members] for values in by_row], place,
+            self._case(case, "sum" if role == "sum" else row, [v[members] for v in by_row], place,
                        elided=elided, spread=rows.spread is not None)  # fmt: skip
-
-    def _loss(self, rows: Rows, members: list[int]) -> float:
-        """The largest part of a row that the class may take away."""
-        if not self._unclamped:
-            return 0.0
-        return float(self._bounds.loss(rows.mean_square[members]).max())
 
     def _beyond_judgement(self, label: str) -> bool:
         """Whether the original may well come out otherwise where its squares overflow.
@@ -203,8 +177,8 @@ class Judge:
         which the new nodes follow, and the kernel part. The class ``upcast`` is made for that, and
         what overflows elsewhere is what ``edges`` speaks of.
         """
-        loose = self._numerics == "upcast" or self._lenient
-        return loose or bool(self._match.native and label != "numpy")
+        summed = bool(self._match.native) and label != "numpy"
+        return summed or self._numerics == "upcast" or self._lenient
 
     @property
     def _lenient(self) -> bool:
@@ -224,14 +198,7 @@ class Judge:
         return [np.maximum(values - explained, 0.0) for values in columns]
 
     def _case(
-        self,
-        case: str,
-        row: Row | Literal["sum"],
-        columns: list[Array],
-        place: str,
-        *,
-        elided: bool,
-        spread: bool,
+        self, case: str, row: _Row, columns: list[Array], place: str, *, elided: bool, spread: bool
     ) -> None:
         after, before, steps, *errors = columns
         error_before = error_after = 0.0
@@ -260,7 +227,7 @@ class Judge:
 
     def _note(
         self,
-        row: Row | Literal["sum"],
+        row: _Row,
         after: Array,
         before: Array,
         steps: Float64Array,
@@ -268,19 +235,26 @@ class Judge:
         errors: tuple[float, float],
     ) -> None:
         """Keep the worst of what a report tells."""
-        worst = float(steps.max(initial=0.0))
-        self._histogram = add_histograms(self._histogram, ulp_histogram(steps))
-        self._max_ulp = max(self._max_ulp, worst)
-        self._max_abs = max(self._max_abs, _largest_difference(after, before))
-        self._error_before = max(self._error_before, errors[0])
-        self._error_after = max(self._error_after, errors[1])
+        worst_yet, worst = self._worst, float(steps.max(initial=0.0))
+        with np.errstate(all="ignore"):
+            apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
         # Sums in any order, and subnormal ones, have wide bounds of their own: told only where
         # they were needed.
-        if row in ("sum", Row("exact")) or worst > self._bound:
-            self._bound = max(self._bound, bound)
+        usual = row in ("sum", Row("exact")) or worst > worst_yet.bound_ulp
+        self._worst = dataclasses.replace(
+            worst_yet,
+            ulp_histogram=add_histograms(worst_yet.ulp_histogram, ulp_histogram(steps)),
+            max_ulp=max(worst_yet.max_ulp, worst),
+            max_abs=max(
+                worst_yet.max_abs, float(np.max(apart, initial=0.0, where=np.isfinite(apart)))
+            ),
+            error_before=max(worst_yet.error_before, errors[0]),
+            error_after=max(worst_yet.error_after, errors[1]),
+            bound_ulp=max(worst_yet.bound_ulp, bound) if usual else worst_yet.bound_ulp,
+        )
 
     def _limits(
-        self, row: Row | Literal["sum"], error_before: float, *, elided: bool, lenient: bool
+        self, row: _Row, error_before: float, *, elided: bool, lenient: bool
     ) -> tuple[float, float]:
         """The largest distance from the original, and the error that rounding explains."""
         if row == "sum":  # one addition on both sides
@@ -312,10 +286,11 @@ class Judge:
         if self._spec.epsilon_clamp and not stored:
             rounded.add(("float32", b"epsilon"))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
-        return _MATHEMATICS + units
+        return MATHEMATICS + units
 
     def _fail(self, reason: str) -> None:
-        self._reason = self._reason or reason
+        if self._worst.passed:
+            self._worst = dataclasses.replace(self._worst, passed=False, reason=reason)
 
 
 def _cases(rows: Rows) -> Iterator[tuple[str, list[int]]]:
@@ -349,12 +324,6 @@ def _is_rounded(constant: Array) -> bool:
 def _nonfinite_differ(a: Array, b: Array) -> Array:
     finite = np.isfinite(a) & np.isfinite(b)
     return np.asarray(~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b)))
-
-
-def _largest_difference(a: Array, b: Array) -> float:
-    with np.errstate(all="ignore"):
-        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    return float(np.max(difference, initial=0.0, where=np.isfinite(difference)))
 
 
 def _worst_pair(a: Array, b: Array) -> str:

@@ -8,7 +8,7 @@ sum is not rounded on the way. Whatever is not here goes to ``onnx.reference``.
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import onnx
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import (
+    DEFAULT_DOMAINS,
     MICROSOFT_DOMAIN,
     RMS_NORMALIZATION,
     SIMPLIFIED,
@@ -36,39 +37,32 @@ _HALF = (np.dtype(np.float16), BFLOAT16_DTYPE)
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether ``dtype`` is float16, bfloat16, float32 or float64."""
+    """Return whether ``dtype`` is float16, bfloat16, float32 or float64."""
     return dtype.kind == "f" or dtype == BFLOAT16_DTYPE
 
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    """``array`` in ``dtype``, rounded to nearest even; FP8 saturates, as in a Cast."""
+    """Return ``array`` in ``dtype``, rounded to nearest even; FP8 saturates, as in a Cast."""
     if dtype == ml_dtypes.float8_e4m3fn:
         array = np.clip(array, -448.0, 448.0)
     return array.astype(dtype, copy=False)
 
 
 def kernel_of(domain: str, op_type: str) -> Kernel | None:
-    """The kernel of an operator, None where there is none here."""
-    return _KERNELS.get((domain if domain != "ai.onnx" else "", op_type))
+    """Return the kernel of an operator, None where there is none here."""
+    kernels = _KERNELS if domain in DEFAULT_DOMAINS else {}
+    return _skip_rms_normalization if (domain, op_type) == _SKIP else kernels.get(op_type)
 
 
 def run_reference(node: onnx.NodeProto, opset: int, inputs: Mapping[str, Array]) -> list[Array]:
-    """One node of the default domain by ``onnx.reference``.
+    """Run one node of the default domain by ``onnx.reference``.
 
     Raises:
         InputError: ``onnx.reference`` does not know the operator or cannot run it so.
     """
-    from onnx.reference import ReferenceEvaluator
-
-    graph = onnx.helper.make_graph(
-        [node],
-        "node",
-        [onnx.helper.make_empty_tensor_value_info(name) for name in inputs],
-        [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
-        return list(ReferenceEvaluator(model).run(None, dict(inputs)))
+        evaluator = _evaluator(node.SerializeToString(deterministic=True), opset)
+        return list(evaluator.run(None, dict(inputs)))
     # Kernels there raise whatever their NumPy code raises.
     except Exception as error:
         raise cannot_evaluate(
@@ -78,18 +72,28 @@ def run_reference(node: onnx.NodeProto, opset: int, inputs: Mapping[str, Array])
         ) from error
 
 
+@functools.lru_cache(64)
+def _evaluator(content: bytes, opset: int) -> Any:
+    from onnx.reference import ReferenceEvaluator
+
+    node = onnx.NodeProto.FromString(content)
+    inputs, outputs = (
+        [onnx.helper.make_empty_tensor_value_info(name) for name in names if name]
+        for names in (node.input, node.output)
+    )
+    graph = onnx.helper.make_graph([node], "node", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    return ReferenceEvaluator(model)
+
+
 def cannot_evaluate(operator: str, found: str, fix: str) -> InputError:
-    """The error of an operator that NumPy does not compute."""
+    """Return the error of an operator that NumPy does not compute."""
     return InputError(f"The operator {operator} cannot be evaluated.", found=found, fix=fix)
 
 
-def _given(array: Array | None) -> Array:
+def _present(array: Array | None) -> Array:
     if array is None:
-        raise InputError(
-            "An operator lacks an input that it needs.",
-            found="an omitted input",
-            fix="give the node all inputs that ONNX asks for",
-        )
+        raise cannot_evaluate("of a node", "an omitted input", "give all inputs that ONNX asks for")
     return array
 
 
@@ -98,10 +102,10 @@ def _wide(array: Array) -> Array:
 
 
 def _elementwise(function: Callable[..., Array]) -> Kernel:
-    """A kernel of equal input types; the result has the type of the first input."""
+    """Make a kernel of equal input types; the result has the type of the first input."""
 
     def kernel(inputs: Inputs, _: Attributes) -> Sequence[Array]:
-        arrays = [_given(array) for array in inputs]
+        arrays = [_present(array) for array in inputs]
         result = function(*(_wide(array) for array in arrays))
         return [cast(np.asarray(result), arrays[0].dtype)]
 
@@ -114,19 +118,22 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(a / b)
 
 
+_POWERS: dict[float, Callable[[Array], Array]] = {
+    2.0: np.square,
+    0.5: np.sqrt,
+    -0.5: lambda array: np.asarray(1 / np.sqrt(array)),
+}
+
+
 def _power(inputs: Inputs, _: Attributes) -> Sequence[Array]:
-    base, exponent = _given(inputs[0]), _given(inputs[1])
-    wide = _wide(base)
-    if exponent.size == 1 and exponent.ndim <= base.ndim:
-        power = float(exponent.reshape(()))
-        if power == 2.0:
-            return [cast(wide * wide, base.dtype)]
-        if power == 0.5:
-            return [cast(np.sqrt(wide), base.dtype)]
-        if power == -0.5:
-            return [cast(1 / np.sqrt(wide), base.dtype)]
+    base, exponent = _present(inputs[0]), _present(inputs[1])
     kind = np.float64 if base.dtype == np.float64 else np.float32
-    return [cast(np.power(wide, exponent.astype(kind)), base.dtype)]
+    power = None
+    if exponent.size == 1 and exponent.ndim <= base.ndim:
+        power = _POWERS.get(float(exponent.reshape(())))
+    wide = _wide(base)
+    result = np.power(wide, exponent.astype(kind)) if power is None else power(wide)
+    return [cast(np.asarray(result), base.dtype)]
 
 
 def _sigmoid(z: Array) -> Array:
@@ -135,88 +142,43 @@ def _sigmoid(z: Array) -> Array:
     return np.asarray(np.where(z >= 0, 1 / (1 + small), small / (1 + small)).astype(z.dtype))
 
 
-def _axes(inputs: Inputs, attributes: Attributes, rank: int) -> tuple[int, ...] | None:
-    axes = attributes.get("axes")
-    if axes is None and len(inputs) > 1 and inputs[1] is not None:
-        axes = inputs[1].reshape(-1).tolist()
-    if axes:
-        return tuple(int(axis) % rank for axis in axes)
-    return () if attributes.get("noop_with_empty_axes", 0) else None
-
-
 def _reduction(function: Callable[[Array, tuple[int, ...] | None, bool], Array]) -> Kernel:
     def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-        array = _given(inputs[0])
-        axes = _axes(inputs, attributes, array.ndim)
+        array, axes = _present(inputs[0]), attributes.get("axes")
+        if axes is None and len(inputs) > 1 and inputs[1] is not None:
+            axes = inputs[1].reshape(-1).tolist()
+        over: tuple[int, ...] | None = None
+        if axes:
+            over = tuple(int(axis) % array.ndim for axis in axes)
+        elif attributes.get("noop_with_empty_axes", 0):
+            over = ()
         keep = bool(attributes.get("keepdims", 1))
-        return [cast(np.asarray(function(_wide(array), axes, keep)), array.dtype)]
+        return [cast(np.asarray(function(_wide(array), over, keep)), array.dtype)]
 
     return kernel
 
 
+def _square_sum(array: Array, axes: tuple[int, ...] | None, keep: bool) -> Array:
+    return np.asarray(np.square(array).sum(axis=axes, keepdims=keep))
+
+
 def _lp_normalization(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    array = _given(inputs[0])
+    array = _present(inputs[0])
     wide, axis = _wide(array), int(attributes.get("axis", -1))
     if int(attributes.get("p", 2)) == 1:
         norm = np.abs(wide).sum(axis=axis, keepdims=True)
     else:
-        norm = np.sqrt(np.square(wide).sum(axis=axis, keepdims=True))
+        norm = np.sqrt(_square_sum(wide, (axis,), True))
     # A row of zeros stays zero: observed in ONNX Runtime 1.31.
     return [cast(np.where(norm == 0, 0, wide / norm).astype(wide.dtype), array.dtype)]
 
 
-def _reshape(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    array, target = _given(inputs[0]), [int(dim) for dim in _given(inputs[1])]
-    if not attributes.get("allowzero", 0):
-        target = [array.shape[i] if dim == 0 else dim for i, dim in enumerate(target)]
-    return [array.reshape(target)]
-
-
-def _unsqueeze(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    array = _given(inputs[0])
-    axes = attributes.get("axes")
-    axes = _given(inputs[1]).reshape(-1).tolist() if axes is None else axes
-    return [np.expand_dims(array, tuple(int(axis) for axis in axes))]
-
-
-def _squeeze(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    array = _given(inputs[0])
-    return [np.squeeze(array, _axes(inputs, attributes, array.ndim))]
-
-
-def _expand(inputs: Inputs, _: Attributes) -> Sequence[Array]:
-    array, shape = _given(inputs[0]), tuple(int(dim) for dim in _given(inputs[1]))
-    return [np.broadcast_to(array, np.broadcast_shapes(array.shape, shape))]
-
-
-def _shape_kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    shape = _given(inputs[0]).shape
-    end = attributes.get("end")
-    return [np.asarray(shape[int(attributes.get("start", 0)) : end], dtype=np.int64)]
-
-
-def _transpose(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    return [np.transpose(_given(inputs[0]), attributes.get("perm"))]
-
-
-def _gather(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    return [np.take(_given(inputs[0]), _given(inputs[1]), axis=int(attributes.get("axis", 0)))]
-
-
-def _concat(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-    return [np.concatenate([_given(array) for array in inputs], axis=int(attributes["axis"]))]
-
-
-def _norm(
-    spec: NormSpec, x: Array, scale: Array | None, residual: Array | None = None
-) -> tuple[Array, Array | None]:
-    """The operator's reference; a float64 row has nothing to round."""
+def _norm(spec: NormSpec, x: Array, scale: Array | None) -> Array:
+    """Evaluate the operator's reference; a float64 row has nothing to round."""
     if x.dtype == np.float64:
         spec = dataclasses.replace(spec, epsilon=float(np.float32(spec.epsilon)))
-        result = reference_float64(spec, x, scale, residual=residual)
-    else:
-        result = reference_exact(spec, x, scale, residual=residual)
-    return result if isinstance(result, tuple) else (result, None)
+        return np.asarray(reference_float64(spec, x, scale))
+    return np.asarray(reference_exact(spec, x, scale))
 
 
 def _rms_normalization(before_cast: bool) -> Kernel:
@@ -224,7 +186,7 @@ def _rms_normalization(before_cast: bool) -> Kernel:
     kernels in ONNX Runtime scale in float32 and round once."""
 
     def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
-        x, scale = _given(inputs[0]), _given(inputs[1])
+        x, scale = _present(inputs[0]), _present(inputs[1])
         axis = int(attributes.get("axis", -1))
         spec = NormSpec(
             epsilon=float(attributes.get("epsilon", 1e-5)),
@@ -234,59 +196,39 @@ def _rms_normalization(before_cast: bool) -> Kernel:
         )
         if scale.shape != x.shape[spec.axis :] and scale.size > 1:
             # ai.onnx allows any scale that broadcasts; the reference wants one element per feature.
-            y = _norm(spec, x, None)[0]
+            y = _norm(spec, x, None)
             return [cast(_wide(y) * _wide(scale), y.dtype)]
-        return [_norm(spec, x, scale)[0]]
+        return [_norm(spec, x, scale)]
 
     return kernel
 
 
 def _skip_rms_normalization(inputs: Inputs, attributes: Attributes) -> Sequence[Array | None]:
     """The row is the float32 sum, not yet rounded; only the fourth output is the rounded sum."""
-    x, skip, scale = (_given(array) for array in inputs[:3])
+    x, skip, scale = (_present(array) for array in inputs[:3])
     bias = inputs[3] if len(inputs) > 3 else None
     total = _wide(x) + _wide(skip)
     if bias is not None:
         total = total + _wide(bias)
     spec = NormSpec(epsilon=float(attributes.get("epsilon", 1e-12)), axis=-1)
-    y, _ = _norm(spec, total, _wide(scale))
-    return [cast(y, x.dtype), None, None, cast(total, x.dtype)]
+    return [cast(_norm(spec, total, _wide(scale)), x.dtype), None, None, cast(total, x.dtype)]
 
 
-_KERNELS: dict[tuple[str, str], Kernel] = {
-    ("", "Add"): _elementwise(np.add),
-    ("", "Sub"): _elementwise(np.subtract),
-    ("", "Mul"): _elementwise(np.multiply),
-    ("", "Div"): _elementwise(_divide),
-    ("", "Sqrt"): _elementwise(np.sqrt),
-    ("", "Reciprocal"): _elementwise(np.reciprocal),
-    ("", "Neg"): _elementwise(np.negative),
-    ("", "Abs"): _elementwise(np.abs),
-    ("", "Exp"): _elementwise(np.exp),
-    ("", "Sigmoid"): _elementwise(_sigmoid),
-    ("", "Max"): _elementwise(lambda *arrays: np.maximum.reduce(np.broadcast_arrays(*arrays))),
-    ("", "Min"): _elementwise(lambda *arrays: np.minimum.reduce(np.broadcast_arrays(*arrays))),
-    ("", "Pow"): _power,
-    ("", "ReduceMean"): _reduction(lambda a, axes, keep: a.mean(axis=axes, keepdims=keep)),
-    ("", "ReduceSum"): _reduction(lambda a, axes, keep: a.sum(axis=axes, keepdims=keep)),
-    ("", "ReduceSumSquare"): _reduction(
-        lambda a, axes, keep: np.square(a).sum(axis=axes, keepdims=keep)
-    ),
-    ("", "ReduceL2"): _reduction(
-        lambda a, axes, keep: np.sqrt(np.square(a).sum(axis=axes, keepdims=keep))
-    ),
-    ("", "LpNormalization"): _lp_normalization,
-    ("", "Identity"): lambda inputs, _: [_given(inputs[0])],
-    ("", "Reshape"): _reshape,
-    ("", "Unsqueeze"): _unsqueeze,
-    ("", "Squeeze"): _squeeze,
-    ("", "Expand"): _expand,
-    ("", "Shape"): _shape_kernel,
-    ("", "Size"): lambda inputs, _: [np.asarray(math.prod(_given(inputs[0]).shape), np.int64)],
-    ("", "Transpose"): _transpose,
-    ("", "Gather"): _gather,
-    ("", "Concat"): _concat,
-    ("", RMS_NORMALIZATION): _rms_normalization(before_cast=False),
-    ("", SIMPLIFIED): _rms_normalization(before_cast=True),
-    (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED): _skip_rms_normalization,
+_SKIP = (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED)
+_KERNELS: dict[str, Kernel] = {
+    "Add": _elementwise(np.add),
+    "Sub": _elementwise(np.subtract),
+    "Mul": _elementwise(np.multiply),
+    "Div": _elementwise(_divide),
+    "Sqrt": _elementwise(np.sqrt),
+    "Reciprocal": _elementwise(np.reciprocal),
+    "Sigmoid": _elementwise(_sigmoid),
+    "Pow": _power,
+    "ReduceMean": _reduction(lambda a, axes, keep: a.mean(axis=axes, keepdims=keep)),
+    "ReduceSum": _reduction(lambda a, axes, keep: a.sum(axis=axes, keepdims=keep)),
+    "ReduceSumSquare": _reduction(_square_sum),
+    "ReduceL2": _reduction(lambda a, axes, keep: np.sqrt(_square_sum(a, axes, keep))),
+    "LpNormalization": _lp_normalization,
+    RMS_NORMALIZATION: _rms_normalization(before_cast=False),
+    SIMPLIFIED: _rms_normalization(before_cast=True),
 }

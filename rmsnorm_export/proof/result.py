@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from rmsnorm_export.printable import number, one_line
 
@@ -29,15 +30,15 @@ class Proof:
     """
 
     passed: bool
-    reason: str
-    cases: tuple[str, ...]
-    max_ulp: float
-    mismatch: float
-    max_abs: float
-    error_before: float
-    error_after: float
-    bound_ulp: float
-    runtime: str
+    reason: str = ""
+    cases: tuple[str, ...] = ()
+    max_ulp: float = 0.0
+    mismatch: float = 0.0
+    max_abs: float = 0.0
+    error_before: float = 0.0
+    error_after: float = 0.0
+    bound_ulp: float = 0.0
+    runtime: str = ""
     ulp_histogram: tuple[tuple[str, int], ...] = ()
     compared: bool = True
 
@@ -45,3 +46,9 @@ class Proof:
         verdict = "holds" if self.passed else f"FAILED, {one_line(self.reason)}"
         measured = f"{number(self.max_ulp)} ulp, {number(self.bound_ulp)} allowed"
         return f"<Proof: {verdict}: {measured}>"
+
+
+NOT_COMPARED = Proof(
+    False, "", (), math.inf, 1.0, math.inf, math.inf, math.inf, runtime="", compared=False
+)
+"""Of a site that could not be run."""

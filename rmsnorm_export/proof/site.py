@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,13 +13,56 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.proof.cut import SizesOf, cut
-from rmsnorm_export.proof.feeds import Batch, Layout, static_shape
+from rmsnorm_export.proof.feeds import Batch, Layout, case_names, static_shape
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.shape_values import bounded
 from rmsnorm_export.recognize.types import Types
 
 _ROLES = ("x", "scale", "bias", "residual", "gate", "code_scale", "cos", "sin")
 _OWN_TYPE = ("code_scale", "cos", "sin")
+
+FREE_ELEMENTS = 1 << 19
+"""Elements of rows that are proved whatever a file holds: some 2 s of work."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Proving:
+    """What the proofs of one model have in common.
+
+    A few bytes declare rows of any length, and each is run on every case: their work is bounded by
+    what the file stores. The layers of a model store weights as long as their rows.
+
+    Attributes:
+        types: element types and shapes of the source.
+        opset_imports: of the graph or function that holds the sites, before the rewrite.
+        functions: model-local functions that the original nodes may call.
+        seed: of the random inputs.
+        kernels: a library of custom operators for ONNX Runtime, which has those of this package.
+        elements: of rows that may still be run.
+    """
+
+    types: Types
+    opset_imports: Mapping[str, int]
+    functions: Sequence[ir.Function] = ()
+    seed: int = 0
+    kernels: str | None = None
+    elements: int = FREE_ELEMENTS
+
+    def take(self, layout: Layout, dtype: int) -> None:
+        """Count the rows that a layout runs, in elements of a row that every case runs once.
+
+        Raises:
+            InputError: the sites before it have used up what there was.
+        """
+        rounds = max(1, math.prod(layout.lead) // len(case_names(dtype)))
+        elements = math.prod(layout.row) * rounds
+        if elements > self.elements:
+            raise InputError(
+                "The proofs of this model would compute more than its size allows.",
+                found=f"{elements} elements, {self.elements} are left",
+                fix="prove a model with fewer sites, or verify the models as a whole",
+            )
+        self.elements -= elements
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,13 +84,11 @@ class SitePair:
     outputs: tuple[str, ...]
 
     def feeds(self, batch: Batch, scale: Array | None, bias: Array | None) -> dict[str, Array]:
-        """Arrays of what every norm has, by name of the graph input."""
-        place = self.match.spec.last_axis
-        x, residual, gate = (
-            np.ascontiguousarray(np.moveaxis(array, -1, place))
-            for array in (batch.x, batch.residual, batch.gate)
-        )
-        arrays = {"x": x, "scale": scale, "bias": bias, "residual": residual, "gate": gate}
+        """Return arrays of what every norm has, by name of the graph input."""
+        arrays = {"scale": scale, "bias": bias}
+        for role in ("x", "residual", "gate"):
+            moved = np.moveaxis(getattr(batch, role), -1, self.match.spec.last_axis)
+            arrays[role] = np.ascontiguousarray(moved)
         feeds: dict[str, Array] = {}
         for role, name in self.ports.items():
             array = arrays.get(role)
@@ -56,15 +97,7 @@ class SitePair:
         return feeds
 
 
-def cut_site(
-    match: Match,
-    lowered: Lowered,
-    layout: Layout,
-    *,
-    types: Types,
-    opset_imports: Mapping[str, int],
-    functions: Iterable[ir.Function] = (),
-) -> SitePair:
+def cut_site(match: Match, lowered: Lowered, layout: Layout, proving: Proving) -> SitePair:
     """Cut the original and the new nodes of a site.
 
     Where they do not follow from the site's inputs alone, shapes that depend on other values are
@@ -73,21 +106,20 @@ def cut_site(
     Raises:
         InputError: one of them needs a value that is none of the site's inputs (see ``cut``).
     """
-    arguments = (match, lowered, layout, types, opset_imports, tuple(functions))
     try:
-        return _cut_site(*arguments, sizes_of=lambda _: None)
+        return _cut_site(match, lowered, layout, proving, lambda _: None)
     except InputError:
-        return _cut_site(*arguments, sizes_of=sizes_in(match, layout, types))
+        return _cut_site(match, lowered, layout, proving, sizes_in(match, layout, proving.types))
 
 
 def sizes_in(match: Match, layout: Layout, types: Types) -> SizesOf:
-    """The sizes of any value where x has those of ``layout``, None for those not known."""
+    """Return the sizes of any value where x has those of ``layout``, None for unknown ones."""
     pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
     sizes: dict[int | str | None, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
     for dim, size in list(sizes.items()):
-        found = bounded(dim)
-        if found is not None and size < found[0]:
-            sizes.setdefault(found[1], size)
+        bound = bounded(dim)
+        if bound is not None and size < bound[0]:
+            sizes.setdefault(bound[1], size)
 
     def sizes_of(value: ir.Value) -> list[int | None] | None:
         dims = types.shape(value)
@@ -97,63 +129,43 @@ def sizes_in(match: Match, layout: Layout, types: Types) -> SizesOf:
 
 
 def _cut_site(
-    match: Match,
-    lowered: Lowered,
-    layout: Layout,
-    types: Types,
-    opset_imports: Mapping[str, int],
-    functions: Iterable[ir.Function],
-    sizes_of: SizesOf,
+    match: Match, lowered: Lowered, layout: Layout, proving: Proving, sizes_of: SizesOf
 ) -> SitePair:
-    roles = _operands(match)
+    types, roles = proving.types, _operands(match)
     _refuse_inner(match, roles)
     inputs = list(dict.fromkeys(roles.values()))
-    names = {value: f"x{index}" for index, value in enumerate(inputs)}
-    given = {
+    dtypes = {
         value: weight_dtype(value, layout) if role in ("scale", "bias") else match.dtype
         for role, value in reversed(roles.items())
         if role not in _OWN_TYPE
     }
-    old = [pair[0] for pair in lowered.replace]
-    new = [pair[1] for pair in lowered.replace]
+    old, new = [pair[0] for pair in lowered.replace], [pair[1] for pair in lowered.replace]
     for value, replacement in lowered.replace:
         if value is match.sum or (value is match.output and match.quantized is None):
-            given[value] = given[replacement] = match.dtype
+            dtypes[value] = dtypes[replacement] = match.dtype
 
     def type_of(value: ir.Value) -> int | None:
-        return given[value] if value in given else types.dtype(value)
+        return dtypes[value] if value in dtypes else types.dtype(value)
 
-    imports = _imports_of(match, opset_imports)
-    imports.setdefault("", max(13, lowered.min_opset))
+    aliases = {v: match.x for v in match.aliases if types.dtype(v) in (None, match.dtype)}
+    aliases |= dict(() if match.rotary is None else match.rotary.aliases)
+    before, after = _imports(match, lowered, proving.opset_imports)
     return SitePair(
         match=match,
         original=cut(
-            old,
-            inputs,
-            opset_imports=imports,
-            functions=functions,
-            type_of=type_of,
-            sizes_of=sizes_of,
-            aliases={
-                **{v: match.x for v in match.aliases if types.dtype(v) in (None, match.dtype)},
-                **dict(() if match.rotary is None else match.rotary.aliases),
-            },
+            old, inputs, opset_imports=before, functions=proving.functions, type_of=type_of,
+            sizes_of=sizes_of, aliases=aliases,
         ),
         new=cut(
-            new,
-            inputs,
-            opset_imports=_merge_imports(imports, lowered),
-            functions=[*lowered.functions, *functions],
-            type_of=type_of,
-            sizes_of=sizes_of,
-            constants=lowered.initializers,
+            new, inputs, opset_imports=after, type_of=type_of, sizes_of=sizes_of,
+            functions=[*lowered.functions, *proving.functions], constants=lowered.initializers,
         ),
-        ports={role: names[value] for role, value in roles.items()},
+        ports={role: f"x{inputs.index(value)}" for role, value in roles.items()},
         outputs=tuple(
             "y" if value is match.output else "sum" if value is match.sum else "other"
             for value in old
         ),
-    )
+    )  # fmt: skip
 
 
 def _operands(match: Match) -> dict[str, ir.Value]:
@@ -161,9 +173,10 @@ def _operands(match: Match) -> dict[str, ir.Value]:
 
 
 def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
-    """
+    """Refuse operands, such as a gate, that are values on the way to 1/rms.
+
     Raises:
-        InputError: an operand, such as a gate, is a value on the way to 1/rms.
+        InputError: there is one.
     """
     core = match
     while core.inner is not None:
@@ -181,17 +194,19 @@ def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
 
 
 def weight_shape(value: ir.Value, row: tuple[int, ...]) -> tuple[int, ...]:
-    """The declared shape of a scale or bias, or else that of the normalised axes."""
-    known = static_shape(value)
-    return known if known is not None and math.prod(known) == math.prod(row) else row
+    """Return the declared shape of a scale or bias, or else that of the normalised axes."""
+    declared = static_shape(value)
+    return declared if declared is not None and math.prod(declared) == math.prod(row) else row
 
 
-def weight(value: ir.Value, values: Array, layout: Layout) -> Array:
-    """``values`` in the type and shape of a scale or bias.
+def fitted(value: ir.Value | None, values: Array, layout: Layout) -> Array | None:
+    """Return ``values`` in the type and shape of a scale or bias; None where there is none.
 
     Raises:
         InputError: another number of elements.
     """
+    if value is None:
+        return None
     shape = weight_shape(value, layout.row)
     if values.size != math.prod(shape):
         raise InputError(
@@ -203,27 +218,24 @@ def weight(value: ir.Value, values: Array, layout: Layout) -> Array:
 
 
 def weight_dtype(value: ir.Value, layout: Layout) -> int:
-    """Declared element type of a scale or bias, or else the one being tried."""
+    """Return the declared element type of a scale or bias, or else the one being tried."""
     return layout.weights if value.dtype is None else int(value.dtype)
 
 
-def _imports_of(match: Match, opset_imports: Mapping[str, int]) -> dict[str, int]:
-    """Operator sets of the function that holds the site, of the model where it is in none."""
+def _imports(
+    match: Match, lowered: Lowered, opset_imports: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return operator sets of the source, those of its function first, and of the new nodes."""
     producer = match.output.producer()
     graph = producer.graph if producer is not None else None
-    own = dict(graph.opset_imports) if graph is not None else {}
-    merged = {**opset_imports, **own}
-    if "ai.onnx" in merged:
-        merged[""] = merged.pop("ai.onnx")
-    return merged
-
-
-def _merge_imports(imports: Mapping[str, int], lowered: Lowered) -> dict[str, int]:
-    """Operator sets of the new model: those of the source, raised to what the new nodes need."""
-    merged = dict(imports)
+    before = {**opset_imports, **(graph.opset_imports if graph is not None else {})}
+    if "ai.onnx" in before:
+        before[""] = before.pop("ai.onnx")
+    before.setdefault("", max(13, lowered.min_opset))
+    after = dict(before)
     needed = [("", lowered.min_opset), *((node.domain, 1) for node in lowered.nodes)]
     for function in lowered.functions:
         needed += [(function.domain, 1), *function.opset_imports.items()]
     for domain, version in needed:
-        merged[domain] = max(merged.get(domain, 1), version)
-    return merged
+        after[domain] = max(after.get(domain, 1), version)
+    return before, after

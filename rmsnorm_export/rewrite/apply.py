@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -21,54 +21,67 @@ FUNCTION_IR_VERSION = 8
 
 
 def apply_plan(plan: Plan) -> None:
-    """Change the model of a plan as it says."""
-    _insert(plan.model, plan.sites, plan.names)
-    _drop_unused_own(plan.model)
-    sort_functions(plan.model)
-
-
-def _insert(model: ir.Model, sites: Sequence[Lowered], names: Names) -> None:
-    """Insert the nodes of every site, redirect the uses of what they replace, remove the dead.
+    """Change the model of a plan as it says.
 
     Values keep their names: what was called ``y`` before is called ``y`` after, graph outputs and
     captured values included.
     """
-    order = _Order()
-    functions: dict[str, ir.Function] = {}
-    dead: list[ir.Node] = []
+    model, names = plan.model, plan.names
+    graphs = list(all_graphs(model))
+    position = {node: float(place) for graph in graphs for place, node in enumerate(graph)}
     bodies = {
         graph: function
         for function in model.functions.values()
         for graph in (function.graph, *function.subgraphs())
     }
-    for site in sites:
-        anchor = order.place(site)
+    unsorted: dict[ir.Graph, None] = {}
+    replaced: list[ir.Node] = []
+    for site in plan.sites:
+        anchor, in_order = _place(site, position)
         graph = anchor.graph
         assert graph is not None
-        inside = bodies.get(graph)
+        if not in_order:
+            unsorted[graph] = None
+        function = bodies.get(graph)
         for value in site.initializers:
-            _add_constant(model, None if inside is None else inside.graph, value)
+            _add_constant(model, None if function is None else function.graph, value)
         graph.insert_before(anchor, site.nodes)
-        order.inserted(site.nodes, anchor)
         for node in site.nodes:
-            for holder in (model, inside):
+            # What stands in front of the anchor already is behind every integer below.
+            position[node] = position[anchor] - 0.5
+            for holder in (model, function):
                 if holder is not None and node.domain:
                     holder.opset_imports.setdefault(node.domain, node.version or OPSET_VERSION)
         _copy_metadata(site)
         for old, new in site.replace:
             if (producer := old.producer()) is not None:
-                dead.append(producer)
+                replaced.append(producer)
             _take_over(old, new, names)
-        functions.update((f.name, f) for f in site.functions)
-    _remove_dead(dead)
+    _remove_dead(replaced)
     _drop_unread(model)
-    for graph in order.unsorted:
+    for graph in unsorted:
         graph.sort()
-    if functions:
+    for function in (function for site in plan.sites for function in site.functions):
         model.opset_imports[DOMAIN] = OPSET_VERSION
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
-        for function in functions.values():
-            model.functions[function.identifier()] = function
+        model.functions[function.identifier()] = function
+    _drop_unused_own(model)
+    sort_functions(model)
+
+
+def _place(site: Lowered, position: Mapping[ir.Node, float]) -> tuple[ir.Node, bool]:
+    """Return the node in front of which the site goes, and whether all its inputs stand there.
+
+    With one output that is the node it replaces. A residual sum has consumers before the norm, so
+    the site goes where the Add is, unless an input of it is computed later.
+    """
+    producers = [p for old, _ in site.replace if (p := old.producer()) is not None]
+    first = min(producers, key=lambda node: position[node])
+    inputs = (value for node in site.nodes for value in node.inputs if value is not None)
+    needed = [p for value in inputs if (p := value.producer()) is not None and p in position]
+    if all(p.graph is not first.graph or position[p] < position[first] for p in needed):
+        return first, True
+    return producers[0], len(producers) == 1
 
 
 def _take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
@@ -99,68 +112,17 @@ def _copy_metadata(site: Lowered) -> None:
                     node.metadata_props.setdefault(key, value)
 
 
-def _add_constant(model: ir.Model, function_graph: ir.Graph | None, value: ir.Value) -> None:
-    if function_graph is None:
+def _add_constant(model: ir.Model, body: ir.Graph | None, value: ir.Value) -> None:
+    """Store a new constant in the main graph, or in the body of the function that needs it."""
+    if body is None:
         if value.name not in model.graph.initializers:
             model.graph.register_initializer(value)
-        return
-    if value.const_value is None or not value.uses():
-        # Without uses: the Constant of an earlier site in this function serves already.
-        return
-    output = ir.Value(name=value.name, shape=value.shape, type=value.type)
-    attributes = {"value": value.const_value}
-    node = ir.node("Constant", [], attributes, outputs=[output], name=value.name)
-    value.replace_all_uses_with(output)
-    first = next(iter(function_graph), None)
-    if first is None:
-        function_graph.append(node)
-    else:
-        function_graph.insert_before(first, node)
-
-
-class _Order:
-    """Positions of nodes in their graphs, so that a new one is put behind all its inputs."""
-
-    def __init__(self) -> None:
-        self._position: dict[ir.Graph, dict[ir.Node, float]] = {}
-        self.unsorted: list[ir.Graph] = []
-
-    def place(self, site: Lowered) -> ir.Node:
-        """Return the node in front of which the site goes.
-
-        With one output that is the node it replaces. A residual sum has consumers before the norm,
-        so the site goes where the Add is, unless an input of it is computed later.
-        """
-        producers = [p for old, _ in site.replace if (p := old.producer()) is not None]
-        last = producers[0]
-        if len(producers) == 1:
-            return last
-        graph = last.graph
-        assert graph is not None
-        position = self._known(graph)
-        first = min(producers, key=lambda node: position[node])
-        inputs = (v.producer() for node in site.nodes for v in node.inputs if v is not None)
-        own = set(site.nodes)
-        if all(
-            p is None or p in own or p.graph is not graph or position.get(p, -1.0) < position[first]
-            for p in inputs
-        ):
-            return first
-        if graph not in self.unsorted:
-            self.unsorted.append(graph)
-        return last
-
-    def inserted(self, nodes: Sequence[ir.Node], anchor: ir.Node) -> None:
-        position = self._position.get(anchor.graph)  # type: ignore[arg-type]
-        if position is not None:
-            # Just in front of the anchor: what stands there is behind every integer below.
-            for node in nodes:
-                position[node] = position[anchor] - 0.5
-
-    def _known(self, graph: ir.Graph) -> dict[ir.Node, float]:
-        if graph not in self._position:
-            self._position[graph] = {node: float(i) for i, node in enumerate(graph)}
-        return self._position[graph]
+    elif value.const_value is not None and value.uses():  # else an earlier site has made it
+        output = ir.Value(name=value.name, shape=value.shape, type=value.type)
+        attributes = {"value": value.const_value}
+        node = ir.node("Constant", [], attributes, outputs=[output], name=value.name)
+        value.replace_all_uses_with(output)
+        body.insert_before(body[0], node)
 
 
 def _drop_unread(model: ir.Model) -> None:
@@ -175,14 +137,16 @@ def _drop_unread(model: ir.Model) -> None:
         for node in graph:
             if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
                 continue
-            read = [bool(v.uses()) or v.is_graph_output() for v in node.outputs]
-            read[0] = True  # the only output that the operator must have
-            for value, is_read in zip(node.outputs, read, strict=True):
-                value.name = value.name if is_read else ""
-            node.resize_outputs(max(i for i, is_read in enumerate(read, 1) if is_read))
+            count = 1  # the only output that the operator must have
+            for index, value in enumerate(node.outputs[1:], 2):
+                if value.uses() or value.is_graph_output():
+                    count = index
+                else:
+                    value.name = ""
+            node.resize_outputs(count)
 
 
-def _remove_dead(candidates: list[ir.Node]) -> None:
+def _remove_dead(candidates: Iterable[ir.Node]) -> None:
     """Remove these nodes and what they alone used, as far as nobody needs them.
 
     In waves, so that a constant which thousands of norms share is looked at a few times, not once
@@ -207,9 +171,8 @@ def _remove_dead(candidates: list[ir.Node]) -> None:
                 elif producer.graph is not None:
                     wave[producer] = None
     for value in loose:
-        if not value.is_initializer() or value.is_graph_input() or value.is_graph_output():
-            continue
-        if value.graph is not None and value.name and not value.uses():
+        kept = value.is_graph_input() or value.is_graph_output() or value.uses()
+        if value.is_initializer() and not kept and value.graph is not None and value.name:
             value.graph.initializers.pop(value.name, None)
 
 
@@ -218,9 +181,9 @@ def _drop_unused_own(model: ir.Model) -> None:
     if DOMAIN not in model.opset_imports:
         return
     called = {n.op_identifier() for graph in all_graphs(model) for n in graph if n.domain == DOMAIN}
-    foreign = foreign_functions(model)
+    needed = {*called, *foreign_functions(model)}
     for key in list(model.functions):
-        if key[0] == DOMAIN and key not in called and key not in foreign:
+        if key[0] == DOMAIN and key not in needed:
             del model.functions[key]
     if not called and not any(key[0] == DOMAIN for key in model.functions):
         del model.opset_imports[DOMAIN]

@@ -16,7 +16,7 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import REPLACES
 from rmsnorm_export.lower.lower import Lowered
-from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import DOMAIN, QUANTIZE
 from rmsnorm_export.proof.result import Proof
@@ -44,16 +44,20 @@ def describe_plan(
         proofs: of its sites.
     """
     gallery = Gallery(plan.types) if options.drawings else None
-    proofs, rewritten = proofs or {}, set(plan.rewritten)
-    fused = [
-        _fused(site, proofs.get(site), gallery, options.target)
-        for site in plan.sites
-        if site not in rewritten
-    ]
-    kept = [
-        _described_site(match, match.nodes[-1], gallery)
-        for match in (*plan.kept, *(site.part for site in plan.rewritten))
-    ]
+    one_node = TARGETS[options.target or "portable"].form == "one node"
+    proofs, kept_matches = proofs or {}, set(plan.kept)
+    fused: list[Site] = []
+    for site in (site for site in plan.sites if site.part not in kept_matches):
+        norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
+        described = _described_site(site.part, norm, gallery, site)
+        op = norm.op_type if one_node else " ".join(node.op_type for node in site.nodes)
+        numerics, notes = site.numerics, tuple(site.notes)
+        fused.append(
+            dataclasses.replace(
+                described, op=op, numerics=numerics, notes=notes, proof=proofs.get(site)
+            )
+        )
+    kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
     kept += [_opaque_site(node, refusal) for node, refusal in plan.opaque]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     return Report(
@@ -69,7 +73,7 @@ def describe_plan(
         nodes_before=nodes,
         nodes_after=nodes,
         notes=loaded.notes,
-        drawings=gallery.drawings if gallery else (),
+        drawings=() if gallery is None else tuple(gallery.drawings),
     )
 
 
@@ -84,44 +88,29 @@ def own_functions(model: ir.Model) -> Iterator[ir.Function]:
     return (function for function in model.functions.values() if function.domain == DOMAIN)
 
 
-def _fused(
-    site: Lowered, proof: Proof | None, gallery: Gallery | None, target: Target | None
-) -> Site:
-    norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
-    one = TARGETS[target or "portable"].form == "one node"
-    return dataclasses.replace(
-        _described_site(site.part, norm, gallery, site),
-        op=norm.op_type if one else " ".join(node.op_type for node in site.nodes),
-        numerics=site.numerics,
-        notes=tuple(site.notes),
-        proof=proof,
-    )
-
-
 def _described_site(
     match: Match, node: ir.Node, gallery: Gallery | None, new: Lowered | None = None
 ) -> Site:
     """Return the norm ``match`` that is, or will be, ``node``."""
-    name = name_of(node)
+    attributes = match.spec.non_default()
+    if match.quantized is not None:
+        attributes[QUANTIZE] = match.quantized.how
     return Site(
-        name=name,
+        name=name_of(node),
         op=node.op_type,
-        nodes=tuple(name_of(source) for source in match.nodes),
+        nodes=tuple(map(name_of, match.nodes)),
         spelling=match.spelling,
         numerics="exact",
         dtype=type_name(match.dtype),
         n=match.n,
         epsilon=match.spec.epsilon,
         scope=match.scope,
-        attributes={
-            **match.spec.non_default(),
-            **({} if match.quantized is None else {QUANTIZE: match.quantized.how}),
-        },
+        attributes=attributes,
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
         rotary=match.rotary is not None,
-        drawing=None if gallery is None else gallery.add(match, new, name),
+        drawing=None if gallery is None else gallery.add(match, new, name_of(node)),
     )
 
 

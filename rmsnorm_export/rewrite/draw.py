@@ -6,6 +6,7 @@ with the number of equal sites, and nothing of the graph is held.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from rmsnorm_export.lower.builder import shape_text
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.printable import short
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import name_of
@@ -21,20 +23,19 @@ from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 
 MAX_NODES = 64
-"""Nodes drawn per site; a norm has a dozen. The rest is left out."""
+"""Nodes drawn per site; a norm has a dozen."""
 
-_LONGEST = 200
-"""Characters kept of a name, a shape or an attribute: no drawing shows more."""
-
-_PLUGIN = ("plugin_version", "plugin_namespace")
-_USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
-"""Attributes that exporters write out and that say nothing: ONNX's own defaults."""
+_cut = functools.partial(short, limit=200)
+"""Cuts a name, a shape or an attribute: no drawing shows more."""
 
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
+_OF_ROWS = ("x", "residual", "gate")
+_USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
+_OWN = NormSpec(kind="GatedRMSNorm").attributes()
 
 
 class Gallery:
-    """The drawings of one model; sites with equal graphs share one.
+    """The drawings of one model, in the order of the first site of each; equal sites share one.
 
     Args:
         types: element types and shapes, as recognition knows them.
@@ -42,38 +43,33 @@ class Gallery:
 
     def __init__(self, types: Types) -> None:
         self._types, self._constants = types, Constants()
-        self._known: dict[tuple[object, ...], int] = {}
-        self._drawings: list[Drawing] = []
-
-    @property
-    def drawings(self) -> tuple[Drawing, ...]:
-        """In the order of the first site of each."""
-        return tuple(self._drawings)
+        self._positions: dict[tuple[object, ...], int] = {}
+        self.drawings: list[Drawing] = []
 
     def add(self, match: Match, lowered: Lowered | None, name: str) -> int:
-        """Position in ``drawings`` of the drawing of a site called ``name``.
+        """Return the position in ``drawings`` of the drawing of a site called ``name``.
 
         Args:
             match: the part that is replaced, its nodes still in place.
             lowered: the new nodes; None: the site stays as it is.
         """
-        inputs: dict[ir.Value, str] = {}
+        roles: dict[ir.Value, str] = {}
         for role in _INPUTS:
             value = getattr(match, role)
             if value is not None:
-                inputs.setdefault(value, "scale" if role == "offset_scale" else role)
-        outputs = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
-        before = self._subgraph(match.nodes, {**inputs, **outputs}, {})
+                roles.setdefault(value, role.removeprefix("offset_"))
+        ends = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
+        before = self._subgraph(match.nodes, roles | ends, {})
         after = None
         if lowered is not None:
             renamed = {new: old for old, new in lowered.replace}
-            roles = {**inputs, **{new: outputs.get(old, "other") for new, old in renamed.items()}}
-            after = self._subgraph(lowered.nodes, roles, renamed)
+            new_ends = {new: ends.get(old, "other") for new, old in renamed.items()}
+            after = self._subgraph(lowered.nodes, roles | new_ends, renamed)
         key = (match.n, _structure(before), None if after is None else _structure(after))
-        if key not in self._known:
-            self._known[key] = len(self._drawings)
-            self._drawings.append(Drawing(_cut(name), before, after))
-        return self._known[key]
+        if key not in self._positions:
+            self._positions[key] = len(self.drawings)
+            self.drawings.append(Drawing(_cut(name), before, after))
+        return self._positions[key]
 
     def _subgraph(
         self,
@@ -81,53 +77,41 @@ class Gallery:
         roles: Mapping[ir.Value, str],
         renamed: Mapping[ir.Value, ir.Value],
     ) -> Subgraph:
-        values: dict[ir.Value, int] = {}
-        drawn: list[DrawnValue] = []
         nodes = nodes[:MAX_NODES]
         inside = {value for node in nodes for value in node.outputs}
-
-        def position(value: ir.Value | None) -> int:
-            if value is None or not (value.name or value in inside):
-                return -1
-            if value not in values:
-                values[value] = len(drawn)
-                drawn.append(self._value(value, renamed.get(value, value), roles, inside))
-            return values[value]
-
-        shown = tuple(
+        values = dict.fromkeys(
+            value
+            for node in nodes
+            for value in (*node.inputs, *node.outputs)
+            if value is not None and (value.name or value in inside)
+        )
+        positions = {value: index for index, value in enumerate(values)}
+        drawn_nodes = (
             DrawnNode(
                 op=_cut(node.op_type),
                 name=_cut(name_of(node)),
                 attributes=_drawn_attributes(node),
-                inputs=tuple(map(position, node.inputs)),
-                outputs=tuple(map(position, node.outputs)),
+                inputs=tuple(-1 if v is None else positions.get(v, -1) for v in node.inputs),
+                outputs=tuple(positions.get(value, -1) for value in node.outputs),
             )
             for node in nodes
         )
-        return Subgraph(tuple(drawn), shown)
-
-    def _value(
-        self,
-        value: ir.Value,
-        named: ir.Value,
-        roles: Mapping[ir.Value, str],
-        inside: set[ir.Value],
-    ) -> DrawnValue:
-        dtype, dims = self._types.info(value)
-        role = roles.get(value, "")
-        constant = ""
-        if value not in inside and role not in ("x", "residual", "gate"):
-            array = self._constants.array(value)
-            # A scale of a few elements is a weight and not a number of the formula.
-            if array is not None and (not role or array.size == 1):
-                constant = _number(array)
-        return DrawnValue(
-            name=_cut(named.name or ""),
-            dtype="" if dtype is None else _type(dtype),
-            shape="" if dims is None else _cut(shape_text(dims)),
-            role=role,
-            constant=constant,
-        )
+        drawn_values = []
+        for value in values:
+            dtype, dims = self._types.info(value)
+            role = roles.get(value, "")
+            number = None if value in inside or role in _OF_ROWS else self._constants.array(value)
+            if role and number is not None and number.size > 1:
+                number = None  # a scale of a few elements is a weight, no number of the formula
+            drawn = DrawnValue(
+                name=_cut(renamed.get(value, value).name or ""),
+                dtype="" if dtype is None else _type(dtype),
+                shape="" if dims is None else _cut(shape_text(dims)),
+                role=role,
+                constant="" if number is None else _number(number),
+            )
+            drawn_values.append(drawn)
+        return Subgraph(tuple(drawn_values), tuple(drawn_nodes))
 
 
 def _structure(graph: Subgraph) -> tuple[object, ...]:
@@ -139,36 +123,22 @@ def _structure(graph: Subgraph) -> tuple[object, ...]:
 
 
 def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
-    """Attributes as text; of this package's operators those that are no default."""
-    defaults: dict[str, int | float | str] = {}
+    """Return attributes as text, without those that exporters write out and that say nothing."""
+    texts = {name: _attribute(attribute) for name, attribute in node.attributes.items()}
+    usual = set(_USUAL)
     if node.domain == DOMAIN:
-        defaults = NormSpec(kind="GatedRMSNorm").attributes()
-        del defaults["epsilon"]
-    texts = {
-        name: _attribute(attribute)
-        for name, attribute in node.attributes.items()
-        if not (node.domain == DOMAIN and name in _PLUGIN)
-    }
-    return tuple(
-        (_cut(name), text)
-        for name, text in texts.items()
-        if (name, text) not in _USUAL
-        and (name not in defaults or text != _value_text(defaults[name]))
-    )
+        usual |= {(name, _value_text(value)) for name, value in _OWN.items() if name != "epsilon"}
+        texts = {name: text for name, text in texts.items() if not name.startswith("plugin_")}
+    return tuple((_cut(name), text) for name, text in texts.items() if (name, text) not in usual)
 
 
 def _attribute(attribute: ir.Attr) -> str:
     if attribute.is_ref():
         return f"@{_cut(attribute.ref_attr_name or '')}"
-    if attribute.type == ir.AttributeType.TENSOR:
-        return "a tensor"
-    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        return "a graph"
-    if attribute.name == "to" and attribute.type == ir.AttributeType.INT:
-        try:
-            return _type(ir.DataType(attribute.as_int()))
-        except ValueError:
-            return str(attribute.as_int())
+    if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH):
+        return f"a {attribute.type.name.lower()}"
+    if attribute.name == "to" and attribute.value in set(ir.DataType):
+        return _type(ir.DataType(attribute.as_int()))
     return _value_text(attribute.value)
 
 
@@ -183,18 +153,10 @@ def _value_text(value: object) -> str:
         return f"{value:.7g}"
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(_value_text, value[:8])) + (", ...]" if len(value) > 8 else "]")
-    return _cut(value if isinstance(value, (str, bytes)) else str(value))
+    return _cut(value if isinstance(value, str | bytes) else str(value))
 
 
 def _number(array: np.ndarray) -> str:
     # NumPy's own types say their numbers; those of ml_dtypes are widened.
     readable = array if array.dtype.kind in "biuf" else array.astype(np.float32)
     return _value_text(readable.item() if array.size == 1 else readable.reshape(-1).tolist())
-
-
-def _cut(text: str | bytes) -> str:
-    """At most ``_LONGEST`` characters: of a longer text the beginning and the end."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "backslashreplace")
-    half = _LONGEST // 2 - 1
-    return text if len(text) <= _LONGEST else f"{text[:half]}\u2026{text[-half:]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs
@@ -12,12 +14,14 @@ class Names:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._taken: set[str] | None = None
+        self._taken: set[str | None] = set()
         self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
-        if self._taken is None:
-            self._taken = _all_names(self._model)
+        if not self._taken:
+            for graph in all_graphs(self._model):
+                self._taken.update(value.name for value in values_in(graph))
+                self._taken.update(node.name for node in graph)
         name, count = wish, self._last.get(wish, 1)
         while name in self._taken:
             count += 1
@@ -27,13 +31,9 @@ class Names:
         return name
 
 
-def _all_names(model: ir.Model) -> set[str]:
-    taken: set[str] = set()
-    for graph in all_graphs(model):
-        taken.update(v.name for v in graph.inputs if v.name)
-        taken.update(graph.initializers)
-        for node in graph:
-            if node.name:
-                taken.add(node.name)
-            taken.update(v.name for v in node.outputs if v.name)
-    return taken
+def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the inputs, the initializers and the outputs of the nodes of one graph."""
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs

@@ -7,6 +7,8 @@ a file for any other, residual sums, gates and groups included.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -16,12 +18,18 @@ from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import (
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.printable import plural
+from rmsnorm_export.printable import first_line, plural
+from rmsnorm_export.recognize.consts import depends_on_caller
+from rmsnorm_export.recognize.context import FLOATS, widens
 from rmsnorm_export.recognize.scan import foreign_functions
-from rmsnorm_export.rewrite.mend import mend
-from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.rewrite.names import Names, values_in
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _INLINED = "_inlfunc_"
@@ -37,7 +45,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
-    RMSNormalization is mended where runtimes do not take it, whatever the target (see ``mend``).
+    RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend_norms``).
     With single ``sites`` to write out all fused nodes stay.
     """
     loaded = _with_defaults(loaded, options.constant_initializers)
@@ -52,8 +60,9 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     if SKIP_SIMPLIFIED not in operators and MICROSOFT_DOMAIN in model.opset_imports:
         for graph in all_graphs(model):
             for node in list(graph):
-                _split_skip(graph, node)
-    mend(model)
+                if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
+                    _split_skip(graph, node)
+    _mend_norms(model)
     return dataclasses.replace(loaded, model=model)
 
 
@@ -71,18 +80,19 @@ def _with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
     defaults = [value for value in inputs if value.is_initializer()]
     if not defaults:
         return loaded
-    many = plural(len(defaults), "initializer")
-    which = f"{many} {'is a graph input' if len(defaults) == 1 else 'are graph inputs'} as well"
-    note = f"{which}, which a caller may replace; constant with constant_initializers"
+    verb = "is a graph input" if len(defaults) == 1 else "are graph inputs"
+    note = f"{plural(len(defaults), 'initializer')} {verb} as well"
     if constant:
         for value in defaults:
             inputs.remove(value)
-        note = f"{which} in the source; constant now"
+        note += " in the source; constant now"
+    else:
+        note += ", which a caller may replace; constant with constant_initializers"
     return dataclasses.replace(loaded, notes=(*loaded.notes, note))
 
 
 def _one_default_domain(model: ir.Model) -> None:
-    """``ai.onnx`` is the default domain's other name; two imports of it could differ."""
+    """Call the default domain by its short name; two imports of it could differ."""
     holders: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for holder in holders:
         version = holder.opset_imports.pop("ai.onnx", None)
@@ -105,19 +115,12 @@ def _rename_inlined(model: ir.Model) -> None:
     It makes the same names when it inlines the functions of the new file, and then finds them twice
     and does not load it. Inputs and outputs of a graph keep theirs.
     """
-    values = [
-        value
-        for graph in all_graphs(model)
-        for value in (
-            *graph.initializers.values(),
-            *(output for node in graph for output in node.outputs),
-        )
-        if (value.name or "").startswith(_INLINED)
-        and not (value.is_graph_input() or value.is_graph_output())
-    ]
     names = Names(model)
+    values = [value for graph in all_graphs(model) for value in values_in(graph)]
     for value in values:
-        value.name = names((value.name or "").replace(_INLINED, "inlined_"))
+        name = value.name or ""
+        if name.startswith(_INLINED) and not (value.is_graph_input() or value.is_graph_output()):
+            value.name = names(name.replace(_INLINED, "inlined_"))
 
 
 def _inline_own(model: ir.Model) -> ir.Model:
@@ -134,29 +137,25 @@ def _inline_own(model: ir.Model) -> ir.Model:
     except ValueError as error:
         raise InputError(
             "The function bodies of an earlier run cannot be put in the place of their nodes.",
-            found=str(error).splitlines()[0][:300],
+            found=first_line(error),
             fix="optimize the original model for this target",
         ) from error
 
 
 def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
-    if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
-        return
-    operands = [*node.inputs, None, None, None, None][:4]
-    x, skip, scale, bias = operands
+    x, skip, scale, bias = (*node.inputs, None, None, None, None)[:4]
     if x is None or skip is None or scale is None or x.dtype not in _WIDE:
         return
     if any(v.uses() or v.is_graph_output() for v in node.outputs[1:3]):
         return
-    epsilon = node.attributes.get_float("epsilon", 1e-12)
     stem = node.name or node.outputs[0].name or "skip"
-    new: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     total = x
     for index, addend in enumerate(v for v in (bias, skip) if v is not None):
-        add = ir.node("Add", [total, addend], name=f"{stem}/Add_{index}")
-        add.outputs[0].shape, add.outputs[0].type = x.shape, x.type
-        new.append(add)
-        total = add.outputs[0]
+        nodes.append(ir.node("Add", [total, addend], name=f"{stem}/Add_{index}"))
+        total = nodes[-1].outputs[0]
+        total.shape, total.type = x.shape, x.type
+    epsilon = node.attributes.get_float("epsilon", 1e-12)
     norm = ir.node(
         SIMPLIFIED,
         [total, scale],
@@ -164,15 +163,82 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         name=f"{stem}/RMSNorm",
         metadata_props=dict(node.metadata_props),
     )
-    new.append(norm)
-    graph.insert_before(node, new)
-    pairs = [(node.outputs[0], norm.outputs[0])]
-    if len(node.outputs) > 3:
-        pairs.append((node.outputs[3], total))
-    for old, value in pairs:
-        value.shape, value.type = old.shape or x.shape, old.type or x.type
-        name = old.name
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
-        old.name = None
-        value.name = name or value.name
-    graph.remove(node, safe=True)
+    y = norm.outputs[0]
+    y.shape, y.type = x.shape, x.type
+    pairs = [(node.outputs[0], y), *((value, total) for value in node.outputs[3:] if value.name)]
+    old, new = zip(*pairs, strict=True)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [*nodes, norm], old, new)
+
+
+def _mend_norms(model: ir.Model) -> None:
+    """Mend RMSNormalization nodes in forms that runtimes do not take, where they stand.
+
+    PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
+    float32: the operator's own function body then multiplies two types, and ONNX Runtime does not
+    load it. Such a node computes in the wider type, as PyTorch does, and keeps its output's type. A
+    scale that is no row of numbers (a modulation ``[batch, 1, n]``) broadcasts by the definition of
+    the operator, but not on GPUs: it goes to a Mul behind the node, where the definition has it. A
+    single number stays: ONNX Runtime takes it, and rounds in another order than a Mul.
+    """
+    if model.opset_imports.get("", 0) < TARGETS["onnx"].min_opset:
+        return
+    names = Names(model)
+    for graph in all_graphs(model):
+        for node in list(graph):
+            if node.op_type == RMS_NORMALIZATION and node.domain == "":
+                _mend(graph, node, names)
+
+
+def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    x, scale = (*node.inputs, None, None)[:2]
+    if x is None or scale is None or depends_on_caller(node) or len(node.outputs) != 1:
+        return
+    narrow, final = x.dtype, scale.dtype
+    if narrow not in FLOATS or final not in FLOATS or narrow is None or final is None:
+        return
+    row = _row_apart(node, x, scale)
+    if narrow == final and not row:
+        return
+    widest = (t for t in (narrow, final) if widens(narrow, t) and widens(final, t))
+    wide = next(widest, ir.DataType.FLOAT)
+    old, stem = node.outputs[0], node.name or node.outputs[0].name or "norm"
+    nodes: list[ir.Node] = []
+
+    def add(op: str, inputs: Sequence[ir.Value], like: ir.Value, **attributes: Any) -> ir.Value:
+        """Append a node of type ``wide`` and the shape of ``like``."""
+        name = names(f"{stem}/{op}")
+        output = ir.Value(name=names(f"{name}_output"), shape=like.shape, type=ir.TensorType(wide))
+        nodes.append(ir.node(op, inputs, attributes, outputs=[output], name=name))
+        return output
+
+    if narrow != wide:
+        x = add("Cast", [x], x, to=int(wide))
+    if final != wide:
+        scale = add("Cast", [scale], scale, to=int(wide))
+    factor = scale
+    if row:
+        size = ir.Value(name=names(f"{stem}/size"), type=ir.TensorType(ir.DataType.INT64))
+        nodes.append(ir.node("Constant", [], {"value_ints": [row]}, outputs=[size]))
+        scale = add("ConstantOfShape", [size], size, value=ir.tensor([1.0], dtype=wide))
+        scale.shape = ir.Shape([row])
+    result = add(RMS_NORMALIZATION, [x, scale], old, **node.attributes)
+    nodes[-1].name = node.name
+    nodes[-1].metadata_props.update(node.metadata_props)
+    if row:
+        result = add("Mul", [result, factor], old)
+    if final != wide:
+        result = add("Cast", [result], old, to=int(final))
+    old.type = ir.TensorType(final)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result])
+
+
+def _row_apart(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
+    """Return the elements of a row where the scale is certainly no row of numbers, else 0."""
+    if node.attributes.get_int("axis", -1) != -1 or not x.shape or scale.shape is None:
+        return 0
+    n, dims = x.shape[-1], tuple(scale.shape)
+    if not isinstance(n, int) or n < 1 or None in dims:
+        return 0
+    single = all(dim == 1 for dim in dims)
+    row = dims[-1:] == (n,) and all(dim == 1 for dim in dims[:-1])
+    return 0 if row or single else n

@@ -18,12 +18,10 @@ from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
-from rmsnorm_export.rewrite.norms import find_norms
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_at_opset, plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
-from rmsnorm_export.rewrite.result import GenerationExport, Report
-from rmsnorm_export.rewrite.rewritten import FolderResult, Result
+from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
@@ -91,7 +89,7 @@ def inspect(source: Source, options: InspectOptions) -> Report:
     rewrite = OptimizeOptions(**keywords(options))
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
-        plan = plan_rewrite(find_norms(loaded.model, rewrite), rewrite)
+        plan = plan_rewrite(loaded.model, rewrite)
         report = describe_plan(loaded, plan, rewrite)
         needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
         return dataclasses.replace(

@@ -1,53 +1,31 @@
-"""The options of ``optimize``, ``inspect`` and ``export``.
-
-Those of ``export`` stand here because the package ``torch`` loads PyTorch, and ``--help`` does not.
-"""
+"""The options of ``optimize`` and ``inspect``, and those that ``export`` shares with them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from collections.abc import Sequence
+from typing import Literal
 
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.type_names import FloatName, float_name
-from rmsnorm_export.options import (
-    MOST_INT32,
-    Count,
-    Options,
-    Seed,
-    only_api,
-    option,
-    progress_option,
-)
+from rmsnorm_export.options import Count, Options, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
-from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
 from rmsnorm_export.system.progress import ProgressChoice
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
     "of a half type moved or dropped, or the scale multiplied in another order; upcast: half sums "
-    "become float32 sums; unclamped: an epsilon is added where the source takes a maximum with it, "
-    "which changes the rows near it."
+    "become float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
 CONSTANT_HELP = (
-    "Initializers that are graph inputs as well, as all were before IR version 4, are constants: "
-    "these inputs are removed. Without it a caller may replace them, as ONNX Runtime has it, and "
-    "an epsilon or exponent among them is not known."
+    "Initializers that are graph inputs as well, as all were before IR version 4, are constants, "
+    "and no inputs any more. Without it a caller may replace an epsilon among them."
 )
-TRUST_HELP = (
-    "Load a .pt2 file, which can run code when it is loaded: only one that you or people you trust "
-    "have made."
-)
-
-
+FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
 DRAWINGS_HELP = "Keep the nodes of the sites, before and after, for a report that draws them."
 
 
@@ -60,11 +38,11 @@ def _requirement(value: int | str) -> int | Literal["all"]:
     if value == "all":
         return "all"
     text = str(value)
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
-        raise UsageError(
-            "The requirement cannot be read.", found=repr(value), fix="give a number from 1, or all"
-        )
-    return int(text)
+    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0:
+        return int(text)
+    raise UsageError(
+        "The requirement cannot be read.", found=repr(value), fix="give a number from 1, or all"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,25 +66,23 @@ class Requirement(Options):
             name: of the model, where there are several.
         """
         fused, refused = len(report.fused) + len(report.kept), report.unfused
-        if self.require is None:
+        met = fused > 0 and not refused if self.require == "all" else fused >= (self.require or 0)
+        if met or self.require is None:
             return None
-        if fused > 0 and not refused if self.require == "all" else fused >= self.require:
-            return None
-        state = "can be" if report.planned else "is" if fused == 1 else "are"
-        count = f"{f'{name}: ' if name else ''}{plural(fused, 'norm')} {state} one node"
-        count += f", {len(refused)} refused"
-        if refused:
-            count += f" ({', '.join(dict.fromkeys(refusal.reason for refusal in refused))})"
+        reasons = ", ".join(dict.fromkeys(refusal.reason for refusal in refused))
+        verb = "is" if fused == 1 else "are"
+        counts = f"{name}: " if name else ""
+        counts += f"{plural(fused, 'norm')} {'can be' if report.planned else verb} one node"
+        counts += f", {len(refused)} refused"
+        counts += f" ({reasons})" if reasons else ""
         if alike := report.look_alikes:
-            count += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
+            counts += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
+        fix = "check that this is the right model, or omit --require"
+        if refused:
+            fix = "see the hints of the refusals in the report, or lower --require"
         consequence = "" if report.planned else "; nothing was written"
-        return RequirementError(
-            f"--require {self.require} is not met{consequence}.",
-            found=count,
-            fix="see the hints of the refusals in the report, or lower --require"
-            if refused
-            else "check that this is the right model, or omit --require",
-        )
+        what = f"--require {self.require} is not met{consequence}."
+        return RequirementError(what, found=counts, fix=fix)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +131,13 @@ class RewriteOptions(Options):
         toml=False,
         metavar="LIBRARY",
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --runtime onnxruntime; ``rx.plugin.onnxruntime_library()`` is the newest. "
-        "bfloat16 is run in the runtime so.",
+        "plugin build --runtime onnxruntime. bfloat16 is run in the runtime so.",
+    )
+    fusions: FusionProvider | None = option(
+        None,
+        help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
+        "cache, rotary embeddings, mixtures of experts. The target is ort. The outputs are "
+        "compared; where they change, the graph stays as it was.",
     )
     progress: ProgressChoice = progress_option()
     drawings: bool = only_api(False, help=DRAWINGS_HELP)
@@ -167,6 +148,14 @@ class RewriteOptions(Options):
                 "Kernels are of use to a proof only.",
                 found=f"--kernels {self.kernels} without --prove",
                 fix="add --prove, or omit --kernels",
+            )
+        if self.fusions is not None and self.target is None and self.runtime is None:
+            object.__setattr__(self, "target", "ort")
+        if self.fusions is not None and self.form != "ort":
+            raise UsageError(
+                "The fusions write operators that ONNX Runtime alone has.",
+                found=f"--fusions {self.fusions} with the target {self.form}",
+                fix="use --target ort, or omit --fusions",
             )
 
     @property
@@ -181,34 +170,8 @@ class RewriteOptions(Options):
         return self.target or ("portable" if runtime is None else runtime.target)
 
 
-FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FusedOptions(RewriteOptions):
-    """Options of a rewrite that others may follow, for ONNX Runtime alone."""
-
-    fusions: FusionProvider | None = option(
-        None,
-        help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
-        "cache, rotary embeddings, mixtures of experts, products of one input in one. The target "
-        "is ort. The outputs are compared; where they change, the graph stays as it was.",
-    )
-
-    def agree(self) -> None:
-        if self.fusions is not None and self.target is None and self.runtime is None:
-            object.__setattr__(self, "target", "ort")
-        RewriteOptions.agree(self)
-        if self.fusions is not None and self.form != "ort":
-            raise UsageError(
-                "The fusions write operators that ONNX Runtime alone has.",
-                found=f"--fusions {self.fusions} with the target {self.form}",
-                fix="use --target ort, or omit --fusions",
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeOptions(FusedOptions):
+class OptimizeOptions(RewriteOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
     opset: Count | None = option(
@@ -220,38 +183,35 @@ class OptimizeOptions(FusedOptions):
         (),
         flag="--site",
         metavar="NAME",
-        help="With the target plain: write out only nodes that are a norm and have this name, in "
-        "which * stands for anything; what is plain already stays. May be repeated.",
+        help="With the target plain: write out only norms of this name, in which * stands for "
+        "anything; what is plain already stays. May be repeated.",
     )
     fold_residual: bool = option(
         True,
         cli=False,
-        help="Leave the Add in front of a norm a node of its own, where the target could take it "
-        "in.",
+        help="Keep the Add in front of a norm apart, where the target could take it in.",
     )
     fold_gate: bool = option(
         True,
         cli=False,
-        help="Leave the SiLU or sigmoid gate of a norm as it is, where the target could take it "
-        "in.",
+        help="Keep the SiLU or sigmoid gate of a norm apart, where the target could take it in.",
     )
     fold_quantize: bool = option(
         False,
-        help="Take what makes int8 or FP8 codes of a norm, by one scale or one for each row, "
-        "into the node, where the target can say it. TensorRT-RTX makes one "
-        "kernel of both without it; it is for the plugin, whose node is a kernel of its own.",
+        help="Take what makes int8 or FP8 codes of a norm into its node, where the target can say "
+        "it: for the plugin, whose node is a kernel of its own.",
     )
     fold_rotary: bool | None = option(
         None,
         cli=False,
-        help="Take the rotary embedding behind a norm per head (QK norm) into the node, where the "
+        help="Take the rotary embedding behind a norm per head (QK norm) into its node, where the "
         "target can say it: for the plugin, whose node is a kernel of its own.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
     def agree(self) -> None:
-        FusedOptions.agree(self)
+        RewriteOptions.agree(self)
         if self.sites and self.form != "plain":
             raise UsageError(
                 "Single sites are for the target plain.",
@@ -272,96 +232,3 @@ class InspectOptions(Options):
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
     drawings: bool = only_api(False, help=DRAWINGS_HELP)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions(RewriteOptions):
-    """The options of ``export``; ``weights`` and ``force`` are those of the written file."""
-
-    kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
-    opset: Count | None = option(
-        None,
-        metavar="N",
-        help="Opset of the file, 18 to 24.",
-        shown="PyTorch's choice; 23 for the target onnx",
-    )
-    dynamic_shapes: Any = only_api(
-        None, help="As for torch.export.export; a string names a dynamic dimension."
-    )
-    input_names: Sequence[str] | None = only_api(
-        None,
-        help="Names of the inputs, those of starred arguments and dictionaries included; by "
-        "default the names of the parameters of ``forward``.",
-    )
-    output_names: Sequence[str] | None = only_api(
-        None,
-        help="Names of the outputs; by default the keys of what ``forward`` returns, or output, "
-        "output_1.",
-    )
-    state: Any = only_api(
-        None,
-        help="Values of weights that are on the meta device: a mapping, or a function from a "
-        "weight's name to its tensor, called when the weight is written.",
-    )
-    weights: Literal["auto", "embed"] = option(
-        "auto",
-        help="auto: weights over 2 GiB go to a file OUT.data; embed: all in OUT, or an error.",
-    )
-    force: bool = only_api(False, help="Replace an existing file.")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions(FusedOptions):
-    """The options of ``export_generation``, and of the command with ``--task generation``."""
-
-    opset: Count | None = option(
-        None,
-        metavar="N",
-        help="Opset of the files, 18 to 24.",
-        shown="PyTorch's choice; 23 for the target onnx",
-    )
-    multi_token: bool = option(
-        False,
-        help="One graph that takes any number of tokens and a cache, empty at first, instead of "
-        "prefill and decode.",
-    )
-    static_cache: Annotated[int, Meta(ge=2, le=MOST_INT32)] | None = option(
-        None,
-        metavar="N",
-        help="A cache of fixed size for N tokens instead of one that grows.",
-    )
-    names: Literal["transformers", "optimum"] = option(
-        "transformers",
-        help="Names of inputs and outputs. transformers: its exporter's, and ExportedModel loads "
-        "the folder; optimum: past_key_values.0.key and present.0.key, which servers know, in one "
-        "graph (--multi-token).",
-    )
-    inputs: Mapping[str, Any] | None = only_api(
-        None,
-        help="Inputs of ``model.generate`` by name; without them ``input_ids`` of two rows of five "
-        "tokens, one padded on the left.",
-    )
-    force: bool = only_api(False, help="Replace what an earlier export wrote there.")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions(Options):
-    """Loading of a PyTorch source, by the command ``export`` and the table [export]."""
-
-    arguments: Mapping[str, Any] | None = option(None, cli=False, help="Arguments of the factory.")
-    shapes: str | None = option(
-        None,
-        metavar='"NAME=TYPE[SIZES];..."',
-        help="Inputs: names, types, sizes; a named size is dynamic, from 1 or within LOW..HIGH. "
-        "Needed unless the source has example inputs.",
-    )
-    dims: Dims | None = dims_option(DECLARED)
-    dtype: FloatName | None = option(
-        None,
-        written=str,
-        read=float_name,
-        metavar="[f32|f16|bf16]",
-        help="Type of the weights; fp16, float16, half and the like are read, too.",
-        shown="as the source has it; f32 for random weights",
-    )
-    trust_source: bool = option(False, help=TRUST_HELP)

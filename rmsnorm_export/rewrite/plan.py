@@ -1,27 +1,36 @@
-"""The fate of each norm of one model: new nodes, a refusal, or the node that it is already."""
+"""The norms of one model, and the fate of each: new nodes, a refusal, or the node that it is."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.functions import inline, may_inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset, raise_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_match
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
+from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.names import Names
-from rmsnorm_export.rewrite.norms import Norms, find_norms
 from rmsnorm_export.rewrite.options import OptimizeOptions
+
+_ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators]
+
+
+_MOST_ROUNDS = 4
+_SMALL = 32
+"""Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -29,12 +38,13 @@ class Plan:
     """The norms of one model, and what becomes of each.
 
     Attributes:
-        model: not changed yet, but for the types of operands that the file does not say.
+        model: not changed yet, but for the types of operands that the file does not say; a copy
+            where functions had to be inlined to see the norms.
         types: element types and shapes of its values.
         names: gives unique names in it.
         sites: norms with the nodes that will take their place.
-        kept: norms that are one node in the target's form and stay as they are.
-        rewritten: those of ``sites`` whose norm was one node in the target's form.
+        kept: norms that are one node in the target's form, and stay it; some of them are written
+            anew and in ``sites`` as well.
         opaque: operators of the target in a form that no other target could say: no refusal.
         refusals: what is left alone, and why.
         unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
@@ -46,7 +56,6 @@ class Plan:
     names: Names
     sites: tuple[Lowered, ...]
     kept: tuple[Match, ...]
-    rewritten: tuple[Lowered, ...]
     opaque: tuple[OpaqueNode, ...]
     refusals: tuple[Refusal, ...]
     unfolded: tuple[Refusal, ...]
@@ -62,13 +71,6 @@ class Plan:
         )
 
 
-def _discard(lowered: Lowered) -> None:
-    """Unhook nodes that were never inserted: they must not count as uses."""
-    for node in lowered.nodes:
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
-
-
 def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
     """Raise a model to ``options.opset``, or as far as the target needs, and plan its rewrite.
 
@@ -80,7 +82,7 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
         InputError: the model cannot be raised to it.
     """
     present = default_opset(loaded.model)
-    asked = present if options.opset is None else options.opset
+    asked = options.opset or present
     if asked < present:
         raise UsageError(
             "The opset can be raised, not lowered.",
@@ -96,24 +98,18 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
                 raise
             unraised = error
         else:
-            plan = plan_rewrite(find_norms(raised.model, options), options)
+            plan = plan_rewrite(raised.model, options)
             if plan.sites:
                 return raised, plan
     loaded = _raised(loaded, asked) if asked > present else loaded
-    plan = plan_rewrite(find_norms(loaded.model, options), options)
-    if unraised is None:
-        return loaded, plan
-    refused = {
-        site: refuse_match(
-            site.part,
-            "opset",
-            f"the target needs opset {needed}",
-            found=unraised.found,
-            hint=unraised.fix,
-        )
-        for site in plan.sites
-    }
-    return loaded, plan.without(refused)
+    plan = plan_rewrite(loaded.model, options)
+    if unraised is not None:
+        words, found, hint = f"the target needs opset {needed}", unraised.found, unraised.fix
+        plan = plan.without({
+            site: refuse_match(site.part, "opset", words, found=found, hint=hint)
+            for site in plan.sites
+        })  # fmt: skip
+    return loaded, plan
 
 
 def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
@@ -123,50 +119,62 @@ def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
         InputError: it cannot be raised to it.
     """
     model = raise_opset(loaded.model, opset)
-    inlined = ", functions inlined" if loaded.model.functions else ""
-    present = default_opset(loaded.model)
-    note = f"raised from opset {present} to {opset} by onnx.version_converter{inlined}"
+    present, inlined = default_opset(loaded.model), ", functions inlined"
+    note = f"raised from opset {present} to {opset} by onnx.version_converter"
+    note += inlined if loaded.model.functions else ""
     if any(node.device_configurations for node in loaded.model.graph.all_nodes()):
         note += "; how its nodes are spread over devices is not carried over"
     return dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
 
 
-def plan_rewrite(norms: Norms, options: OptimizeOptions) -> Plan:
-    """Lower the norms that the target can say otherwise than the model does."""
-    row, names = TARGETS[options.target or "portable"], Names(norms.model)
-    # Without a target the own form of every one is kept.
-    pending = norms.pending(row, keep_all_forms=options.target is None)
-    outcomes = _lowered(pending, row, norms, names, options)
+def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
+    """Recognise the norms of ``model``, and lower those that the target says otherwise than it.
+
+    Raises:
+        UsageError: no norm has one of the names in ``options.sites``.
+    """
+    row = TARGETS[options.target or "portable"]
+    operators = row.operators if options.target else _ALL_FORMS
+    model, recognition = _recognized(model, row, options)
+    types, names = recognition.types, Names(model)
+    # Each norm -> itself, or the part of it, that is one node in the target's form already.
+    parts = {match: _native_part(match, operators) for match in recognition.matches}
+    opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
+    refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
+    if options.sites:  # of the target plain, which has no operators
+        parts = dict.fromkeys(_named_nodes(recognition.matches, options.sites))
+    else:
+        refusals += recognition.refusals
+    pending = _pending(parts, row, keep_all_forms=options.target is None)
+    outcomes = _lowered(pending, row, model, types, names, options)
     sites: list[Lowered] = []
-    rewritten: list[Lowered] = []
     kept: list[Match] = []
-    refusals = list(norms.refusals)
     unfolded: list[Refusal] = []
-    for match, part in norms.native_parts.items():
+    for match, part in parts.items():
         outcome = outcomes.get(match) or outcomes.get(part or match)
-        fate = _fate(outcome, part, row)
-        if isinstance(fate, Refusal):
-            refusals.append(fate)
-            continue
-        node = (part or match) if fate is None else fate.part
-        targets_reasons = outcome.apart if isinstance(outcome, Lowered) else ()
-        apart = _apart(match, node, targets_reasons, row)
-        if fate is None:
-            kept.append(node)
-            unfolded += apart
+        larger = isinstance(outcome, Lowered) and part is not None and _holds(outcome.part, part)
+        reasons = outcome.apart if isinstance(outcome, Lowered) else ()
+        if part is not None and not row.shares_functions and not larger:
+            if isinstance(outcome, Lowered):
+                _discard(outcome)
+            outcome = None
+        if isinstance(outcome, Refusal):
+            refusals.append(outcome)
+        elif outcome is None:
+            kept.append(part or match)
+            unfolded += _apart(match, part or match, reasons, row)
         else:
-            fate = dataclasses.replace(fate, apart=apart)
-            sites.append(fate)
-            if part is not None and not _holds(fate.part, part):
-                rewritten.append(fate)
+            apart = _apart(match, outcome.part, reasons, row)
+            sites.append(dataclasses.replace(outcome, apart=apart))
+            if part is not None and not larger:
+                kept.append(outcome.part)
     return Plan(
-        model=norms.model,
-        types=norms.types,
+        model=model,
+        types=types,
         names=names,
         sites=tuple(sites),
         kept=tuple(kept),
-        rewritten=tuple(rewritten),
-        opaque=norms.opaque,
+        opaque=tuple(opaque),
         refusals=tuple(refusals),
         unfolded=tuple(unfolded),
     )
@@ -175,32 +183,137 @@ def plan_rewrite(norms: Norms, options: OptimizeOptions) -> Plan:
 def _lowered(
     matches: Sequence[Match],
     row: TargetRow,
-    norms: Norms,
+    model: ir.Model,
+    types: Types,
     names: Names,
     options: OptimizeOptions,
 ) -> dict[Match, Lowered | Refusal]:
-    _type_operands(norms.types, matches)
+    _type_operands(types, matches)
     context = LowerContext(
         numerics=options.numerics,
         names=names,
-        opset=default_opset(norms.model),
-        types=norms.types,
-        taken=_names_in_use(norms.model, matches),
+        opset=default_opset(model),
+        types=types,
+        taken=_names_in_use(model, matches),
     )
     return dict(zip(matches, lower_all(matches, row.name, context), strict=True))
 
 
-def _fate(
-    outcome: Lowered | Refusal | None, part: Match | None, row: TargetRow
-) -> Lowered | Refusal | None:
-    """Return what becomes of a norm; None: ``part``, one node already, stays as it is."""
-    if part is None or row.shares_functions:
-        return outcome
-    if isinstance(outcome, Lowered):
-        if _holds(outcome.part, part):
-            return outcome
-        _discard(outcome)
-    return None
+def _recognized(
+    model: ir.Model, row: TargetRow, options: OptimizeOptions
+) -> tuple[ir.Model, Recognition]:
+    # What is written out anyway need not be taken in first.
+    one_node = row.form == "one node"
+
+    def recognized(candidate: ir.Model) -> Recognition:
+        return recognize(
+            candidate,
+            fold_residual=one_node and options.fold_residual,
+            fold_gate=one_node and options.fold_gate,
+            fold_quantize=one_node and options.fold_quantize,
+            fold_rotary=one_node and bool(options.fold_rotary),
+        )
+
+    recognition = recognized(model)
+    return _inline_parts(model, recognition, recognized) if one_node else (model, recognition)
+
+
+def _inline_parts(
+    model: ir.Model, first: Recognition, again: Callable[[ir.Model], Recognition]
+) -> tuple[ir.Model, Recognition]:
+    """Return a copy without the functions that hold parts of norms, if that finds norms.
+
+    Exporters write an ATen operator or a Python function as a function of the model: a square here,
+    a mean there, epsilon handed over. A function that holds a whole norm stays.
+
+    Args:
+        model: not changed.
+        first: what ``again`` says of it.
+    """
+    best = trial = model, first
+    for _ in range(_MOST_ROUNDS):
+        holder, recognition = trial
+        if not recognition.crossed or not may_inline(holder):
+            break
+        parts = {key for key, f in holder.functions.items() if _could_be_part(f)}
+        parts |= recognition.crossed
+        try:
+            inlined = _without(parts, holder.clone())
+        except ValueError:
+            break
+        trial = inlined, again(inlined)
+        if len(trial[1].matches) > len(best[1].matches):
+            best = trial
+    return best
+
+
+def _could_be_part(function: ir.Function) -> bool:
+    """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
+    return (
+        function.domain != DOMAIN
+        and len(function) <= _SMALL
+        and all(
+            node.domain in DEFAULT_DOMAINS and node.op_type in (*KNOWN, "Constant")
+            for node in function
+        )
+    )
+
+
+def _without(functions: Set[ir.OperatorIdentifier], model: ir.Model) -> ir.Model:
+    return inline(model, lambda function: function.identifier() in functions)
+
+
+def _native_part(match: Match, operators: Sequence[str]) -> Match | None:
+    """Return the norm, or the part of it, that is one of these operators already."""
+    part: Match | None = match
+    while part is not None and part.native not in operators:
+        part = part.inner
+    return part
+
+
+def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Match]:
+    """Return the norms, or parts of them, that are one node of any target and have such a name.
+
+    Raises:
+        UsageError: a pattern that no such node's name fits.
+    """
+    parts = [_native_part(match, _ALL_FORMS) for match in matches]
+    names = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
+    for pattern in patterns:
+        if pattern != "*" and not fnmatch.filter(names.values(), pattern):
+            raise UsageError(
+                "No node that is an RMSNorm has this name.",
+                found=repr(pattern),
+                fix=f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}",
+            )
+    return [
+        part
+        for part, name in names.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+
+
+def _pending(
+    parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all_forms: bool
+) -> list[Match]:
+    """Return the norms to lower.
+
+    Args:
+        parts: each norm -> what of it is one node already.
+        row: the target.
+        keep_all_forms: whatever is one node stays it, also where something could join it.
+    """
+    kept = {m for m, part in parts.items() if part is m or (part is not None and keep_all_forms)}
+    if len(kept) < len(parts) and row.shares_functions:
+        return [parts[match] or match if match in kept else match for match in parts]
+    return [match for match in parts if match not in kept]
+
+
+def _discard(lowered: Lowered) -> None:
+    """Unhook nodes that were never inserted: they must not count as uses."""
+    for node in lowered.nodes:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
 
 
 def _holds(match: Match, part: Match) -> bool:
@@ -225,25 +338,19 @@ def _apart(
     if row.form != "one node":
         return ()
     reasons = {refusal.kind: refusal for refusal in (*match.apart, *more)}
-    if (unfolded := _unfolded_sum(match)) is not None:
+    if match.sum is not None and (add := match.sum.producer()) is not None:
+        last = match.nodes[-1]
+        unfolded = refuse(
+            add,
+            "residual-kept",
+            "the residual Add is not folded: the norm is one node without it",
+            f"{last.op_type} {name_of(last)!r}",
+            "optimize the file for a target whose operator takes it in",
+            match.scope,
+        )
         reasons.setdefault("residual", unfolded)
     inside = {"residual": node.residual, "quantizer": node.quantized, "rotary": node.rotary}
     return tuple(refusal for kind, refusal in reasons.items() if inside.get(kind) is None)
-
-
-def _unfolded_sum(match: Match) -> Refusal | None:
-    """Return why the residual of a norm that is one node already, and stays it, is apart."""
-    add = None if match.sum is None else match.sum.producer()
-    if add is None:
-        return None
-    return refuse(
-        add,
-        "residual-kept",
-        "the residual Add is not folded: the norm is one node without it",
-        f"{match.nodes[-1].op_type} {name_of(match.nodes[-1])!r}",
-        "optimize the file for a target whose operator takes it in",
-        match.scope,
-    )
 
 
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:

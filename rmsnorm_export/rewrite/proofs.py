@@ -24,29 +24,26 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     """
     if not options.prove:
         return plan, {}
-    from rmsnorm_export.proof.prove import Allowance, prove_site
+    from rmsnorm_export.proof.prove import prove_site
+    from rmsnorm_export.proof.site import FREE_ELEMENTS, Proving
 
-    progress = options.progress
-    functions = tuple(plan.model.functions.values())
-    proofs: dict[Lowered, Proof] = {}
-    allowance = Allowance(sum(slot.tensor.size for slot in tensor_slots(plan.model)))
+    model, proofs = plan.model, {}
+    stored = sum(slot.tensor.size for slot in tensor_slots(model))
+    proving = Proving(
+        plan.types,
+        dict(model.opset_imports),
+        tuple(model.functions.values()),
+        options.seed,
+        options.kernels,
+        FREE_ELEMENTS + stored,
+    )
     for done, site in enumerate(plan.sites):
-        if progress:
-            progress("proving", done, len(plan.sites))
-        proofs[site] = prove_site(
-            site.part,
-            site,
-            types=plan.types,
-            opset_imports=dict(plan.model.opset_imports),
-            functions=functions,
-            numerics=site.numerics,
-            stored_scale=_stored_scale(site.part),
-            seed=options.seed,
-            kernels=options.kernels,
-            allowance=allowance,
-        )
-    if progress:
-        progress("proving", len(plan.sites), len(plan.sites))
+        if options.progress:
+            options.progress("proving", done, len(plan.sites))
+        scale, numerics = _stored_scale(site.part), site.numerics
+        proofs[site] = prove_site(site.part, site, proving, numerics=numerics, stored_scale=scale)
+    if options.progress:
+        options.progress("proving", len(plan.sites), len(plan.sites))
     failed = {site: _refuse(site.part, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
 

@@ -1,10 +1,12 @@
-"""Reports of a run: frozen dataclasses of plain values, ready for text, JSON and HTML."""
+"""Results of ``optimize`` and ``inspect``: reports of plain values, and models not written yet."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.lower.targets import TARGETS, Target
@@ -14,13 +16,23 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.runtime.consumers import RunsIn
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.shown import Shown
 
-_BEHIND: tuple[tuple[RefusalKind, str, str], ...] = (
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from rmsnorm_export.graph.bundle import Bundle
+    from rmsnorm_export.graph.load import LoadedModel
+    from rmsnorm_export.graph.policy import WeightsPolicy
+    from rmsnorm_export.graph.save import SaveResult
+
+_NEIGHBOURS: tuple[tuple[RefusalKind, str, str], ...] = (
+    ("residual", "residual", "residual"),
     ("quantizer", "quantized", "quantized output"),
     ("rotary", "rotary", "rotary embedding"),
 )
-"""Followers of a norm that its node may hold: kind, field of ``Site``, and its name."""
+"""What the node of a norm may hold: kind, field of ``Site``, and its name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -162,6 +174,11 @@ class Report(Shown):
         return tuple(refusal for refusal in self.refused if refusal.kind == "norm")
 
     @property
+    def look_alikes(self) -> tuple[Refusal, ...]:
+        """The refusals of what computes something else."""
+        return tuple(refusal for refusal in self.refused if refusal.kind == "look-alike")
+
+    @property
     def unproved(self) -> tuple[Refusal, ...]:
         """The rewrites that were asked to be proved, and have no proof that holds."""
         reasons = ("proof-failed", "not-provable")
@@ -172,21 +189,16 @@ class Report(Shown):
         """That of rewrites without a proof that holds; None where all hold or none was asked."""
         if not self.unproved:
             return None
-        first = next((r for r in self.unproved if r.reason == "proof-failed"), self.unproved[0])
-        many = len(self.unproved)
+        failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
+        first, many = (failed or self.unproved)[0], len(self.unproved)
         how = f"{plural(many, 'proof')} failed"
-        if first.reason != "proof-failed":
+        if not failed:
             how = f"{plural(many, 'rewrite')} cannot be proved"
         return VerificationError(
             f"{how}; the output was written with the original nodes there.",
             found=f"{first.node}: {first.found}",
             fix="see the refusals in the report; the output computes what the source computes",
         )
-
-    @property
-    def look_alikes(self) -> tuple[Refusal, ...]:
-        """The refusals of what computes something else."""
-        return tuple(refusal for refusal in self.refused if refusal.kind == "look-alike")
 
     @property
     def folded(self) -> int:
@@ -208,31 +220,24 @@ class Report(Shown):
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        inside = 0 if self.fusions is None else self.fusions.norms
-        later = 0 if self.fusions is None else self.fusions.residuals
-        residuals = self.folded - later + max(len(self.apart("residual")), later)
-        folded = {
-            (kind, word): sum(getattr(site, field) for site in (*self.fused, *self.kept))
-            for kind, field, word in _BEHIND
-        }
-        behind = {key: done + len(self.apart(key[0])) for key, done in folded.items()}
-        one = total == 1 and not residuals and not any(behind.values())
-        form = TARGETS[self.target or "portable"].form
-        verb = f"{'can be' if self.planned else 'is' if one else 'are'} {form}"
+        inside, later = 0, 0
+        if self.fusions is not None:
+            inside, later = self.fusions.norms, self.fusions.residuals
+        counts = [f"{fused + kept} of {plural(total, 'RMSNorm')}"]
+        for kind, field, noun in _NEIGHBOURS:
+            held = sum(getattr(site, field) for site in (*self.fused, *self.kept))
+            apart = len(self.apart(kind))
+            if kind == "residual":
+                held, apart = held + later, max(apart - later, 0)
+            if held + apart:
+                counts.append(f"{held} of {plural(held + apart, noun)}")
+        verb = "is" if total == 1 and not counts[1:] else "are"
+        verb = "can be" if self.planned else verb
         parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
-        if inside:
-            parts.append(f"{inside} in attention")
-        if kept:
-            parts.append(f"{kept} already one node")
-        if refused:
-            parts.append(f"{refused} refused")
-        what = f"{fused + kept} of {plural(total, 'RMSNorm')}"
-        if residuals:
-            what += f", {self.folded} of {plural(residuals, 'residual')}"
-        for key, number in behind.items():
-            what += f", {folded[key]} of {plural(number, key[1])}" if number else ""
-        what += f" {verb}"
-        return f"{what}{': ' if parts else ''}{', '.join(parts)}{aside}"
+        words = {"in attention": inside, "already one node": kept, "refused": refused}
+        parts += [f"{count} {what}" for what, count in words.items() if count]
+        line = f"{', '.join(counts)} {verb} {TARGETS[self.target or 'portable'].form}"
+        return f"{line}: {', '.join(parts)}{aside}" if parts else line + aside
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -257,3 +262,118 @@ class GenerationExport(Shown):
     def planned(self) -> bool:
         """Nothing was changed (``inspect``)."""
         return any(report.planned for report in self.reports.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Result(Shown):
+    """Outcome of `optimize`.
+
+    Attributes:
+        model: the new model; external weights are referenced, not loaded.
+        report: what was done and why.
+    """
+
+    model: ir.Model
+    report: Report
+    source: LoadedModel
+
+    def _shown(self) -> Report:
+        return self.report
+
+    def save(  # type: ignore[override]  # of a model: its weights have a policy
+        self, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
+    ) -> SaveResult:
+        """Write the model atomically.
+
+        Args:
+            path: the .onnx file to make.
+            weights: what happens to external weights: ``reference`` them where they are (same
+                folder only), ``link`` or ``copy`` the files, or ``embed`` them; ``auto`` references
+                in the same folder and links elsewhere.
+            force: overwrite an existing file.
+
+        Raises:
+            UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
+            InputError: the place cannot be written.
+        """
+        from rmsnorm_export.graph.load import no_gc
+        from rmsnorm_export.graph.save import save_model
+
+        with no_gc():
+            return save_model(self.model, path, source=self.source, weights=weights, force=force)
+
+    def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
+        """Serialize the model.
+
+        Args:
+            weights: ``embed`` or ``reference`` for a model with external weights.
+
+        Raises:
+            InputError: the model has external weights and ``weights`` does not say what to do.
+        """
+        from rmsnorm_export.graph.load import no_gc
+        from rmsnorm_export.graph.save import to_bytes
+
+        with no_gc():
+            return to_bytes(self.model, weights=weights)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
+class FolderResult(Shown):
+    """Outcome of `optimize` on a folder.
+
+    Attributes:
+        bundle: the folder that was read.
+        results: of each component, by its name.
+        seconds: wall-clock time of it all.
+    """
+
+    bundle: Bundle
+    results: Mapping[str, Result]
+    seconds: float
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """The report of each component."""
+        return {name: result.report for name, result in self.results.items()}
+
+    def _shown(self) -> GenerationExport:
+        return GenerationExport(self.bundle.folder, self.reports, (), "", self.seconds)
+
+    def save(  # type: ignore[override]  # of graphs: their weights have a policy
+        self, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
+    ) -> GenerationExport:
+        """Write the folder, whole or not at all: the graphs, the manifest, weights and configs.
+
+        Args:
+            path: of the folder; with ``force`` it may be the one that was read.
+            weights: as for ``Result.save``; what components share stays in one file. After fusions,
+                which pack weights, ``auto`` writes all of them anew.
+            force: replace an export that is there.
+
+        Raises:
+            UsageError, InputError: as ``Result.save``.
+        """
+        models = {name: (result.model, result.source) for name, result in self.results.items()}
+        bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
+        fused = any(report.fusions is not None for report in self.reports.values())
+        if fused:
+            from rmsnorm_export.rewrite.shared import share_weights
+
+            share_weights(model for model, _ in models.values())
+        files = bundle.save(path, models, weights=weights, anew=fused, force=force)
+        folder = files[0].parent if files else self.bundle.folder
+        return GenerationExport(folder, self.reports, files, "", self.seconds)
+
+    def _manifest(self) -> Mapping[str, object] | None:
+        """Return that of the folder, with the opset and the fusions that the graphs have now."""
+        if self.bundle.manifest is None:
+            return None
+        manifest = copy.deepcopy(self.bundle.manifest)
+        for name, report in self.reports.items():
+            config = manifest["components"][name]["metadata"].get("export_config") or {}
+            if config.get("opset_version"):
+                config["opset_version"] = report.opset_after
+            if config and report.fusions is not None:
+                config |= {"ort_fusions": report.fusions.provider, "optimize": True}
+        return manifest

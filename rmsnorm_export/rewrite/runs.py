@@ -13,6 +13,7 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime.consumers import (
     FUNCTIONS,
     Consumer,
@@ -24,16 +25,12 @@ from rmsnorm_export.runtime.consumers import (
 )
 
 _IR_OF_TYPES = {
-    ir.DataType.FLOAT8E4M3FN: 9,
-    ir.DataType.FLOAT8E4M3FNUZ: 9,
-    ir.DataType.FLOAT8E5M2: 9,
+    ir.DataType.BFLOAT16: 8,  # the newest that brought what such a model may need: functions
     ir.DataType.FLOAT8E5M2FNUZ: 9,
-    ir.DataType.UINT4: 10,
     ir.DataType.INT4: 10,
     ir.DataType.FLOAT4E2M1: 11,
 }
-_PLAIN_IR = 8
-"""Newest format version that brought what a model of ordinary types may need: functions."""
+"""The last element type that a version of the format brought."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,10 +73,11 @@ class Needs:
             if form not in row.forms:
                 return f"it was not seen to run {form} ({where})"
         for (domain, operator), name in self.operators.items():
+            has = has_operator(row, domain, operator)
             if domain in DEFAULT_DOMAINS:
-                if has_operator(row, domain, operator) is False:
+                if has is False:
                     return f"none of ONNX's own tests of {operator} loads in it (node {name})"
-            elif domain not in row.domains or has_operator(row, domain, operator) is False:
+            elif domain not in row.domains or has is False:
                 return f"it has no operator {domain}.{operator} (node {name})"
         if row.opset and self.opset > row.opset:
             return f"opset {self.opset}; it loads {row.opset} at most"
@@ -92,14 +90,14 @@ def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
     """Tell for every runtime of the table whether it runs ``model``."""
     needs, verdicts = Needs.of(model), []
     for name, rows in by_name().items():
-        reasons = [needs.refused_by(row) for row in rows]
-        since = ""
-        for row, reason in zip(reversed(rows), reversed(reasons), strict=True):
-            if reason:
+        newest, since = rows[-1], ""
+        for row in reversed(rows):
+            if needs.refused_by(row):
                 break
             since = row.since
-        open_ = "" if reasons[-1] else unknown(rows[-1], tuple(needs.operators))
-        verdicts.append(RunsIn(name, since, versions(rows), reasons[-1], rows[-1].evidence, open_))
+        reason = needs.refused_by(newest)
+        open_ = "" if reason else unknown(newest, tuple(needs.operators))
+        verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, open_))
     return tuple(verdicts)
 
 
@@ -115,38 +113,29 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
         try:
             model = inline(model)
         except ValueError as error:
-            raise InputError(
-                f"The runtime {row.name} {row.since} has no functions, and this model needs them.",
-                found=one_line(str(error)),
-                fix="choose another runtime, or export the model without functions",
-            ) from error
+            raise _cannot_run(row, f"it has no functions, and {error}") from error
         notes.append(f"{plural(count, 'function')} inlined, for it has none")
     if row.ir and model.ir_version > row.ir >= _needed_ir(model):
         notes.append(f"format version {row.ir} instead of {model.ir_version}")
         model.ir_version = row.ir
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
-        raise InputError(
-            f"The runtime {row.name} {row.since} cannot run this model.",
-            found=one_line(reason),
-            fix="choose another runtime, or see docs/reference/targets.md for what runs where",
-        )
+        raise _cannot_run(row, reason)
     if open_ := unknown(row, tuple(needs.operators)):
         notes.append(open_)
     return model, tuple(notes)
 
 
+def _cannot_run(row: Consumer, reason: str) -> InputError:
+    return InputError(
+        f"The runtime {row.name} {row.since} cannot run this model.",
+        found=one_line(reason),
+        fix="choose another runtime, or see docs/reference/targets.md for what runs where",
+    )
+
+
 def _needed_ir(model: ir.Model) -> int:
     """Return the lowest version of the format that has the element types of ``model``."""
-    values = [
-        value
-        for graph in all_graphs(model)
-        for value in (
-            *graph.inputs,
-            *graph.initializers.values(),
-            *(output for node in graph for output in node.outputs),
-        )
-    ]
-    types = {value.dtype for value in values if value.dtype is not None}
-    newest = {t for t in types if t.value > ir.DataType.FLOAT4E2M1.value}
-    return 99 if newest else max([_PLAIN_IR, *(_IR_OF_TYPES.get(t, 0) for t in types)])
+    values = (value for graph in all_graphs(model) for value in values_in(graph))
+    newest = max((value.dtype for value in values if value.dtype is not None), default=0)
+    return next((version for last, version in _IR_OF_TYPES.items() if newest <= last), 99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,12 +14,14 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 
 NAMES = {FLOAT: "float", FLOAT16: "float16", DOUBLE: "double", BFLOAT16: "bfloat16"}
 F32_EPSILON = float(np.float32(1e-6))
+SPEC = NormSpec(epsilon=F32_EPSILON)
 
 CORE = """
   p = Pow ({row}, two)
@@ -28,9 +31,13 @@ CORE = """
   r = Reciprocal (s)
   v = Mul ({row}, r)
 """
-
+PLAIN = "{core}\n  y = Mul (v, w)"
 LLAMA = "{core}\n  vh = Cast <to = {dtype}> (v)\n  y = Mul (w, vh)"
 GEMMA = "{core}\n  wf = Cast <to = 1> (w)\n  yf = Mul (v, wf)\n  y = Cast <to = {dtype}> (yf)"
+NORM = "SimplifiedLayerNormalization <axis = -1, epsilon = 0.000001>"
+ROLES = {"x": "x", "w": "scale", "b": "bias", "h": "residual", "z": "gate", "y": "output",
+         "t": "sum"}  # fmt: skip
+"""Names in the texts, and what they are in a match."""
 
 
 def source(
@@ -54,14 +61,14 @@ def source(
     t, w = NAMES[dtype], NAMES[weight or dtype]
     if not row and dtype != stash:
         body = f"  xf = Cast <to = {stash}> (x)\n" + body
-    body = body.replace("{core}", CORE).replace("{dtype}", str(dtype))
+    body = body.replace("{core}", CORE).replace("{dtype}", str(dtype)).replace("{norm}", NORM)
     body = body.replace("{row}", row or ("x" if dtype == stash else "xf"))
     arguments = ", ".join(
         f"{w}[{n}] {name}" if name in ("w", "b") else f"{t}[{shape}, {n}] {name}" for name in inputs
     )
     results = ", ".join(f"{t}[{shape}, {n}] {name}" for name in outputs)
     text = (
-        f'<ir_version: 10, opset_import: ["" : 18]>\n'
+        f'<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>\n'
         f"site ({arguments}) => ({results})\n"
         f"< float two = {{2.0}}, int64[1] axes = {{-1}}, float epsilon = {{{epsilon}}}{extra} >\n"
         f"{{\n{body}\n}}"
@@ -77,78 +84,58 @@ def source(
 def values(model: ir.Model) -> dict[str, ir.Value]:
     """Every value of the main graph by name."""
     graph = model.graph
-    found = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    for node in graph:
-        found.update({value.name: value for value in node.outputs})
-    return {name: value for name, value in found.items() if name}
+    outputs = (value for node in graph for value in node.outputs)
+    named = (*graph.inputs, *graph.initializers.values(), *outputs)
+    return {value.name: value for value in named if value.name}
 
 
-def match_of(model: ir.Model, spec: NormSpec, dtype: int = FLOAT, *, n: int = 96) -> Match:
-    """The match whose roles have the names x, w, b, h (residual), z (gate), y and t (sum)."""
+def match_of(model: ir.Model, spec: NormSpec = SPEC, dtype: int = FLOAT, *, n: int = 96) -> Match:
+    """The match whose roles have the names of ``ROLES``."""
     named = values(model)
+    roles: Any = {role: named.get(name) for name, role in ROLES.items()}
     return Match(
         spec=spec,
-        x=named["x"],
-        output=named["y"],
+        **roles,
         dtype=dtype,
-        scale=named.get("w"),
         offset_scale=named.get("w"),
-        bias=named.get("b"),
-        residual=named.get("h"),
-        gate=named.get("z"),
-        sum=named.get("t"),
         n=n,
         rank=len(named["x"].shape or ()),
         nodes=tuple(model.graph),
     )
 
 
-def one_node(
-    match: Match,
-    op_type: str,
-    *,
-    domain: str = "",
-    numerics: Numerics = "exact",
-    inputs: Sequence[ir.Value | None] | None = None,
-    functions: Sequence[ir.Function] = (),
-    min_opset: int = 0,
-    outputs: int = 1,
-    **attributes: float,
-) -> Lowered:
-    """The site as one node; the first output replaces y, the last one the sum, if there is one."""
-    chosen = (match.x, match.residual, match.gate, match.scale, match.bias)
-    given = [value for value in chosen if value is not None] if inputs is None else inputs
-    results = [ir.Value(name=f"new_{index}") for index in range(outputs)]
-    for result in results[1:-1]:
-        result.name = ""
-    node = ir.node(
-        op_type, given, attributes=attributes, domain=domain, outputs=results, name="new"
-    )
-    replace = [(match.output, results[0])]
-    if match.sum is not None:
-        replace.append((match.sum, results[-1]))
-    return Lowered([node], replace, numerics, match, functions=functions, min_opset=min_opset)
+def site(body: str, spec: NormSpec = SPEC, *, n: int = 96, **arguments: Any) -> Match:
+    """The match of a source."""
+    dtype = arguments.get("dtype", FLOAT)
+    return match_of(source(body, n=n, **arguments), spec, dtype, n=n)
 
 
-def prove(
-    match: Match,
-    lowered: Lowered,
-    *,
-    opset: int = 18,
-    numerics: Numerics | None = None,
-    stored_scale: np.ndarray | None = None,
-    functions: Sequence[ir.Function] = (),
-    kernels: str | None = None,
-) -> Proof:
+def written(match: Match, body: str, numerics: Numerics = "exact", **arguments: Any) -> Lowered:
+    """The site as the nodes of ``body``, which names values as the source does."""
+    min_opset = 23 if "RMSNormalization" in body else 0
+    inputs = [name for name, role in ROLES.items() if role not in ("output", "sum")]
+    arguments = {"row": "x", "dtype": match.dtype, **arguments}
+    model = source(body, inputs=[i for i in inputs if getattr(match, ROLES[i])], **arguments)
+    named = values(model)
+    for value in model.graph.inputs:
+        value.replace_all_uses_with(getattr(match, ROLES[value.name or ""]))
+    pairs = [(getattr(match, role), named[name]) for name, role in list(ROLES.items())[-2:]
+             if getattr(match, role) is not None]  # fmt: skip
+    stored = list(model.graph.initializers.values())
+    return Lowered(tuple(model.graph), pairs, numerics, match, stored, min_opset=min_opset)
+
+
+def one_node(match: Match, op: str = NORM, numerics: Numerics = "exact") -> Lowered:
+    """The site as one node."""
+    scaled = "x, w" if match.scale is not None else "x"
+    return written(match, f"  y = {op} ({scaled})", numerics)
+
+
+def prove(match: Match, lowered: Lowered, *, numerics: Numerics | None = None,
+          stored_scale: np.ndarray | None = None) -> Proof:  # fmt: skip
     """``prove_site`` with the imports of the models made here."""
     model = ir.Model(match.nodes[-1].graph, ir_version=10)
+    proving = Proving(Types(model, Constants()), {"": 18, "com.microsoft": 1})
     return prove_site(
-        match,
-        lowered,
-        types=Types(model, Constants()),
-        opset_imports={"": opset, "com.microsoft": 1},
-        functions=functions,
-        numerics=numerics or lowered.numerics,
-        stored_scale=stored_scale,
-        kernels=kernels,
+        match, lowered, proving, numerics=numerics or lowered.numerics, stored_scale=stored_scale
     )

@@ -11,90 +11,46 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from proof.sites import match_of, one_node, prove, source
+from proof.sites import NORM, PLAIN, one_node, prove, site, source, written
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 
 TARGETS = ("portable", "onnx", "ort")
-SIMPLIFIED = "SimplifiedLayerNormalization"
 
-X_FIRST = """
-  p = Pow (x, two)
-  m = ReduceMean (p, axes)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
-  r = Reciprocal (s)
-  q = Mul (x, w)
-  y = Mul (q, r)
-"""
-RSTD_FIRST = X_FIRST.replace("q = Mul (x, w)", "q = Mul (w, r)").replace("(q, r)", "(x, q)")
-X_FIRST_DIVIDED = X_FIRST.replace("y = Mul (q, r)", "y = Div (q, s)")
-SCALED_SQUARES = """
-  k = Constant <value_float = 0.010416667> ()
-  p = Mul (x, x)
-  pk = Mul (p, k)
-  m = ReduceSum (pk, axes)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
-  v = Div (x, s)
-  y = Mul (v, w)
-"""
-INVERTED_FIRST = """
-  p = Pow (x, two)
-  m = ReduceMean (p, axes)
-  a = Add (m, epsilon)
-  i = Reciprocal (a)
-  r = Sqrt (i)
-  v = Mul (x, r)
-  y = Mul (v, w)
-"""
-L2 = """
-  k = Constant <value_float = 9.797959> ()
-  l = LpNormalization <axis = -1, p = 2> (x)
-  v = Mul (l, k)
-  y = Mul (v, w)
-"""
-DROPPED_AXES = """
-  p = Pow (x, two)
-  d = ReduceMean <keepdims = 0> (p, axes)
-  m = Unsqueeze (d, axes)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
-  v = Div (x, s)
-  y = Mul (v, w)
-"""
-PARTIAL = """
-  start = Constant <value_ints = [0]> ()
-  end = Constant <value_ints = [24]> ()
-  last = Constant <value_ints = [-1]> ()
-  part = Slice (x, start, end, last)
-  p = Mul (part, part)
-  m = ReduceMean (p, axes)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
-  v = Div (x, s)
-  y = Mul (v, w)
-"""
-ORDINARY = "{core}\n  y = Mul (v, w)"
+ROOT = "  p = Pow (x, two)\n  m = ReduceMean (p, axes)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n"
+LAST = "  v = Div (x, s)\n  y = Mul (v, w)\n"
+X_FIRST = ROOT + "  r = Reciprocal (s)\n  q = Mul (x, w)\n  y = Mul (q, r)\n"
+RSTD_FIRST = ROOT + "  r = Reciprocal (s)\n  q = Mul (w, r)\n  y = Mul (x, q)\n"
+X_FIRST_DIVIDED = ROOT + "  q = Mul (x, w)\n  y = Div (q, s)\n"
+SCALED_SQUARES = (
+    "  k = Constant <value_float = 0.010416667> ()\n  p = Mul (x, x)\n  pk = Mul (p, k)\n"
+    "  m = ReduceSum (pk, axes)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n" + LAST
+)
+INVERTED_FIRST = ROOT.replace("s = Sqrt (a)", "i = Reciprocal (a)\n  r = Sqrt (i)")
+INVERTED_FIRST += "  v = Mul (x, r)\n  y = Mul (v, w)\n"
+L2 = (
+    "  k = Constant <value_float = 9.797959> ()\n  l = LpNormalization <axis = -1, p = 2> (x)\n"
+    "  v = Mul (l, k)\n  y = Mul (v, w)\n"
+)
+DROPPED_AXES = LAST.join([ROOT, ""]).replace(
+    "m = ReduceMean (p, axes)", "d = ReduceMean <keepdims = 0> (p, axes)\n  m = Unsqueeze (d, axes)"
+)
+PARTIAL = (
+    "  start = Constant <value_ints = [0]> ()\n  end = Constant <value_ints = [24]> ()\n"
+    "  last = Constant <value_ints = [-1]> ()\n  part = Slice (x, start, end, last)\n"
+    + ROOT.replace("Pow (x, two)", "Mul (part, part)") + LAST
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("body", "epsilon", "numerics"),
-    [
-        (ORDINARY, 1e-6, "exact"),
-        (ORDINARY, 0.0, "exact"),
-        (ORDINARY, 1e-42, "exact"),
-        (X_FIRST, 1e-6, "reordered"),
-        (X_FIRST_DIVIDED, 1e-6, "reordered"),
-        (RSTD_FIRST, 1e-6, "reordered"),
-        (SCALED_SQUARES, 1e-6, "reordered"),
-        (L2, 1e-6, "reordered"),
-        (INVERTED_FIRST, 1e-6, "exact"),
-        (INVERTED_FIRST, 0.0, "reordered"),
-    ],
-)
+    [(PLAIN, 1e-6, "exact"), (PLAIN, 0.0, "exact"), (PLAIN, 1e-42, "exact"),
+     (X_FIRST, 1e-6, "reordered"), (X_FIRST_DIVIDED, 1e-6, "reordered"),
+     (RSTD_FIRST, 1e-6, "reordered"), (SCALED_SQUARES, 1e-6, "reordered"),
+     (L2, 1e-6, "reordered"), (INVERTED_FIRST, 1e-6, "exact"), (INVERTED_FIRST, 0.0, "reordered")],
+)  # fmt: skip
 def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
     model = ir.serde.serialize_model(source(body, epsilon=epsilon))
     site = rx.optimize(model, target=target, prove=True).report.fused[0]
@@ -112,18 +68,15 @@ def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
 
 @pytest.mark.parametrize(
     ("body", "epsilon", "words"),
-    [
-        (X_FIRST, 1e-6, "with a weight of every size"),
-        (X_FIRST_DIVIDED, 1e-6, "with a weight of every size"),
-        (RSTD_FIRST, 1e-6, "NaN or infinity"),
-        (INVERTED_FIRST, 0.0, "NaN or infinity"),
-        (SCALED_SQUARES, 0.0, "distance"),
-    ],
-)
+    [(X_FIRST, 1e-6, "with a weight of every size"),
+     (X_FIRST_DIVIDED, 1e-6, "with a weight of every size"),
+     (RSTD_FIRST, 1e-6, "NaN or infinity"), (INVERTED_FIRST, 0.0, "NaN or infinity"),
+     (SCALED_SQUARES, 0.0, "distance")],
+)  # fmt: skip
 def test_a_proof_sees_that_they_are_not_exact(body: str, epsilon: float, words: str) -> None:
     epsilon = float(np.float32(epsilon))
-    match = match_of(source(body, epsilon=epsilon), NormSpec(epsilon=epsilon))
-    proof = prove(match, one_node(match, SIMPLIFIED, epsilon=epsilon))
+    match = site(body, NormSpec(epsilon=epsilon), epsilon=epsilon)
+    proof = prove(match, one_node(match, NORM.replace("0.000001", f"{epsilon:.9f}")))
     assert not proof.passed
     assert proof.compared
     assert words in proof.reason
@@ -142,7 +95,7 @@ def test_what_differs() -> None:
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-20, 1e-38, 1e-42, 0.0])
 @pytest.mark.parametrize("target", TARGETS)
 def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> None:
-    model = ir.serde.serialize_model(source(ORDINARY, epsilon=epsilon))
+    model = ir.serde.serialize_model(source(PLAIN, epsilon=epsilon))
     proof = rx.optimize(model, target=target, prove=True).report.fused[0].proof
     assert proof is not None
     assert proof.passed
@@ -186,19 +139,13 @@ def test_no_rows_in_no_rows_out(opset: int, target: Any) -> None:
         np.testing.assert_allclose(after, before, rtol=1e-6)
 
 
-@pytest.mark.parametrize("body", [ORDINARY, DROPPED_AXES])
+@pytest.mark.parametrize("body", [PLAIN, DROPPED_AXES])
 def test_a_proof_tries_no_rows(body: str) -> None:
     """Nodes that are right on every row, and wrong where there is none."""
-    model = source(body)
-    match = match_of(model, NormSpec(epsilon=float(np.float32(1e-6))))
-    norm = one_node(match, SIMPLIFIED, epsilon=match.spec.epsilon)
-    shape = ir.node("Shape", [match.x])
-    flat = ir.node("Reshape", [norm.nodes[0].outputs[0], ir.Value(name="flat_shape")])
-    constant = ir.node("Constant", [], attributes={"value_ints": [-1, 96]})
-    flat.replace_input_with(1, constant.outputs[0])
-    back = ir.node("Reshape", [flat.outputs[0], shape.outputs[0]])
-    nodes = [constant, shape, *norm.nodes, flat, back]
-    lowered = type(norm)(nodes, [(match.output, back.outputs[0])], "exact", match)
+    match = site(body)
+    new = "  c = Constant <value_ints = [-1, 96]> ()\n  k = Shape (x)\n  d = {norm} (x, w)\n"
+    new += "  flat = Reshape (d, c)\n  y = Reshape (flat, k)"
+    lowered = written(match, new)
     proof = prove(match, lowered)
     assert not proof.passed
     assert proof.reason.startswith("no rows: x of shape")
@@ -214,17 +161,9 @@ def test_no_rows_of_which_a_part_counts(lead: tuple[int, int]) -> None:
 
 def test_the_epsilon_of_a_rounded_count() -> None:
     """The sum times 1/48 in bfloat16: a row far below epsilon is divided by its root as before."""
-    body = """
-  kf = Constant <value_float = 0.0208333> ()
-  k = Cast <to = 16> (kf)
-  p = Mul (x, x)
-  t = ReduceSum (p, axes)
-  m = Mul (t, k)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
-  v = Div (x, s)
-  y = Mul (v, w)
-"""
+    body = "  kf = Constant <value_float = 0.0208333> ()\n  k = Cast <to = 16> (kf)\n"
+    body += "  p = Mul (x, x)\n  t = ReduceSum (p, axes)\n  m = Mul (t, k)\n"
+    body += "  a = Add (m, epsilon)\n  s = Sqrt (a)\n" + LAST
     model = source(body, n=48, epsilon=1e-5, dtype=BFLOAT16, stash=BFLOAT16)
     (site,) = rx.optimize(ir.serde.serialize_model(model), numerics="upcast").report.fused
     assert site.epsilon == float(np.float32(1e-5).astype(numpy_dtype(BFLOAT16)))
@@ -233,29 +172,15 @@ def test_the_epsilon_of_a_rounded_count() -> None:
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_a_rounding_to_float32_is_not_one_to_a_half_type(target: Any) -> None:
     """1 / rms of a float64 row, rounded to float32: infinite for a row of subnormal numbers."""
-    body = """
-  p = Mul (xf, xf)
-  m = ReduceMean (p, axes)
-  s = Sqrt (m)
-  r = Reciprocal (s)
-  rf = Cast <to = 1> (r)
-  y = Mul (x, rf)
-"""
+    body = "  p = Mul (xf, xf)\n  m = ReduceMean (p, axes)\n  s = Sqrt (m)\n"
+    body += "  r = Reciprocal (s)\n  rf = Cast <to = 1> (r)\n  y = Mul (x, rf)\n"
     model = source("  xf = Cast <to = 11> (x)\n" + body, stash=DOUBLE, inputs=("x",), row="x")
     report = rx.optimize(ir.serde.serialize_model(model), target=target).report
     assert [refusal.reason for refusal in report.refused] == ["numerics"]
 
 
-GATED_ROW = """
-  g = Sigmoid (z)
-  k = Mul (z, g)
-  t = Mul (x, k)
-  p = Pow (t, two)
-  m = ReduceMean (p, axes)
-  s = Sqrt (m)
-  v = Div (t, s)
-  y = Mul (v, w)
-"""
+GATED_ROW = "  g = Sigmoid (z)\n  k = Mul (z, g)\n  t = Mul (x, k)\n  p = Pow (t, two)\n"
+GATED_ROW += "  m = ReduceMean (p, axes)\n  s = Sqrt (m)\n  v = Div (t, s)\n  y = Mul (v, w)\n"
 
 
 @pytest.mark.parametrize(("body", "inputs"), [(DROPPED_AXES, "xw"), (GATED_ROW, "xzw")])

@@ -9,6 +9,7 @@ import pytest
 
 from proof.sites import LLAMA, source
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
@@ -51,13 +52,25 @@ def test_operators_agree_with_onnxruntime(name: str) -> None:
         "w": rng.uniform(0.5, 2, 96).astype(np.float32),
     }
     expected = run_onnxruntime(model, feeds)["y"]
-    found = run_numpy(model, feeds)["y"]
-    assert found.dtype == expected.dtype
+    output = run_numpy(model, feeds)["y"]
+    assert output.dtype == expected.dtype
     # Sigmoid apart (an approximation there), a few units of roundoff.
-    np.testing.assert_allclose(found, expected, rtol=5e-6 if name == "Sigmoid" else 1e-6)
+    np.testing.assert_allclose(output, expected, rtol=5e-6 if name == "Sigmoid" else 1e-6)
     wide = run_float64(model, feeds).outputs["y"]
     assert wide.dtype == np.float64
-    np.testing.assert_allclose(found, wide, rtol=1e-6)
+    np.testing.assert_allclose(output, wide, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("name", ["Max", "Reshape", "Transpose", "Concat"])
+def test_what_moves_or_chooses_elements_rounds_nothing(name: str, dtype: int) -> None:
+    extra = ", int64[1] i0 = {0}, int64[1] n = {96}"
+    model, rng = source("  " + ONE_EACH[name], extra=extra, dtype=dtype), np.random.default_rng(3)
+    kind = numpy_dtype(dtype)
+    feeds = {"x": rng.standard_normal((2, 3, 96)).astype(kind), "w": np.ones(96, kind)}
+    output = run_numpy(model, feeds)["y"]
+    assert output.dtype == kind
+    np.testing.assert_array_equal(output.astype(np.float64), run_float64(model, feeds).outputs["y"])
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
@@ -65,12 +78,12 @@ def test_operators_agree_with_onnxruntime(name: str) -> None:
 def test_every_declared_rounding_is_there(dtype: int, n: int) -> None:
     model = source(LLAMA, dtype=dtype, n=n)
     rng = np.random.default_rng(1)
-    kind = np.float16 if dtype == FLOAT16 else ml_dtypes.bfloat16
+    kind = numpy_dtype(dtype)
     x, w = rng.standard_normal((4, 3, n)).astype(kind), rng.uniform(0.5, 2, n).astype(kind)
     expected = reference_exact(NormSpec(epsilon=1e-6), x, w)
-    found = run_numpy(model, {"x": x, "w": w})["y"]
+    output = run_numpy(model, {"x": x, "w": w})["y"]
     # float32 sums may put an element on the other side of a rounding boundary, rarely.
-    assert np.mean(found != expected) < 0.005
+    assert np.mean(output != expected) < 0.005
 
 
 def test_onnxruntime_has_no_bfloat16_chain_but_runs_the_fused_node() -> None:
@@ -81,32 +94,23 @@ def test_onnxruntime_has_no_bfloat16_chain_but_runs_the_fused_node() -> None:
     with pytest.raises(NoKernelError):
         run_onnxruntime(source(LLAMA, dtype=BFLOAT16), feeds)
     fused = source("  y = SimplifiedLayerNormalization (x, w)", dtype=BFLOAT16)
-    found = run_onnxruntime(fused, feeds)["y"]
-    assert found.dtype == ml_dtypes.bfloat16
-    assert np.all(found == ml_dtypes.bfloat16(1.5))
-    np.testing.assert_array_equal(found, run_numpy(fused, feeds)["y"])
+    output = run_onnxruntime(fused, feeds)["y"]
+    assert output.dtype == ml_dtypes.bfloat16
+    assert np.all(output == ml_dtypes.bfloat16(1.5))
+    np.testing.assert_array_equal(output, run_numpy(fused, feeds)["y"])
 
 
-def test_float64_rounds_nothing_that_depends_on_an_input() -> None:
-    model = source(LLAMA, dtype=FLOAT16)
+def test_float64_rounds_nothing_but_constants() -> None:
     rng = np.random.default_rng(2)
-    x = 300 * rng.standard_normal((2, 96))
-    w = rng.standard_normal(96)
-    found = run_float64(model, {"x": x, "w": w}).outputs["y"]
-    epsilon = float(np.float32(1e-6))
-    expected = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + epsilon) * w
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
-
-
-def test_constants_keep_the_value_of_their_type() -> None:
+    x, w = 300 * rng.standard_normal((2, 96)), rng.standard_normal(96)
+    output = run_float64(source(LLAMA, dtype=FLOAT16), {"x": x, "w": w}).outputs["y"]
+    root = np.sqrt(np.mean(x * x, -1, keepdims=True) + float(np.float32(1e-6)))
+    np.testing.assert_allclose(output, x / root * w, rtol=1e-14)
     body = "  wide = Constant <value_float = 0.000001> ()\n  small = Cast <to = 10> (wide)\n"
     body += "  like = CastLike (wide, x)\n  s = Add (x, small)\n  y = Add (s, like)"
-    model = source(body, dtype=FLOAT16)
     zeros = {"x": np.zeros((1, 1, 96), np.float16), "w": np.zeros(96, np.float16)}
-    result = run_float64(model, zeros)
-    expected = 2 * float(np.float16(1e-6))
-    assert expected != 2e-6
-    np.testing.assert_array_equal(result.outputs["y"], expected)
+    result = run_float64(source(body, dtype=FLOAT16), zeros)
+    np.testing.assert_array_equal(result.outputs["y"], 2 * float(np.float16(1e-6)))
     assert {str(constant.dtype) for constant in result.constants} == {"float16"}
 
 
@@ -119,21 +123,15 @@ def test_functions_see_the_attributes_of_their_caller() -> None:
       c = Constant <value_float: float = @by> ()
       y = Add (x, c)
     }"""
-    found = run_numpy(ir.from_onnx_text(text), {"x": np.zeros(4, np.float32)})["y"]
-    assert found.tolist() == [3.5] * 4
+    output = run_numpy(ir.from_onnx_text(text), {"x": np.zeros(4, np.float32)})["y"]
+    assert output.tolist() == [3.5] * 4
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [
-        ("  y = Neg (x, w)", "cannot be evaluated"),
-        (
-            "  g = Constant <value_ints = [7, -1]> ()\n  r = Reshape (x, g)\n  y = Neg (r)",
-            "Reshape",
-        ),
-        ("  y = NoSuchOperator (x)", "NoSuchOperator"),
-    ],
-)
+    [("  y = Neg (x, w)", "cannot be evaluated"), ("  y = NoSuchOperator (x)", "NoSuchOperator"),
+     ("  g = Constant <value_ints = [7, -1]> ()\n  y = Reshape (x, g)", "Reshape")],
+)  # fmt: skip
 def test_what_cannot_be_evaluated_is_said(body: str, message: str) -> None:
     feeds = {"x": np.zeros((2, 1, 96), np.float32), "w": np.zeros(96, np.float32)}
     with pytest.raises(InputError, match=message):

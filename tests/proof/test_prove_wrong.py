@@ -3,216 +3,191 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from proof.sites import F32_EPSILON, GEMMA, LLAMA, match_of, one_node, prove, source
+from proof.sites import (
+    GEMMA,
+    LLAMA,
+    NAMES,
+    PLAIN,
+    SPEC,
+    match_of,
+    one_node,
+    prove,
+    site,
+    source,
+    written,
+)
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
 
-SPEC = NormSpec(epsilon=F32_EPSILON)
 GEMMA_SPEC = dataclasses.replace(SPEC, scale_before_cast=True)
-SIMPLIFIED = "SimplifiedLayerNormalization"
-PLAIN = "{core}\n  y = Mul (v, w)"
-ORDERS = {
+ORDERS: dict[str, tuple[str, int, NormSpec]] = {
     "float": (PLAIN, FLOAT, SPEC),
     "float16 LLaMA": (LLAMA, FLOAT16, SPEC),
     "float16 Gemma": (GEMMA, FLOAT16, GEMMA_SPEC),
     "bfloat16 LLaMA": (LLAMA, BFLOAT16, SPEC),
 }
+ORIGINAL, NEW = "mathematics: the original nodes", "mathematics: the new nodes"
 
 
-def site(order: str) -> Match:
+def of_order(order: str) -> Match:
     body, dtype, spec = ORDERS[order]
-    return match_of(source(body, dtype=dtype), spec, dtype)
+    return site(body, spec, dtype=dtype)
 
 
-def rms(match: Match, **changes: float) -> Lowered:
-    attributes = {"epsilon": F32_EPSILON, **changes}
-    return one_node(match, "RMSNormalization", min_opset=23, numerics="reordered", **attributes)
+def rms(match: Match, attributes: str = "epsilon = 0.000001") -> Lowered:
+    return one_node(match, f"RMSNormalization <{attributes}>", "reordered")
 
 
-def caught(match: Match, lowered: Lowered, *words: str, **options) -> None:
+def caught(match: Match, lowered: Lowered, *words: str, **options: Any) -> None:
     proof = prove(match, lowered, **options)
     assert not proof.passed
     assert any(word in proof.reason for word in words), proof.reason
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("epsilon", [1e-5, 0.0, 1.001e-6])
-def test_epsilon(order: str, epsilon: float) -> None:
-    match = site(order)
-    caught(match, rms(match, epsilon=epsilon), "mathematics: the new nodes")
+WRONG_NODES = ["epsilon = 0.00001", "epsilon = 0.0", "epsilon = 0.000001001",
+               "epsilon = 0.000001, axis = -2"]  # fmt: skip
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_epsilon_outside_the_root(order: str) -> None:
-    match = site(order)
-    wrong = dataclasses.replace(match.spec, epsilon_outside=True)
-    caught(dataclasses.replace(match, spec=wrong), rms(match), "mathematics: the original nodes")
+@pytest.mark.parametrize("attributes", WRONG_NODES)
+def test_wrong_attributes(order: str, attributes: str) -> None:
+    match = of_order(order)
+    caught(match, rms(match, attributes), NEW)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_wrong_axis(order: str) -> None:
-    match = site(order)
-    caught(match, rms(match, axis=-2), "mathematics: the new nodes")
+def test_missing_weight(order: str) -> None:
+    match = of_order(order)
+    ones = f", {NAMES[match.dtype]}[96] ones = {{{', '.join(['1'] * 96)}}}"
+    lowered = written(match, "  y = {norm} (x, ones)", extra=ones)
+    # The stored weight may well be all ones: a random one is always tried as well.
+    caught(match, lowered, NEW, stored_scale=np.ones(96, np.float32))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "change", [{"epsilon_outside": True}, {"partial_size": 48}, {"group_size": 48}]
+)
+def test_a_wrong_specification(order: str, change: dict[str, Any]) -> None:
+    match = of_order(order)
+    wrong = dataclasses.replace(match, spec=dataclasses.replace(match.spec, **change))
+    caught(wrong, rms(match), ORIGINAL)
+
+
+OFFSET = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n{core}\n  y = Mul (v, g)"
+SOURCES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "an offset that the specification lacks": (OFFSET, {}, {}, ORIGINAL),
+    "an offset that the node lacks": (OFFSET, {"scale_offset": 1.0}, {}, NEW),
+    "a mean over one more": (
+        "  k = Constant <value_float = 97.0> ()\n  p = Mul (x, x)\n  q = ReduceSum (p, axes)\n"
+        "  m = Div (q, k)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n  v = Div (x, s)\n"
+        "  y = Mul (v, w)", {}, {}, ORIGINAL,
+    ),
+    "a layer norm": (
+        "  u = ReduceMean (x, axes)\n  c = Sub (x, u)\n" + PLAIN, {}, {"row": "c"}, ORIGINAL,
+    ),
+    "another numerator": (
+        "{core}\n  o = Constant <value_float = 1.00001> ()\n  k = Mul (v, o)\n  y = Mul (k, w)",
+        {}, {}, ORIGINAL,
+    ),
+    "a gate that is no weight": (
+        "{core}\n  y = Mul (v, z)", {}, {"inputs": "xz"}, "'z', an input",
+    ),
+    "a mean over another axis of equal size": (
+        "  first = Constant <value_ints = [0]> ()\n  p = Mul (x, x)\n"
+        "  m = ReduceMean <keepdims = 0> (p, axes)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n"
+        "  v = Div (x, s)\n  y = Mul (v, w)",
+        {}, {"shape": "96, 96"}, "cannot be evaluated|another shape|mathematics",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_wrong_sources(name: str) -> None:
+    body, changes, arguments, words = SOURCES[name]
+    match = site(body, dataclasses.replace(SPEC, **changes), **arguments)
+    match = dataclasses.replace(match, gate=None)
+    new = "  y = {norm} (x)" if match.scale is None else "  y = {norm} (x, w)"
+    caught(match, written(match, new), *words.split("|"))
 
 
 def test_wrong_axis_that_broadcasts() -> None:
-    wrong = source("{core}\n  y = Mul (v, w)")
+    wrong = source(PLAIN)
     wrong.graph.initializers["axes"].const_value = ir.tensor(np.array([-2]))
-    match = match_of(wrong, SPEC)
-    caught(match, rms(match), "mathematics: the original nodes")
-    right = site("float")
-    for old, new in ((right.x, match.x), (right.scale, match.scale)):
-        new.replace_all_uses_with(old)
-    caught(right, Lowered(match.nodes, [(right.output, match.output)], "exact", right),
-           "mathematics: the new nodes")  # fmt: skip
+    match, right = match_of(wrong), of_order("float")
+    caught(match, rms(match), ORIGINAL)
+    assert right.scale is not None
+    assert match.scale is not None
+    match.x.replace_all_uses_with(right.x)
+    match.scale.replace_all_uses_with(right.scale)
+    caught(right, Lowered(match.nodes, [(right.output, match.output)], "exact", right), NEW)
 
 
 def test_the_stored_weight_is_tried_too() -> None:
-    match = site("float")
-    three, two = (ir.Value(name=f"b{k}", const_value=ir.tensor(np.float32(k))) for k in (3, 2))
-    same = ir.node("Equal", [match.scale, three])
-    other = ir.node("Where", [same.outputs[0], two, match.scale])
-    norm = one_node(match, SIMPLIFIED, inputs=[match.x, other.outputs[0]], epsilon=F32_EPSILON)
-    lowered = dataclasses.replace(norm, nodes=[same, other, *norm.nodes], initializers=[three, two])
+    match = of_order("float")
+    new = "  three = Constant <value_float = 3.0> ()\n  two_ = Constant <value_float = 2.0> ()\n"
+    new += "  same = Equal (w, three)\n  g = Where (same, two_, w)\n  y = {norm} (x, g)"
+    lowered = written(match, new)
     assert prove(match, lowered).passed  # no random weight is exactly 3
     assert prove(match, lowered, stored_scale=np.full(96, 2, np.float32)).passed
     caught(match, lowered, "with a stored weight", stored_scale=np.full(96, 3, np.float32))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_missing_weight(order: str) -> None:
-    match = site(order)
-    dtype = {FLOAT: np.float32, FLOAT16: np.float16}.get(match.dtype)
-    if dtype is None:
-        dtype = ir.DataType(match.dtype).numpy()
-    ones = ir.Value(name="ones", const_value=ir.tensor(np.ones(96, dtype)))
-    lowered = one_node(match, SIMPLIFIED, inputs=[match.x, ones], epsilon=F32_EPSILON)
-    lowered = dataclasses.replace(lowered, initializers=[ones])
-    # The stored weight may well be all ones: a random one is always tried as well.
-    caught(match, lowered, "mathematics: the new nodes", stored_scale=np.ones(96, np.float32))
-
-
-def test_unit_offset_forgotten() -> None:
-    body = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n{core}\n  y = Mul (v, g)"
-    match = match_of(source(body), dataclasses.replace(SPEC, scale_offset=1.0))
-    caught(match, rms(match), "mathematics: the new nodes")
-    plain = dataclasses.replace(match, spec=SPEC)
-    caught(plain, rms(plain), "mathematics: the original nodes")
-
-
-def test_mean_over_one_more() -> None:
-    body = "  k = Constant <value_float = 97.0> ()\n  p = Mul (x, x)\n  q = ReduceSum (p, axes)\n"
-    body += "  m = Div (q, k)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n  v = Div (x, s)\n"
-    match = match_of(source(body + "  y = Mul (v, w)"), SPEC)
-    caught(match, rms(match), "mathematics: the original nodes")
-
-
-def test_layer_norm_is_not_rms_norm() -> None:
-    body = "  u = ReduceMean (x, axes)\n  c = Sub (x, u)\n{core}\n  y = Mul (v, w)"
-    match = match_of(source(body, row="c"), SPEC)
-    caught(match, rms(match), "mathematics: the original nodes")
-    match = site("float")
-    lowered = one_node(match, "LayerNormalization", epsilon=F32_EPSILON)
-    caught(match, lowered, "mathematics: the new nodes")
-
-
-def test_another_numerator() -> None:
-    body = "{core}\n  o = Constant <value_float = 1.0000001> ()\n  k = Mul (v, o)\n  y = Mul (k, w)"
-    body = body.replace("1.0000001", "1.00001")
-    match = match_of(source(body), SPEC)
-    caught(match, rms(match), "mathematics: the original nodes")
-
-
-def test_partial_and_group_sizes() -> None:
-    match = site("float")
-    for change in ({"partial_size": 48}, {"group_size": 48}):
-        wrong = dataclasses.replace(match, spec=dataclasses.replace(SPEC, **change))
-        caught(wrong, rms(match), "mathematics: the original nodes")
-
-
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
-def test_another_rounding_order_is_not_exact(dtype: int) -> None:
-    match = match_of(source(LLAMA, dtype=dtype), SPEC, dtype)
-    lowered = one_node(match, SIMPLIFIED, epsilon=F32_EPSILON)
-    caught(match, lowered, "rounding order")
+def test_rounding_orders(dtype: int) -> None:
+    llama, gemma = site(LLAMA, dtype=dtype), site(GEMMA, GEMMA_SPEC, dtype=dtype)
+    caught(llama, one_node(llama), "rounding order")
+    caught(gemma, rms(gemma), "accuracy")
 
 
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
-def test_less_accurate_is_not_reordered(dtype: int) -> None:
-    match = match_of(source(GEMMA, dtype=dtype), GEMMA_SPEC, dtype)
-    caught(match, rms(match), "accuracy")
+NODES = {
+    "a layer norm": ("float", "LayerNormalization <epsilon = 0.000001> (x, w)", NEW),
+    "accumulating in half": (
+        "float16 LLaMA", "RMSNormalization <epsilon = 0.000001, stash_type = 10> (x, w)",
+        "NaN or infinity|distance|accuracy",
+    ),
+    "another output type": (
+        "float16 LLaMA", "{norm} (wide, scale)",
+        "ONNX Runtime does not load|different shapes or types",
+    ),
+    "unknown operator": ("float", "NoSuchNorm (x, w)", "NoSuchNorm"),
+}  # fmt: skip
 
 
-def test_accumulating_in_half() -> None:
-    match = site("float16 LLaMA")
-    caught(match, rms(match, stash_type=FLOAT16), "NaN or infinity", "distance", "accuracy")
+@pytest.mark.parametrize("name", NODES)
+def test_wrong_nodes(name: str) -> None:
+    order, node, words = NODES[name]
+    match = of_order(order)
+    front = "  wide = Cast <to = 1> (x)\n  scale = Cast <to = 1> (w)\n" if "wide" in node else ""
+    caught(match, written(match, f"{front}  y = {node}", "upcast"), *words.split("|"))
 
 
 def test_wrong_sum() -> None:
-    body = "  t = Add (x, h)\n{core}\n  y = Mul (v, w)"
-    model = source(body, row="t", inputs=("x", "h", "w"), outputs=("y", "t"))
+    model = source("  t = Add (x, h)\n" + PLAIN, row="t", inputs="xhw", outputs="yt")
     match = match_of(model, dataclasses.replace(SPEC, kind="SkipRMSNorm"))
-    added = ir.node("Add", [match.x, match.residual])
-    doubled = ir.node("Add", [match.x, match.x])
-    norm = ir.node(SIMPLIFIED, [added.outputs[0], match.scale], attributes={"epsilon": F32_EPSILON})
-    pairs = [(match.output, norm.outputs[0]), (match.sum, doubled.outputs[0])]
-    wrong = Lowered([added, norm, doubled], pairs, "exact", match)
-    caught(match, wrong, "mathematics: the new nodes")
-    pairs[1] = (match.sum, added.outputs[0])
-    assert prove(match, Lowered([added, norm], pairs, "exact", match)).passed
-
-
-def test_a_gate_is_not_a_weight() -> None:
-    model = source("{core}\n  y = Mul (v, z)", inputs=("x", "z"))
-    match = match_of(model, SPEC)
-    match = dataclasses.replace(match, gate=None, scale=None, offset_scale=None)
-    caught(match, one_node(match, SIMPLIFIED, epsilon=1e-6, inputs=[match.x]), "'z', an input")
-
-
-def test_a_mean_over_another_axis_of_equal_size() -> None:
-    body = "  first = Constant <value_ints = [0]> ()\n  p = Mul (x, x)\n"
-    body += "  m = ReduceMean <keepdims = 0> (p, axes)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n"
-    match = match_of(source(body + "  v = Div (x, s)\n  y = Mul (v, w)", shape="96, 96"), SPEC)
-    caught(match, rms(match), "cannot be evaluated", "another shape", "mathematics")
-
-
-def test_another_output_type() -> None:
-    match = site("float16 LLaMA")
-    wide = ir.node("Cast", [match.x], attributes={"to": FLOAT})
-    scale = ir.node("Cast", [match.scale], attributes={"to": FLOAT})
-    norm = ir.node(
-        SIMPLIFIED, [wide.outputs[0], scale.outputs[0]], attributes={"epsilon": F32_EPSILON}
-    )
-    lowered = Lowered([wide, scale, norm], [(match.output, norm.outputs[0])], "upcast", match)
-    caught(match, lowered, "ONNX Runtime does not load", "different shapes or types")
-
-
-def test_unknown_operator() -> None:
-    match = site("float")
-    caught(match, one_node(match, "NoSuchNorm", domain="nowhere"), "NoSuchNorm")
+    norm = "  s1 = Add (x, h)\n  y = {norm} (s1, w)\n"
+    caught(match, written(match, norm + "  t = Add (x, x)"), NEW)
+    assert prove(match, written(match, norm + "  t = Identity (s1)")).passed
 
 
 def test_an_offset_added_in_another_type() -> None:
     """T(1 + w) of a float32 weight is one rounding, 1 + T(w) in T is two."""
-    body = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n"
-    body += "  gh = Cast <to = {dtype}> (g)\n{core}\n  vh = Cast <to = {dtype}> (v)\n"
-    model = source(body + "  y = Mul (vh, gh)", dtype=FLOAT16, weight=FLOAT, n=1031)
-    match = match_of(model, dataclasses.replace(SPEC, scale_offset=1.0), FLOAT16, n=1031)
-    half = ir.node("Cast", [match.scale], attributes={"to": FLOAT16})
-    one = ir.Value(name="one", const_value=ir.tensor(np.float16(1)))
-    gain = ir.node("Add", [half.outputs[0], one])
-    norm = one_node(match, "RMSNormalization", inputs=[match.x, gain.outputs[0]],
-                    min_opset=23, epsilon=F32_EPSILON)  # fmt: skip
-    wrong = dataclasses.replace(norm, nodes=[half, gain, *norm.nodes])
+    offset = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n"
+    offset += "  gh = Cast <to = {dtype}> (g)\n"
+    body = offset + "{core}\n  vh = Cast <to = {dtype}> (v)\n  y = Mul (vh, gh)"
+    spec = dataclasses.replace(SPEC, scale_offset=1.0)
+    match = site(body, spec, dtype=FLOAT16, weight=FLOAT, n=1031)
+    rms_of = "  y = RMSNormalization <epsilon = 0.000001> "
+    half = "  wh = Cast <to = 10> (w)\n  one = Constant <value_float = 1.0> ()\n"
+    half += "  oh = Cast <to = 10> (one)\n  g = Add (wh, oh)\n"
+    wrong = written(match, half + rms_of + "(x, g)", weight=FLOAT, n=1031)
     caught(match, wrong, "accuracy", "rounding order")
-    source_gain = next(n for n in model.graph if n.op_type == "Add").outputs[0]
-    source_gain = next(u.outputs[0] for u, _ in source_gain.uses() if u.op_type == "Cast")
-    right = one_node(match, "RMSNormalization", inputs=[match.x, source_gain],
-                     min_opset=23, epsilon=F32_EPSILON)  # fmt: skip
+    right = written(match, offset + rms_of + "(x, gh)", weight=FLOAT, n=1031)
     assert prove(match, right).passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from hostile_models import (
     write,
 )
 
-from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.compare.verify import verify
+from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import save_model, to_bytes
 
@@ -52,6 +54,10 @@ def test_hostile_file(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert_three_lines(caught.value)
     for word in case.words:
         assert word in str(caught.value)
+    for pair in ((path, norm_model()), (norm_model(), path)):
+        with pytest.raises(case.error) as other:
+            verify(*pair)
+        assert str(other.value) == str(caught.value)
     assert snapshot(tmp_path) == before
     assert capfd.readouterr() == ("", "")
 
@@ -141,34 +147,35 @@ def test_nests_around_the_limit_of_the_parser(depth: int) -> None:
         load_model(nested_bytes(depth))
 
 
-def test_cycle_in_onnx_ir() -> None:
-    model = ir.from_proto(norm_model())
-    nodes = {node.name: node for node in model.graph}
+def _cycle(nodes: dict[str, ir.Node]) -> None:
     nodes["div"].replace_input_with(1, nodes["mul"].outputs[0])
-    with pytest.raises(InputError, match="cycle"):
-        load_model(model)
 
 
-def test_duplicate_name_in_onnx_ir() -> None:
-    model = ir.from_proto(norm_model())
-    nodes = {node.name: node for node in model.graph}
+def _duplicate(nodes: dict[str, ir.Node]) -> None:
     nodes["sqrt"].outputs[0].name = "mean"
-    with pytest.raises(InputError, match="duplicate name 'mean'"):
-        load_model(model)
 
 
-def test_value_of_a_foreign_graph_in_onnx_ir() -> None:
-    model, other = ir.from_proto(norm_model()), ir.from_proto(norm_model())
+def _stranger(nodes: dict[str, ir.Node]) -> None:
+    other = ir.from_proto(norm_model())
     stranger = next(node for node in other.graph if node.name == "sqrt").outputs[0]
-    next(node for node in model.graph if node.name == "div").replace_input_with(1, stranger)
-    with pytest.raises(InputError, match="does not enclose it"):
-        load_model(model)
+    nodes["div"].replace_input_with(1, stranger)
 
 
-def test_initializer_without_data_in_onnx_ir() -> None:
+def _without_data(nodes: dict[str, ir.Node]) -> None:
+    graph = nodes["div"].graph
+    assert isinstance(graph, ir.Graph)
+    graph.initializers["eps"].const_value = None
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [(_cycle, "cycle"), (_duplicate, "duplicate name 'mean'"),
+     (_stranger, "does not enclose it"), (_without_data, "'eps'")],
+)  # fmt: skip
+def test_defects_in_onnx_ir(break_it: Callable[[dict[str, ir.Node]], None], words: str) -> None:
     model = ir.from_proto(norm_model())
-    model.graph.initializers["eps"].const_value = None
-    with pytest.raises(InputError, match="'eps'"):
+    break_it({node.name or "": node for node in model.graph})
+    with pytest.raises(InputError, match=words):
         load_model(model)
 
 
@@ -188,3 +195,34 @@ def test_nodes_out_of_order_in_onnx_ir_leave_the_model_alone() -> None:
     assert [node.name for node in model.graph] == ["mul", "div", "sqrt", "add", "reduce", "pow"]
     assert next(node.name for node in loaded.model.graph) == "pow"
     assert "sorted" in loaded.notes[0]
+
+
+def test_every_kind_of_source_is_taken(tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    data = path.read_bytes()
+    for source in (path, str(path), data, onnx.load(path), ir.load(path)):
+        assert verify(path, source).passed
+        assert verify(source, data).passed
+
+
+def test_external_data_needs_a_folder(tmp_path: Path) -> None:
+    path = external_model(tmp_path, data=GAIN)
+    assert verify(path, ir.load(path)).passed
+    for source in (path.read_bytes(), onnx.load(path, load_external_data=False)):
+        with pytest.raises(InputError, match="does not know its folder"):
+            verify(path, source)
+
+
+def test_what_is_no_model_at_all() -> None:
+    with pytest.raises(UsageError, match="of a type"):
+        verify(7, norm_model())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="0 bytes"):
+        verify(norm_model(), b"")
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    path = write(tmp_path, norm_model())
+    loaded = load_model(path)
+    path.unlink()
+    with pytest.raises(InputError, match="cannot be read again"):
+        loaded.to_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 from folders import snapshot
 
-from tests.tools.corpus.sparse_llm import make_sparse_llm, norm_count
+from tests.tools.corpus.sparse_llm import make_sparse_llm
 
 # VmHWM, as ru_maxrss counts the process that forked this one too.
 MEASURE = """
@@ -37,16 +37,12 @@ def externals(path: Path) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def test_load_and_save(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    path = make_sparse_llm(tmp_path / "source")
     folder, weights = tmp_path / "source", "reference"
-    before = snapshot(tmp_path / "source")
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, path, folder / "out.onnx", weights],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    folder.mkdir()
+    path = make_sparse_llm(folder)
+    before = snapshot(folder)
+    command = [sys.executable, "-c", MEASURE, path, folder / "out.onnx", weights]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     measured = json.loads(done.stdout)
     assert 790e9 < measured["bytes"] < 800e9
     assert measured["weights"] == weights
@@ -55,16 +51,6 @@ def test_load_and_save(tmp_path: Path) -> None:
     assert measured["seconds"] < 1
     assert measured["mebibytes"] < 300
     assert externals(folder / "out.onnx") == externals(path)
-    after = snapshot(tmp_path / "source")
+    after = snapshot(folder)
     after.pop("out.onnx", None)
     assert after == before
-
-
-def test_the_generator_makes_sound_models(tmp_path: Path) -> None:
-    path = make_sparse_llm(tmp_path, layers=2, hidden=16, intermediate=24)
-    onnx.checker.check_model(path, full_check=True)
-    graph = onnx.load(path, load_external_data=False).graph
-    assert sum(node.op_type == "ReduceMean" for node in graph.node) == norm_count(2)
-    data = (tmp_path / "llm.data").stat()
-    assert data.st_size == 2 * (2 * (2 * 16 + 2 * 16 * 16 + 3 * 16 * 24) + 16)
-    assert data.st_blocks == 0

@@ -15,12 +15,11 @@ from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import ExportOptions
-from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.rewrite.rewritten import Result
+from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.system.progress import Progress
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.torch.export.trace import EXPORTING, OLDEST_OPSET, TIDYING, trace
+from rmsnorm_export.torch_options import ExportOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -138,6 +137,7 @@ def _convert(
         kernels=options.kernels,
         progress=options.progress,
         drawings=options.drawings,
+        fusions=options.fusions,
     )
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)

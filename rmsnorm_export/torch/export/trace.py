@@ -30,7 +30,7 @@ from rmsnorm_export.torch.export.tables import quick_tables
 from rmsnorm_export.torch.export.translate import translation_table
 
 if TYPE_CHECKING:
-    from rmsnorm_export.rewrite.options import ExportOptions
+    from rmsnorm_export.torch_options import ExportOptions
 
 OLDEST_OPSET = 18
 """PyTorch's translations are written for opset 18; below it they would be converted down."""

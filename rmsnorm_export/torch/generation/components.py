@@ -22,7 +22,7 @@ from rmsnorm_export.torch.export.tables import quick_tables
 from rmsnorm_export.torch.export.trace import EXPORTING, inference
 
 if TYPE_CHECKING:
-    from rmsnorm_export.rewrite.options import GenerationOptions
+    from rmsnorm_export.torch_options import GenerationOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

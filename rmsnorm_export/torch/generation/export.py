@@ -14,7 +14,6 @@ from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest
 from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import GenerationOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.torch.generation.components import (
     Component,
@@ -23,6 +22,7 @@ from rmsnorm_export.torch.generation.components import (
     trace_components,
 )
 from rmsnorm_export.torch.generation.names import States, name_as_optimum, name_dimensions
+from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -140,7 +140,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions is not None:
-        from rmsnorm_export.rewrite.fusions import share_weights
+        from rmsnorm_export.rewrite.shared import share_weights
 
         share_weights(models.values())
     return Decoder(

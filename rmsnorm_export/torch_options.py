@@ -1,0 +1,113 @@
+"""The options of ``export``.
+
+They stand outside the package ``torch``, which loads PyTorch; ``--help`` does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from rmsnorm_export.op.type_names import FloatName, float_name
+from rmsnorm_export.options import MOST_INT32, Count, Options, only_api, option
+from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.runtime.sizes import DECLARED, Dims, dims_option
+
+TRUST_HELP = (
+    "Load a .pt2 file, which can run code when it is loaded: only one that you or people you trust "
+    "have made."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(RewriteOptions):
+    """The options of ``export``; ``weights`` and ``force`` are those of the written file."""
+
+    kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
+    opset: Count | None = option(
+        None,
+        metavar="N",
+        help="Opset of the file, 18 to 24.",
+        shown="PyTorch's choice; 23 for the target onnx",
+    )
+    dynamic_shapes: Any = only_api(
+        None, help="As for torch.export.export; a string names a dynamic dimension."
+    )
+    input_names: Sequence[str] | None = only_api(
+        None,
+        help="Names of the inputs, those of starred arguments and dictionaries included; by "
+        "default the names of the parameters of ``forward``.",
+    )
+    output_names: Sequence[str] | None = only_api(
+        None,
+        help="Names of the outputs; by default the keys of what ``forward`` returns, or output, "
+        "output_1.",
+    )
+    state: Any = only_api(
+        None,
+        help="Values of weights that are on the meta device: a mapping, or a function from a "
+        "weight's name to its tensor, called when the weight is written.",
+    )
+    weights: Literal["auto", "embed"] = option(
+        "auto",
+        help="auto: weights over 2 GiB go to a file OUT.data; embed: all in OUT, or an error.",
+    )
+    force: bool = only_api(False, help="Replace an existing file.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions(RewriteOptions):
+    """The options of ``export_generation``, and of the command with ``--task generation``."""
+
+    opset: Count | None = option(
+        None,
+        metavar="N",
+        help="Opset of the files, 18 to 24.",
+        shown="PyTorch's choice; 23 for the target onnx",
+    )
+    multi_token: bool = option(
+        False,
+        help="One graph that takes any number of tokens and a cache, empty at first, instead of "
+        "prefill and decode.",
+    )
+    static_cache: Annotated[int, Meta(ge=2, le=MOST_INT32)] | None = option(
+        None, metavar="N", help="A cache of fixed size for N tokens instead of one that grows."
+    )
+    names: Literal["transformers", "optimum"] = option(
+        "transformers",
+        help="Names of inputs and outputs. transformers: its exporter's, and ExportedModel loads "
+        "the folder; optimum: past_key_values.0.key and present.0.key, which servers know, in one "
+        "graph (--multi-token).",
+    )
+    inputs: Mapping[str, Any] | None = only_api(
+        None,
+        help="Inputs of ``model.generate`` by name; without them ``input_ids`` of two rows of five "
+        "tokens, one padded on the left.",
+    )
+    force: bool = only_api(False, help="Replace what an earlier export wrote there.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(Options):
+    """Loading of a PyTorch source, by the command ``export`` and the table [export]."""
+
+    arguments: Mapping[str, Any] | None = option(None, cli=False, help="Arguments of the factory.")
+    shapes: str | None = option(
+        None,
+        metavar='"NAME=TYPE[SIZES];..."',
+        help="Inputs: names, types, sizes; a named size is dynamic, from 1 or within LOW..HIGH. "
+        "Needed unless the source has example inputs.",
+    )
+    dims: Dims | None = dims_option(DECLARED)
+    dtype: FloatName | None = option(
+        None,
+        written=str,
+        read=float_name,
+        metavar="[f32|f16|bf16]",
+        help="Type of the weights; fp16, float16, half and the like are read, too.",
+        shown="as the source has it; f32 for random weights",
+    )
+    trust_source: bool = option(False, help=TRUST_HELP)
