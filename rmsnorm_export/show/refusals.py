@@ -49,7 +49,7 @@ def _group_lines(members: Sequence[Refusal], width: int, verbose: int) -> list[L
     reason = f"  {len(members):{width}} x  {first.reason}: {one_line(first.message)}"
     lines: list[Line] = [(reason, "warn" if first.kind == "norm" else "")]
     if verbose > 0:
-        lines += [f"      {_place(one)}: {one_line(one.found)}" for one in members]
+        lines += [f"      {_node_text(one)}: {one_line(one.found)}" for one in members]
     elif alike:
         lines += name_lines(scoped(one.node, one.scope) for one in members)
     else:
@@ -64,7 +64,7 @@ def scoped(name: str, scope: str) -> str:
     return name if scope == "main" else f"{name} in {scope}"
 
 
-def _place(refusal: Refusal) -> str:
+def _node_text(refusal: Refusal) -> str:
     return scoped(f"{refusal.node} [{refusal.op}]", refusal.scope)
 
 
