@@ -136,7 +136,7 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
     names = [key for key in settings if callable(getattr(config_class, key, None))]
     if names := [*names, *(settings.keys() & {"transformers_weights"})]:
         raise InputError(
-            "The config has a setting that is not taken.",
+            "The config has a setting that is not supported.",
             found=f"{path}: {short(names[0])}",
             fix="remove it; weights are those of model.safetensors or of its index",
         )

@@ -59,7 +59,7 @@ def load(source: str, options: SourceOptions) -> Loaded:
 
         return (from_folder if path.is_dir() else from_config)(path, dtype)
     raise UsageError(
-        "The source is nothing that can be exported.",
+        "The source cannot be exported.",
         found=f"{source} is "
         + ("a file of another kind" if path.exists() else "no file or folder that exists"),
         fix="give package.module:factory, a local Hugging Face folder, a config.json or a .pt2 "
