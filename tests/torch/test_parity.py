@@ -83,7 +83,7 @@ def _one_too_many(spec: Any, row: Any) -> int:
     return COUNT(spec, row) + 1
 
 
-RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager._count
+RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager._elements
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -92,7 +92,7 @@ RMS, GAIN, COUNT = eager._rms, eager._scale_factor, eager._count
     [
         ("_rms", _no_epsilon, "LLaMA order"),
         ("_scale_factor", _no_offset, "unit offset"),
-        ("_count", _one_too_many, "partial"),
+        ("_elements", _one_too_many, "partial"),
     ],
 )
 def test_a_broken_operator_fails(

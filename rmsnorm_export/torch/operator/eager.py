@@ -112,7 +112,7 @@ def _rms(plan: NormPlan, squares: Tensor, row: Tensor) -> Tensor:
     spec = plan.spec
     total = squares.sum(list(spec.row_axes()), keepdim=True, dtype=plan.wide)
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
-    mean = (total / _count(spec, row)).to(plan.stash)
+    mean = (total / _elements(spec, row)).to(plan.stash)
     if spec.epsilon_outside:
         return _root(mean) + plan.epsilon
     if spec.epsilon_clamp:
@@ -147,5 +147,5 @@ def _activated_gate(spec: NormSpec, gate: Tensor) -> Tensor:
     return sigmoid if spec.activation == "sigmoid" else gate * sigmoid
 
 
-def _count(spec: NormSpec, row: Tensor) -> int:
+def _elements(spec: NormSpec, row: Tensor) -> int:
     return spec.partial_size or math.prod(row.shape[spec.axis :])
