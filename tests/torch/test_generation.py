@@ -22,7 +22,6 @@ import torch
 import transformers
 
 import rmsnorm_export as rx
-from rmsnorm_export.benchmark.generation import bench_generation
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
@@ -147,13 +146,12 @@ def test_verify_compares_tokens_and_says_which_differ(decoder: Path, tmp_path: P
     (scale,) = (one for one in model.graph.initializer if one.name == "model.norm.weight")
     scale.raw_data = np.full(32, 1.01, np.float32).tobytes()
     onnx.save(model, broken / "decode.onnx")
-    other = rx.verify(config, broken, generate=4, bisect=False)
+    other = rx.verify(config, broken, generate=4)
     assert other.verdict == "differ"
     assert [output.passed for output in other.outputs] == [True, False, False, False]
     assert "logits of token 2" in other.reason
-    folders = rx.verify(decoder, broken, generate=3)  # on what the first folder writes
-    assert [output.passed for output in folders.outputs] == [True, False, False]
-    assert "token 2 is computed by decode" in folders.notes
+    folders = rx.verify(decoder, broken)  # each graph by itself, on random inputs
+    assert {one.name.partition(":")[0] for one in folders.outputs if not one.passed} == {"decode"}
     assert folders.first_difference is not None
     assert folders.first_difference.site is not None
     assert folders.first_difference.site.module == "model.norm"
@@ -188,7 +186,7 @@ def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, tmp_path: Pa
             one.raw_data = np.full(32, np.nan, np.float32).tobytes()
     onnx.save(model, broken / "prefill.onnx")
     config = decoder.parent / "config.json"
-    assert not rx.verify(config, broken, generate=2, bisect=False).passed
+    assert not rx.verify(config, broken, generate=2).passed
 
 
 def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path) -> None:
@@ -205,10 +203,9 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, tmp_path: Path
     with pytest.raises(rx.InputError, match=r"decode\.onnx"):
         rx.verify(config, copy, generate=2)
     shutil.copy(decoder / "decode.onnx", copy)
-    (copy / "config.json").unlink()
-    with pytest.raises(rx.InputError, match="no Hugging Face model"):
+    with pytest.raises(rx.UsageError, match="folder of an export"):
         rx.verify(copy, decoder, generate=2)
-    with pytest.raises(rx.UsageError, match="inputs"):
+    with pytest.raises(rx.UsageError, match="random inputs"):
         rx.verify(config, copy, generate=2, dims={"batch": 1})
 
 
@@ -396,20 +393,3 @@ def test_where_a_fusion_is_wrong_the_graph_is_as_before(
     assert ("fails: RuntimeError" if defect is _raising else "is off by") in fusions.problem
     without = rx.optimize(decoder / "decode.onnx", target="ort")
     assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
-
-
-@pytest.mark.thorough
-def test_a_cache_of_fixed_size_is_measured_in_place(tmp_path: Path) -> None:
-    """Ours are bound apart and in place; their tokens and logits are raw's either way."""
-    made = rx.export_generation(llama(), tmp_path / "made", static_cache=24, target="plain")
-    found = bench_generation(made.path, generate=3, providers=["cpu"], rounds=6)
-    ours = {name + place for name in ("ort", "ort + fusions") for place in ("", " in place")}
-    assert found.passed, found.reason
-    assert {trial.variant for trial in found.trials} == {"raw", *ours}
-    assert {trial.status for trial in found.trials} == {"ok"}
-    with pytest.raises(rx.UsageError, match="measure 8 tokens or fewer"):
-        bench_generation(made.path, generate=9)
-    decode = rx.optimize(made.path / "decode.onnx", fusions="cpu").report.fusions
-    assert decode is not None
-    assert decode.operators["GroupQueryAttention"] == (0, 2)
-    assert decode.left_out == ""
