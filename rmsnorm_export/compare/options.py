@@ -68,6 +68,7 @@ class VerifyOptions(Options):
     generate: Count | None = option(
         None,
         metavar="N",
+        toml=False,
         help="Compare N greedy tokens, and the logits of each, of the model A of transformers with "
         "the folder B that export --task generation made of it.",
     )
