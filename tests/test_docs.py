@@ -51,6 +51,7 @@ VARIES = {
     r"-?\d+(\.\d+)?(e-\d+)? ulp": "U ulp",
     r"(float16 1x16x64) .*(ok|FAILED)": r"\1 \2",  # kernels differ by machine
     r"differs by [\d.]+, [\d.]+ allowed": "differs by D, B allowed",
+    r"within \d+% of its bound": "within P of its bound",
     r" +": " ",
 }
 """Patterns whose matches differ between machines, and what stands for them."""

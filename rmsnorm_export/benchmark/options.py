@@ -8,17 +8,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from rmsnorm_export.benchmark.statistics import LEAST_ROUNDS
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower import targets
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Count, Options, Seconds, Seed, option, progress_option
+from rmsnorm_export.options import Options, Seconds, Seed, option, progress_option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import ProgressChoice
 
-Provider = Literal["cpu", "cuda", "tensorrt"]
+Provider = Literal["cpu", "cuda"]
 
 TARGETS: tuple[Target, ...] = tuple(
     row.name for row in targets.TARGETS.values() if row.form == "one node"
@@ -30,26 +29,15 @@ class BenchOptions(Options):
     """The options of ``bench``, of the command and of the table [bench]."""
 
     targets: Sequence[Target] = option(
-        TARGETS,
-        flag="--target",
-        help="What to make of MODEL and measure: portable, onnx, ort.",
+        TARGETS, flag="--target", help="What to make of MODEL and measure: portable, onnx, ort."
     )
     providers: Sequence[Provider] | None = option(
-        None,
-        flag="--provider",
-        help="cpu, cuda, tensorrt.",
-        shown="all that this ONNX Runtime has",
+        None, flag="--provider", help="cpu, cuda.", shown="all that this ONNX Runtime has"
     )
     native: bool = option(
         False,
         help="Measure what portable writes with the kernels for ONNX Runtime, too, which plugin "
         "build --runtime onnxruntime makes for the CPU, and with --cuda for CUDA.",
-    )
-    generate: Count | None = option(
-        None,
-        metavar="N",
-        help="Of a folder with prefill and decode: the time to the first token, and of each of N "
-        "tokens after it; as it is, for ort, and with --fusions.",
     )
     shapes: Shapes | None = shapes_option(
         POINTS,
@@ -64,39 +52,23 @@ class BenchOptions(Options):
         metavar="S",
         help="Time to measure at each shape on each provider; at least 20 rounds are made.",
     )
-    rounds: Count | None = option(
-        None, cli=False, help="Number of rounds, in place of ``seconds``."
-    )
     threads: Annotated[int, Meta(ge=1, le=4096)] | None = option(
-        None,
-        metavar="N",
-        help="Threads of every session.",
-        shown="one per core",
+        None, metavar="N", help="Threads of every session.", shown="one per core"
     )
     numerics: Numerics = option("reordered", toml=False, help=NUMERICS_HELP)
     seed: Seed = option(0, cli=False, help="Of the random inputs and of the order within a round.")
     progress: ProgressChoice = progress_option()
 
     def agree(self) -> None:
-        if not self.targets:
+        if not self.targets or self.providers == ():
             raise UsageError(
-                "There is nothing to compare raw with.",
-                found="no target",
-                fix="name some with --target",
+                "There is nothing to compare raw with, or nowhere.",
+                found="no target, or no provider",
+                fix="name some with --target and --provider",
             )
-        portable = self.native and "portable" in self.targets
-        there = self.providers is None or {"cpu", "cuda"} & {*self.providers}
-        if self.native and not (portable and there):
+        if self.native and "portable" not in self.targets:
             raise UsageError(
-                "The kernels for the CPU and for CUDA run what portable writes.",
-                found=f"targets {', '.join(self.targets)}; providers {self.providers or 'all'}",
-                fix="name portable, and cpu or cuda, among them, or omit native",
-            )
-        if self.providers is not None and not self.providers:
-            raise UsageError("No provider is named.", found="none", fix="use cpu, cuda, tensorrt")
-        if self.rounds is not None and self.rounds < LEAST_ROUNDS:
-            raise UsageError(
-                "Too few rounds for a 95 % interval.",
-                found=f"{self.rounds} rounds",
-                fix=f"give {LEAST_ROUNDS} or more; some hundred make the interval narrow",
+                "The kernels for ONNX Runtime run what portable writes.",
+                found=f"targets {', '.join(self.targets)}",
+                fix="name portable among them, or omit native",
             )

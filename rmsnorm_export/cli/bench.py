@@ -8,7 +8,6 @@ from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import MODEL, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.outcome import is_folder
 
 
 @define("bench", BenchOptions, params=[MODEL])
@@ -27,7 +26,6 @@ def command(files: Files, model: str, **options: Any) -> None:
     Example:
       rmsnorm-export bench model.onnx --shapes "ids=1x16,4x128" --report speed.html
     """
-    from rmsnorm_export.benchmark.folder import bench_folder
     from rmsnorm_export.benchmark.measure import bench
     from rmsnorm_export.benchmark.result import outputs_error
 
@@ -35,8 +33,5 @@ def command(files: Files, model: str, **options: Any) -> None:
     source = files.source(model)
     result: Any
     with console.progress(files.state, "Measuring") as step:
-        if is_folder(model) and options["generate"] is None:
-            result = bench_folder(model, progress=step, **options)
-        else:
-            result = bench(source, progress=step, **options)
+        result = bench(source, progress=step, **options)
     files.finish(result, outputs_error(getattr(result, "results", {"": result})))

@@ -160,7 +160,7 @@ def _graph(
 def _decoder(
     source: str, loading: records.SourceOptions, options: dict[str, Any], step: Progress
 ) -> _Exported:
-    from rmsnorm_export.compare.generation import verify_made
+    from rmsnorm_export.compare.generation import verify_generation
     from rmsnorm_export.torch.generation.export import make_decoder
     from rmsnorm_export.torch.generation.source import load_generative
 
@@ -175,5 +175,5 @@ def _decoder(
     }
     return (
         dataclasses.replace(decoder, reports=reports),
-        lambda place: verify_made(model, Path(place), inputs, static_cache=cache, rtol=None),
+        lambda place: verify_generation(model, Path(place), inputs, static_cache=cache, rtol=None),
     )

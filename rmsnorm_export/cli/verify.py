@@ -6,7 +6,7 @@ import contextlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.runtime.sizes import ONE_POINT, read
-
-if TYPE_CHECKING:
-    from rmsnorm_export.compare.backends import BackendChoice
 
 _FACTORY = re.compile(r"[\w.]+:[\w.]+")
 """``package.module:factory``."""
@@ -35,16 +32,15 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
     local Hugging Face folder, a config.json or a .pt2 file. A factory runs code, a .pt2 file can
     (--trust-source): give only what you trust.
 
-    ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it; with a
-    tensorrt backend an engine is built from them, in a temporary folder. Exit code 4 when a bound
-    does not hold, 7 when a model cannot be run here, 6 when a backend or its GPU is missing, 3 when
-    an engine cannot be used here.
+    ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it. Exit
+    code 4 when a bound does not hold, 7 when a model cannot be run here, 6 when a backend or its
+    GPU is missing, 3 when an engine cannot be used here.
 
     \b
     Examples:
       rmsnorm-export verify model.onnx fused.onnx
       rmsnorm-export verify ./my-llama llama.onnx --shapes input_ids=1x16
-      rmsnorm-export verify model.onnx model.onnx --backend-b tensorrt
+      rmsnorm-export verify model.onnx model.engine
     """
     from rmsnorm_export.compare.verify import verify
 
@@ -62,7 +58,7 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
     files.finish(outcome, outcome.error(), compared=(a, b))
 
 
-def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
+def _backend(argument: str, choice: str) -> str:
     """Return ``torch`` in place of ``auto`` for what ``export`` takes and nothing else does."""
     if choice != "auto" or argument == console.STDIO:
         return choice

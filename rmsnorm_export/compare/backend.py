@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import onnx_ir as ir
 
+from rmsnorm_export.compare.backends import BACKENDS
+from rmsnorm_export.errors import NotRunError, UsageError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.input_sizes import Declared
-from rmsnorm_export.runtime.inputs import graph_inputs, index_limits
-
-if TYPE_CHECKING:
-    from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.system.packages import require_package
+from rmsnorm_export.tensorrt.engine.backends import is_engine
 
 ModelKind = Literal["onnx", "pytorch", "engine"]
-"""``onnx`` is every model that is neither of the others, the source of a PyTorch module included:
-what it is comes out when it is opened."""
+"""``onnx`` is every model that is neither of the others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -27,25 +31,25 @@ class Chosen:
     """A model, and what is to run it.
 
     Attributes:
+        backend: its class.
         model: as for ``rmsnorm_export.verify``.
         kind: of the model, one that the backend takes.
         name: of the backend.
-        choice: as the user made it: the name, or ``auto``.
-        optimize: the runtime's own graph optimization, where it has one.
+        optimize: leave the runtime's own graph optimization on, where it has one.
         trust_source: a .pt2 file may run what it holds.
     """
 
+    backend: type[Backend]
     model: Any
     kind: ModelKind
     name: str
-    choice: str
-    optimize: bool
+    optimize: bool = True
     trust_source: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What a model computed.
+    """The outputs of a model.
 
     Attributes:
         names: of its outputs.
@@ -58,15 +62,20 @@ class Answer:
     named: bool = True
 
     def by_name(self) -> dict[str, Array]:
-        """The outputs by their names."""
+        """Return the outputs by their names."""
         return dict(zip(self.names, self.arrays, strict=True))
 
 
 RunModel = Callable[[Mapping[str, Array]], Answer]
 """Every output on these inputs; a ``VerificationError`` where the model does not run on them."""
 
+
 ReadValues = Callable[[Sequence[str]], Mapping[str, Array]]
-"""Values inside by name; one that cannot be had is left out, or a ``VerificationError``."""
+"""Values inside by name; one that cannot be had is absent, or a ``VerificationError``."""
+
+
+Searchable = tuple[ir.Model, ReadValues]
+"""A model as a graph, and what reads the values of its main graph."""
 
 
 class Backend(abc.ABC):
@@ -76,111 +85,101 @@ class Backend(abc.ABC):
     missing. ``backends.BACKENDS`` has one row for each class.
 
     Attributes:
+        name: as users choose it.
+        runtime: what runs it, with its version, e.g. ``onnxruntime 1.31.1 (CPU)``.
         takes: kinds of models that it runs.
-        optimized: whether the runtime's own graph optimization is on.
-        optimization: what ``plain`` turns off, for the reader.
+        reduced: why it computes float32 with fewer digits, see ``outputs.Bounds``; or "".
+        notes: what the user has to know of how it was loaded.
     """
 
     __slots__ = ()
 
     takes: ClassVar[frozenset[ModelKind]] = frozenset({"onnx"})
-    optimized: bool = False
-    optimization: ClassVar[str] = ""
+    reduced: str = ""
+    notes: Sequence[str] = ()
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
+    def runtime(self) -> str: ...
 
     @classmethod
-    def require(cls, chosen: Chosen) -> None:
-        """Before any work: what the runtime needs is there.
-
-        Raises:
-            BackendMissingError: a package or a GPU is missing.
-        """
-        del chosen
+    def require(cls, name: str) -> None:
+        """Raise ``BackendMissingError``, before any work, where a package or a GPU is missing."""
+        del name
 
     @classmethod
     @abc.abstractmethod
     def open(cls, chosen: Chosen) -> Backend:
-        """The model, made ready to the point where work begins.
+        """Make the model ready to the point where work begins.
 
         Raises:
             UsageError, InputError, BackendMissingError: as for ``rmsnorm_export.verify``.
         """
 
-    @property
-    @abc.abstractmethod
-    def name(self) -> str:
-        """As users choose it."""
-
-    @property
-    @abc.abstractmethod
-    def runtime(self) -> str:
-        """What runs it, with its version, e.g. ``onnxruntime 1.31.1 (CPU)``."""
-
-    @property
-    def reduced(self) -> str:
-        """Why it computes float32 with fewer digits, see ``outputs.Bounds``; or ""."""
-        return ""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What the user has to know of how it was loaded."""
-        return ()
-
-    @property
-    def graph(self) -> ir.Model | None:
-        """The model as an ONNX graph, whose values are those inside; None without one."""
-        return None
-
     def declared(self) -> Mapping[str, Declared] | None:
-        """Its inputs by name; None: it takes whatever the other model takes."""
-        return None if self.graph is None else graph_inputs(self.graph)
-
-    @property
-    def float_type(self) -> str:
-        """The type of its float inputs where ``declared`` does not tell; or ""."""
-        return ""
-
-    @property
-    def weights_type(self) -> str:
-        """The float type of most of its weights; "" where that is not known."""
-        return ""
+        """Return its inputs by name; None: it takes whatever the other model takes."""
+        return None
 
     def shapes(self) -> Mapping[str, Sequence[int]]:
-        """Shapes that its inputs should have, as far as it insists on some."""
+        """Return shapes that its inputs should have, as far as it insists on some."""
         return {}
 
-    def limits(self, declared: Mapping[str, Declared]) -> Mapping[str, int]:  # noqa: ARG002
-        """Integer inputs that must stay below a number."""
-        return {} if self.graph is None else index_limits(self.graph)
-
-    def example(self) -> Mapping[str, Array] | None:
-        """Inputs that came with it, by name."""
-        return None
-
-    def plain(self) -> Backend | None:
-        """The same without the runtime's own optimization; None where there is no such choice."""
-        return None
+    def limits(self) -> Mapping[str, int]:
+        """Return integer inputs that must stay below a number."""
+        return {}
 
     @abc.abstractmethod
     def running(self) -> AbstractContextManager[RunModel]:
         """Load the model; what that takes is given back at the end of the block."""
 
-    @property
-    def closed(self) -> str:
-        """Why values inside cannot be had; "" where ``probing`` gives them."""
-        return f"the backend {self.name} gives no values inside"
-
-    def inside(self, flow: Flow) -> Collection[str]:  # noqa: ARG002
-        """Without a graph of its own: values of the other model's graph that it has, too."""
-        return ()
-
-    def probing(self, feeds: Mapping[str, Array], flow: Flow) -> AbstractContextManager[ReadValues]:
-        """Make values inside available, on these inputs, for as long as the block lasts.
-
-        Args:
-            feeds: inputs of the first model, by name.
-            flow: the graph that names the values: its own, or without one the other model's.
+    def searched(self, feeds: Mapping[str, Array]) -> AbstractContextManager[Searchable]:
+        """Make values inside available on these inputs, for as long as the block lasts.
 
         Raises:
-            Error: the model cannot be made ready for that.
+            Error: they cannot be had.
         """
-        raise NotImplementedError(self.closed)
+        what = f"The backend {self.name} gives no values inside."
+        raise NotRunError(what, found=", ".join(feeds), fix="compare in ONNX Runtime")
+
+
+_AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch", "engine": "engine"}
+
+
+def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: bool) -> Chosen:
+    """Return a model with the backend that runs it, after what that needs was found to be there.
+
+    Raises:
+        UsageError: the backend does not take such a model.
+        BackendMissingError: a package or a GPU is missing.
+    """
+    kind = _kind_of_model(model, choice)
+    name = _AUTO[kind] if choice == "auto" else choice
+    module, _, attribute = BACKENDS[name].partition(":")
+    if name == "torch":
+        require_package("torch", "The backend torch", "[torch]")
+    cls: type[Backend] = getattr(importlib.import_module(module), attribute)
+    if kind not in cls.takes:
+        shown = os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
+        raise UsageError(
+            f"The backend {choice} runs no {kind} model.",
+            found=short(str(shown), 300),
+            fix=f"omit the backend: {_AUTO[kind]} runs it",
+        )
+    cls.require(name)
+    return Chosen(cls, model, kind, name, optimize, trust_source)
+
+
+def _kind_of_model(model: Any, choice: str) -> ModelKind:
+    if isinstance(model, str | os.PathLike):
+        # The source of a module is one that nothing but the choice tells from other paths.
+        if Path(model).suffix.lower() == ".pt2" or (choice == "torch" and not is_engine(model)):
+            return "pytorch"
+        return "engine" if is_engine(model) else "onnx"
+    torch: Any = sys.modules.get("torch")  # who has a module has imported it
+    modules = torch is not None and hasattr(torch, "nn")
+    program = modules and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
+    return "pytorch" if program else "onnx"

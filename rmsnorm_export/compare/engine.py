@@ -1,6 +1,6 @@
-"""TensorRT and TensorRT-RTX: an engine in a file, or one that is built from an ONNX model.
+"""Engines of TensorRT and TensorRT-RTX.
 
-Engines run in a process of their own: arrays go there and come back as files.
+They run in a process of their own: arrays go there and come back as files.
 """
 
 from __future__ import annotations
@@ -11,23 +11,17 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import onnx
 
-from rmsnorm_export.compare.backend import Answer, Backend, Chosen, ReadValues, RunModel
-from rmsnorm_export.compare.flow import Flow
-from rmsnorm_export.compare.onnx_backend import OnnxBackend, copy_external, marked_bytes
-from rmsnorm_export.errors import (
-    BackendMissingError,
-    InputError,
-    UsageError,
-)
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
+from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.input_sizes import Declared
-from rmsnorm_export.runtime.inputs import numpy_type
+from rmsnorm_export.runtime.inputs import in_types_of, numpy_type
+from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
@@ -39,294 +33,141 @@ from rmsnorm_export.tensorrt.engine.backends import (
     require_packages,
     run_backend,
 )
-from rmsnorm_export.tensorrt.engine.build import build_one
-from rmsnorm_export.tensorrt.engine.check import check_engine
-from rmsnorm_export.tensorrt.engine.options import BuildOptions, library_or_none
-from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, InputRange
+from rmsnorm_export.tensorrt.engine.options import library_or_none
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Engine:
-    """An engine that is to be run.
+class Engine(Backend):
+    """An engine that was built before.
 
     Attributes:
         path: of the file.
-        info: its backend.
-        plugin: path of the plugin library to load, or "".
+        record: what stands beside it.
     """
 
     path: Path
-    info: BackendInfo
-    plugin: str = ""
+    record: EngineRecord
 
-    def profiles(self) -> tuple[EngineProfile, ...]:
-        """The ranges of the inputs, from the engine itself.
+    takes = frozenset({"engine"})
+
+    @classmethod
+    def open(cls, chosen: Chosen) -> Engine:
+        """Open an engine after every check that can be made before it is loaded."""
+        path = Path(os.path.abspath(chosen.model))
+        shown = short(str(path), 300)
+        if not path.is_file():
+            raise InputError("The engine does not exist.", found=shown, fix=missing_fix(path))
+        record = read_record(path)
+        if record is None:
+            raise InputError(
+                "The shapes and types of the engine are not known.",
+                found=f"{shown}, without a record beside it",
+                fix="build it with rmsnorm-export build, which writes one",
+            )
+        require_packages(BACKENDS[record.backend])
+        if not gpu_visible():
+            raise BackendMissingError(
+                "Engines run only where a GPU is.",
+                found=f"no GPU is visible, for {shown}",
+                fix="run it where the GPU is; without one, take the ONNX model",
+            )
+        return cls(path, record)
+
+    @property
+    def name(self) -> str:
+        return self.record.backend
+
+    @property
+    def _info(self) -> BackendInfo:
+        return BACKENDS[self.record.backend]
+
+    @property
+    def runtime(self) -> str:
+        return f"{self._info.label} {version_of(self._info.module)}".rstrip()
+
+    @property
+    def reduced(self) -> str:  # type: ignore[override]
+        if self._info is RTX:
+            return "TensorRT-RTX decides on TF32 by itself"
+        tf32 = self.record.flags.get("tf32") is not False
+        return "the engine was built with TF32" if tf32 else ""
+
+    def declared(self) -> Mapping[str, Declared]:
+        """Return names, types and the sizes that every profile fixes."""
+        declared = {}
+        for ranges in zip(*(one.inputs for one in self.record.profiles), strict=True):
+            shapes = [shape for one in ranges for shape in (one.min, one.max)]
+            sizes = (set(axis) for axis in zip(*shapes, strict=True))
+            shape = tuple(size.pop() if len(size) == 1 else None for size in sizes)
+            declared[ranges[0].name] = Declared(ranges[0].name, ranges[0].dtype, shape)
+        return declared
+
+    def shapes(self) -> Mapping[str, Sequence[int]]:
+        """Return the usual shapes of the first profile."""
+        return {item.name: item.opt for item in self.record.profiles[0].inputs}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[RunModel]:
+        yield self.run
+
+    def run(self, feeds: Mapping[str, Array]) -> Answer:
+        """Compute every output on these inputs.
 
         Raises:
             BackendMissingError: the backend does not start: no GPU, no plugin, a broken package.
-            InputError: it does not load the engine.
+            InputError: it does not load the engine, or does not run on these inputs.
         """
-        inputs = [
-            [
-                InputRange(item["name"], item["dtype"], *map(tuple, three))
-                for three in item["ranges"]
-            ]
-            for item in self._ask("describe")["inputs"]
-        ]
-        return tuple(EngineProfile(ranges) for ranges in zip(*inputs, strict=False))
+        with self._fed(in_types_of(self.declared(), feeds)) as request:
+            outputs = self._ask("infer", request)["outputs"]
+            names = tuple(output["name"] for output in outputs)
+            return Answer(names, tuple(map(output_array, outputs)))
 
-    def run(self, feeds: Mapping[str, Array], profile: int = 0) -> Answer:
-        """Every output on these inputs.
+    def measure(self, feeds: Mapping[str, Array], *, least: int, seconds: float) -> list[float]:
+        """Return the seconds of each of many runs, inputs and outputs on the GPU.
 
         Args:
-            feeds: every input, of the right type.
-            profile: number of the optimization profile to use.
-
-        Raises:
-            BackendMissingError, InputError: as ``profiles``.
-            VerificationError: it does not run on these inputs.
-        """
-        with self._fed(feeds) as (folder, inputs):
-            result = self._ask("infer", inputs=inputs, folder=str(folder), profile=profile)
-            outputs = result["outputs"]
-            return Answer(
-                tuple(output["name"] for output in outputs), tuple(map(output_array, outputs))
-            )
-
-    def measure(
-        self, feeds: Mapping[str, Array], profile: int, *, least: int, seconds: float
-    ) -> list[float]:
-        """Seconds of each of many runs, inputs and outputs on the GPU.
-
-        Args:
-            feeds, profile: as for `run`.
+            feeds: as for `run`.
             least: runs that are made at least, after those that warm up.
             seconds: for which runs are made.
-
-        Raises:
-            BackendMissingError, InputError, VerificationError: as `run`.
         """
-        with self._fed(feeds) as (_, inputs):
-            result = self._ask(
-                "measure", inputs=inputs, profile=profile, least=least, seconds=seconds
-            )
-        return [float(one) for one in result["times"]]
+        with self._fed(feeds) as request:
+            times = self._ask("measure", request | {"least": least, "seconds": seconds})["times"]
+            return [float(one) for one in times]
 
     @contextlib.contextmanager
-    def _fed(self, feeds: Mapping[str, Array]) -> Iterator[tuple[Path, list[dict[str, object]]]]:
-        """A folder with the inputs as files, and which they are."""
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
+    def _fed(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, object]]:
+        """Write the inputs into a folder, and say which they are, for the profile that fits."""
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
             inputs: list[dict[str, object]] = []
-            for number, (key, array) in enumerate(feeds.items()):
-                file = Path(name) / f"input{number}.bin"
+            for number, (name, array) in enumerate(feeds.items()):
+                file = Path(folder) / f"input{number}.bin"
                 file.write_bytes(np.ascontiguousarray(array).tobytes())
-                inputs.append({"name": key, "shape": list(array.shape), "file": str(file)})
-            yield Path(name), inputs
+                inputs.append({"name": name, "shape": list(array.shape), "file": str(file)})
+            profile = profile_for(self.record.profiles, feeds)
+            yield {"inputs": inputs, "folder": folder, "profile": profile}
 
-    def _ask(self, command: str, **more: object) -> dict[str, Any]:
-        request = {"engine": str(self.path), "plugin": self.plugin}
-        answer = run_backend(command, request | more, self.info)
+    def _ask(self, command: str, request: Mapping[str, object]) -> dict[str, Any]:
+        library = library_or_none() if self.record.plugin and self._info is TENSORRT else ""
+        own = {"engine": str(self.path), "plugin": library}
+        answer = run_backend(command, {**request, **own}, self._info)
         if answer.result is None:
             fix = "build it again here with rmsnorm-export build, for shapes that hold the inputs"
-            raise failure(answer, self.info, self.path.name, "does not run the engine.", fix)
+            raise failure(answer, self._info, self.path.name, "does not run the engine.", fix)
         return answer.result
 
 
 def output_array(output: Mapping[str, Any]) -> Array:
-    """An output that the process wrote into a file."""
-    dtype = numpy_type(str(output["dtype"]))
-    array: Array = np.fromfile(output["file"], dtype)
+    """Read an output that the process wrote into a file."""
+    array: Array = np.fromfile(output["file"], numpy_type(str(output["dtype"])))
     return array.reshape(tuple(output["shape"]))
 
 
-class TensorRT(OnnxBackend):
-    """An ONNX model as the engine that TensorRT builds from it; ``open`` takes an engine, too."""
-
-    __slots__ = ()
-    name = "tensorrt"
-    takes = frozenset({"onnx", "engine"})
-    info: ClassVar[BackendInfo] = TENSORRT
-
-    @classmethod
-    def require(cls, chosen: Chosen) -> None:
-        if chosen.kind != "engine":  # a file has checks of its own, which say more
-            require_packages(cls.info)
-            _require_gpu(cls.info, "the engine that would be built")
-
-    @classmethod
-    def open(cls, chosen: Chosen) -> Backend:
-        return EngineFile.open(chosen) if chosen.kind == "engine" else super().open(chosen)
-
-    @property
-    def runtime(self) -> str:
-        return f"{self.info.label} {version_of(self.info.module)}".rstrip()
-
-    @property
-    def reduced(self) -> str:
-        return _reduced_by(self.info, tf32=False)  # build_engine leaves it off
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[RunModel]:
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
-            path = Path(folder) / "model.engine"
-            source = self.source
-            model = source.to_bytes() if source.path is None else str(source.path)
-            yield lambda feeds: self._build(model, path, feeds).run(feeds)
-
-    @contextlib.contextmanager
-    def probing(self, feeds: Mapping[str, Array], flow: Flow) -> Iterator[ReadValues]:
-        """An engine for each set of values, which are outputs of a copy of the model."""
-        own = {name: feeds[name] for name in self.declared() or ()}
-        proto = onnx.ModelProto.FromString(self.source.to_bytes())
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as name:
-            folder = Path(name)
-            copy_external(self.source.model, self.source.folder, folder)
-
-            def read_values(names: Sequence[str]) -> Mapping[str, Array]:
-                # The builder takes no output whose type is not said.
-                types = {name: dtype for name in names if (dtype := flow.dtype(name)) is not None}
-                model = folder / "marked.onnx"
-                model.write_bytes(marked_bytes(proto, tuple(types), types))
-                engine = self._build(str(model), folder / "marked.engine", own)
-                outputs = engine.run(own).by_name()
-                return {name: outputs[name] for name in names if name in outputs}
-
-            yield read_values
-
-    def _build(self, model: bytes | str, path: Path, feeds: Mapping[str, Array]) -> Engine:
-        """An engine for exactly these shapes."""
-        shapes = {name: tuple(array.shape) for name, array in feeds.items()}
-        options = BuildOptions(backend=self.info.name, shapes=shapes, force=True)
-        record = build_one(model, path, options).record
-        return Engine(path, self.info, library_or_none() if record.plugin.library else "")
-
-
-class TensorRTRTX(TensorRT):
-    """As ``TensorRT``, of TensorRT-RTX."""
-
-    __slots__ = ()
-    name = "tensorrt-rtx"
-    info = RTX
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class EngineFile(Backend):
-    """An engine that was built before.
-
-    Attributes:
-        engine: to run.
-        record: what stands beside it; None without it.
-        version: of the backend that is installed.
-        profiles: ranges of its inputs, the first as usual.
-    """
-
-    engine: Engine
-    record: EngineRecord | None
-    version: str
-    profiles: tuple[EngineProfile, ...]
-
-    closed = (
-        "values inside an engine cannot be had; give the ONNX model that it was built from, with"
-        " the engine's backend"
-    )
-
-    @classmethod
-    def open(cls, chosen: Chosen) -> EngineFile:
-        """After every check that can be made before the engine is loaded, see ``Backend.open``."""
-        choice, path = chosen.choice, Path(os.path.abspath(chosen.model))
-        check = check_engine(path)
-        shown = short(str(path), 300)
-        if not check.backend and choice == "auto":
-            raise InputError(
-                "The backend of the engine is not known.",
-                found=f"{shown}: {'; '.join(check.notes)}",
-                fix="give an engine of TensorRT or TensorRT-RTX, or say which with --backend-a,"
-                " --backend-b",
-            )
-        info = BACKENDS[check.backend or choice]
-        if choice not in ("auto", info.name):
-            raise UsageError(
-                f"The engine is not one of the backend {choice}.",
-                found=f"{shown} is an engine of {info.name}",
-                fix="omit the backend: the file says which it is",
-            )
-        require_packages(info)
-        check.require()
-        notes = "; ".join(check.notes)
-        _require_gpu(info, f"{shown}; nothing else stands against it ({notes})")
-        record = check.record
-        needs_plugin = info.plugins and (
-            record is None or bool(record.plugin.library and not record.plugin.embedded)
-        )
-        engine = Engine(path, info, library_or_none() if needs_plugin else "")
-        profiles = engine.profiles() if record is None else record.profiles
-        return cls(engine, record, check.installed, profiles)
-
-    @property
-    def name(self) -> str:
-        return self.engine.info.name
-
-    @property
-    def runtime(self) -> str:
-        return f"{self.engine.info.label} {self.version}".strip()
-
-    @property
-    def reduced(self) -> str:
-        if self.record is None:
-            return "no record says that the engine was built without TF32 and fp16"
-        return _reduced_by(self.engine.info, tf32=self.record.flags.get("tf32") is not False)
-
-    def declared(self) -> Mapping[str, Declared]:
-        """Names, types and the sizes that every profile fixes."""
-        declared = {}
-        for item in self.profiles[0].inputs if self.profiles else ():
-            ranges = [
-                one for profile in self.profiles for one in profile.inputs if one.name == item.name
-            ]
-            sizes = [
-                {size for one in ranges for size in (one.min[axis], one.max[axis])}
-                for axis in range(len(item.opt))
-            ]
-            shape = tuple(next(iter(size)) if len(size) == 1 else None for size in sizes)
-            declared[item.name] = Declared(item.name, item.dtype, shape)
-        return declared
-
-    def shapes(self) -> Mapping[str, Sequence[int]]:
-        """The usual shapes of the first profile."""
-        return {item.name: item.opt for item in self.profiles[0].inputs} if self.profiles else {}
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[RunModel]:
-        yield lambda feeds: self.engine.run(feeds, profile_for(self.profiles, feeds))
-
-
 def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -> int:
-    """Number of the first profile that takes these shapes; 0 where none does."""
-
-    def fits(item: InputRange) -> bool:
-        shape = feeds[item.name].shape
-        return len(shape) == len(item.min) and all(
-            low <= size <= high for low, size, high in zip(item.min, shape, item.max, strict=True)
-        )
-
+    """Return the number of the first profile that takes these shapes; 0 where none does."""
     for number, profile in enumerate(profiles):
-        if all(fits(item) for item in profile.inputs if item.name in feeds):
+        ranges = [(one.min, feeds[one.name].shape, one.max) for one in profile.inputs]
+        sizes = (size for each in ranges for size in zip(*each, strict=True))
+        if all(low <= size <= high for low, size, high in sizes):
             return number
     return 0
-
-
-def _require_gpu(info: BackendInfo, what: str) -> None:
-    if not gpu_visible():
-        raise BackendMissingError(
-            f"{info.label} runs engines only where a GPU is.",
-            found=f"no GPU is visible, for {what}",
-            fix="run verify where the GPU is; without one, compare the ONNX model with the backend"
-            " onnxruntime",
-        )
-
-
-def _reduced_by(info: BackendInfo, *, tf32: bool) -> str:
-    """Why an engine computes float32 with fewer digits, or ""."""
-    if info.name == "tensorrt-rtx":
-        return f"{info.label} decides on TF32 by itself"
-    return "the engine was built with TF32" if tf32 else ""

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.compare.backends import BackendChoice, backend_choices
+from rmsnorm_export.compare.backends import backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import Bound, Count, Options, Seed, only_api, option
+from rmsnorm_export.options import Bound, Count, Options, Seed, option
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.torch_options import TRUST_HELP
 
@@ -47,25 +47,14 @@ class VerifyOptions(Options):
         "float16, 4e-2 bfloat16, else 0; 0 with --atol",
     )
     atol: Bound | None = option(None, help="Largest absolute difference, added to that of --rtol.")
-    max_ulp: Bound | None = option(
-        None, cli=False, help="Largest difference in units in the last place, too."
-    )
-    optimize_a: bool = only_api(
-        False,
-        help="Leave ONNX Runtime's graph optimization on for ``a``, and on CUDA TF32. Off for the "
-        "reference, for ONNX Runtime fuses norms itself, some of them wrongly.",
-    )
-    optimize_b: bool = only_api(True, help="The same for ``b``.")
-    backend_a: BackendChoice = option(
+    backend_a: str = option(
         "auto",
         choices=backend_choices,
         toml=False,
-        help="What runs A. auto: PyTorch for a PyTorch source, for an engine its own, else "
-        "onnxruntime, which is ONNX Runtime on the CPU. onnxruntime-native has the kernels of "
-        "plugin build --runtime onnxruntime besides, onnxruntime-native-cuda on a GPU those with "
-        "--cuda. A source as export takes it runs code.",
+        help="What runs A. auto: torch for a PyTorch source, for an engine its own, else "
+        "onnxruntime, on the CPU; native: with the kernels of plugin build --runtime onnxruntime.",
     )
-    backend_b: BackendChoice = option(
+    backend_b: str = option(
         "auto", choices=backend_choices, toml=False, help="As --backend-a, for B."
     )
     trust_source: bool = option(False, toml=False, help=TRUST_HELP)
@@ -79,25 +68,15 @@ class VerifyOptions(Options):
     generate: Count | None = option(
         None,
         metavar="N",
+        toml=False,
         help="Compare N greedy tokens, and the logits of each, of the model A of transformers with "
         "the folder B that export --task generation made of it.",
     )
-    require_verified: bool = option(
-        False,
-        cli=False,
-        help="In a pipeline, fail with exit code 7 where no GPU was there to run an engine.",
-    )
 
     def agree(self) -> None:
-        if self.inputs is not None and (self.shapes or self.dims):
+        if (self.inputs is not None or self.generate) and (self.shapes or self.dims):
             raise UsageError(
-                "Shapes are for random inputs.",
-                found="inputs and shapes together",
-                fix="omit one of them",
-            )
-        if self.generate is not None and (self.shapes or self.dims or self.max_ulp is not None):
-            raise UsageError(
-                "With --generate only the inputs, --rtol and --seed can be chosen.",
-                found="generate with shapes, dims or max_ulp",
-                fix="give the inputs of generate() as --inputs FILE.npz, or omit them",
+                "Shapes are for random inputs of single graphs.",
+                found=f"shapes with {'generate' if self.generate else 'inputs'}",
+                fix="omit one of them; generate takes the inputs of generate() as inputs",
             )

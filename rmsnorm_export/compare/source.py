@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
 
-from rmsnorm_export.compare.backend import Answer
-from rmsnorm_export.compare.eager import feeds_of_call, run_eager
+from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.compare.pytorch import PyTorch
-from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.compare.verify import RecordedCall, compare_recorded
+from rmsnorm_export.compare.pytorch import PyTorch, example_feeds
+from rmsnorm_export.compare.result import Verification, merged
+from rmsnorm_export.compare.verify import compare_backends
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load
 from rmsnorm_export.torch_options import SourceOptions
@@ -38,22 +38,21 @@ def compare_file(
 
     Args:
         path: of the file.
-        loaded, given: of ``load_source``.
+        loaded: the source.
+        given: what it was exported with; dynamic sizes are changed once.
         options: of ``verify``: the bounds, the seed of ``given``.
 
     Raises:
-        InputError, NotRunError: the module cannot be run.
-        VerificationError, BackendMissingError: as ``compare_recorded``.
+        VerificationError: the module or the file cannot be run.
+        BackendMissingError: ONNX Runtime is missing.
     """
-
-    def calls(names: Sequence[str]) -> list[RecordedCall]:
-        return [
-            RecordedCall(
-                feeds_of_call(names, args, kwargs),
-                Answer(*run_eager(loaded.module, args, kwargs), named=False),
-            )
-            for args, kwargs in given.feeds(seed=options.seed, limit=loaded.limit)
-        ]
-
+    file = OnnxRuntime(load_model(path), optimized=True)
+    parts: dict[str, Verification] = {}
+    for args, kwargs in given.feeds(seed=options.seed, limit=loaded.limit):
+        called = dataclasses.replace(loaded, args=args, kwargs=kwargs)
+        feeds = example_feeds(called, file.declared())
+        one = compare_backends(PyTorch(called), file, dataclasses.replace(options, inputs=feeds))
+        parts[f"call {len(parts) + 1}"] = one
+    whole = merged(parts) if len(parts) > 1 else parts["call 1"]
     source = f"random, seed {options.seed}" if given.inputs else "the example inputs of the source"
-    return compare_recorded(path, calls, options, runtime=PyTorch(loaded).runtime, source=source)
+    return dataclasses.replace(whole, source=source)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.compare.generation import verify_made
+from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.compare.source import compare_file, load_source
@@ -59,7 +59,7 @@ def export_source(
     progress("comparing with PyTorch", 0, 1)
     try:
         if table.task is not None:
-            return log, verify_made(model, place, inputs, rtol=table.rtol, **cache)
+            return log, verify_generation(model, place, inputs, rtol=table.rtol, **cache)
         bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
         return log, compare_file(place, loaded, given, bounds)
     except Exception as problem:  # the file is written: it is not lost

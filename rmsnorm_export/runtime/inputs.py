@@ -205,6 +205,16 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
     return checked
 
 
+def in_types_of(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs that a model takes, floats in the types that it declares."""
+    own = {}
+    for name, item in declared.items():
+        array, dtype = feeds[name], numpy_type(item.dtype)
+        with np.errstate(over="ignore"):
+            own[name] = array.astype(dtype) if is_float(array.dtype) and is_float(dtype) else array
+    return own
+
+
 def input_shapes(
     declared: Mapping[str, Declared],
     shapes: Shapes | None,

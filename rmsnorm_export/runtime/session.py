@@ -74,10 +74,10 @@ def open_session(
 
     Args:
         source: a serialised model, or the path of one (needed above 2 GB).
-        optimize: leave ONNX Runtime's own graph optimization on; on CUDA, TF32 products too.
+        optimize: leave ONNX Runtime's own graph optimization on.
         threads: of one operator; 0 lets ONNX Runtime choose.
         external_folder: where the external data of serialised bytes lies.
-        device: ``cuda``: the CUDA provider, and the CPU for what that has no kernel for.
+        device: ``cuda``: the CUDA provider without TF32, and the CPU for what it has no kernel for.
         kernels: a library of custom operators to register.
 
     Raises:
@@ -95,7 +95,7 @@ def open_session(
     model = source if isinstance(source, bytes) else os.fspath(source)
     providers: list[Any] = [CPU]
     if device == "cuda":
-        providers.insert(0, (CUDA, {"use_tf32": str(int(optimize))}))
+        providers.insert(0, (CUDA, {"use_tf32": "0"}))
     try:
         session = ort.InferenceSession(model, options, providers=providers)
     # The binding raises classes of its own that share no public base.
@@ -137,6 +137,8 @@ def session_options(
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    # Idle threads of one session would otherwise spin on the core that another one needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if kernels is not None:

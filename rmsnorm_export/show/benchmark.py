@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rmsnorm_export.benchmark.result import Benchmark, Timing, Variant, headlines
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.show.text import Block, Table, note_lines, titled
@@ -23,18 +21,15 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
     lines += [f"  {text}" for text in _made_on(result, verbose=verbose)]
     for provider in result.providers:
         for case in result.cases:
-            if timings := result.timed(provider, case.label):
+            if timings := result.timed(provider, case):
                 base = timings[0]
                 often = f" in {base.openings} openings" if base.openings > 1 else ", opened once"
-                title = f"{provider}, {one_line(case.label)}: raw {base.median_ms:.4g} ms"
+                title = f"{provider}, {one_line(case)}: raw {base.median_ms:.4g} ms"
                 rows = [_timing_texts(timing) for timing in timings]
                 styles = [_TIMING_STYLES.get(timing.verdict, "") for timing in timings]
                 title = f"{title}, {base.rounds} rounds{often}"
                 lines.append(Table(title, _HEADS, rows, numbers=_HEADS[1:-1], styles=styles))
-    unranked = [
-        f"  {name}{f' on {place}' if place else ''}: {one_line(why)}"
-        for name, place, why in result.unranked()
-    ]
+    unranked = [f"  {name}: {one_line(why)}" for name, why in result.unranked.items()]
     lines += titled("not ranked", unranked)
     if verbose > 0:
         lines += titled("files", [f"  {_file_text(variant)}" for variant in result.variants])
@@ -57,35 +52,23 @@ def _timing_texts(timing: Timing) -> list[str]:
 
 def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
     """Return source, machine, and how it was measured."""
-    machine = result.machine
-    load = ""
-    if machine.load_before is not None:
-        load = f", load {machine.load_before:g} before and {machine.load_after:g} after"
     brief = ("onnxruntime", "onnxruntime-gpu", "rmsnorm-export")
-    versions = {
-        name: version for name, version in result.versions.items() if verbose > 0 or name in brief
-    }
-    lines = [
-        result.source,
-        f"{one_line(machine.cpu)}, {machine.cores} cores{load}",
-        f"{_pairs_text(versions)}, {result.threads}, numerics {result.numerics}, "
-        f"seed {result.seed}, {result.seconds:.0f} s",
-    ]
-    return [*lines, _pairs_text(result.session)] if verbose > 0 else lines
-
-
-def _pairs_text(pairs: Mapping[str, int | str]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in pairs.items())
+    versions = ", ".join(
+        f"{name} {version}"
+        for name, version in result.versions.items()
+        if verbose > 0 or name in brief
+    )
+    how = f"{versions}, {result.runtime}, numerics {result.numerics}, {result.seconds:.0f} s"
+    return [result.source, one_line(result.machine), how]
 
 
 def _file_text(variant: Variant) -> str:
     """Return one line on a file: its nodes and norms, and how long it took."""
-    if variant.nodes is None and variant.status == "ok":
+    if variant.nodes is None:
         return "an engine"
-    parts = [variant.status if variant.status != "ok" else plural(variant.nodes or 0, "node")]
+    parts = [plural(variant.nodes, "node")]
     if variant.fused is not None:
         verb = "is" if variant.fused == 1 else "are"
         parts.append(f"{plural(variant.fused, 'norm')} {verb} one node, {variant.refused} refused")
-    if variant.kind != "raw":
         parts.append(f"made in {variant.seconds:.2f} s")
     return f"{variant.name}: {', '.join(parts)}"

@@ -14,7 +14,7 @@ from onnx import helper
 
 import rmsnorm_export as rx
 from rmsnorm_export import diagnosis
-from rmsnorm_export.benchmark import measure
+from rmsnorm_export.benchmark import model as bench_of_models
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
@@ -152,12 +152,8 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {t["variant"] for t in report["timings"]} == {"raw", "raw again", "ort", "onnx"}
     assert "95 % interval" in three.with_name("a.html").read_text(encoding="utf-8")
     onnx.save(model(3, scale=3.0), three.with_name("wrong.onnx"))
-    real = measure.make_target
-
-    def wrong(_: Any, *rest: Any) -> Any:
-        return real(three.with_name("wrong.onnx"), *rest)
-
-    monkeypatch.setattr(measure, "make_target", wrong)
+    real, wrong = bench_of_models.optimize, three.with_name("wrong.onnx")
+    monkeypatch.setattr(bench_of_models, "optimize", lambda _, **how: real(wrong, **how))
     done = run("bench", three, *FAST, "--target", "ort", *files, "--force")
     done.assert_error(4, "ort on cpu")
     assert "WRONG OUTPUTS" in done.text

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export import Verification, optimize
+from rmsnorm_export import Verification
 
 
 def chain(
@@ -65,14 +62,10 @@ def fill(model: ir.Model, values: dict[str, np.ndarray]) -> None:
             model.graph.register_initializer(value)
 
 
-def node_of(model: ir.Model, name: str) -> ir.Node:
-    """The node of this name."""
-    return next(node for node in model.graph if node.name == name)
-
-
 def set_epsilon(model: ir.Model, name: str, epsilon: float) -> ir.Model:
     """Another epsilon in a norm that is one node."""
-    node_of(model, name).attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
+    node = next(node for node in model.graph if node.name == name)
+    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
     return model
 
 
@@ -83,10 +76,3 @@ def told(result: Verification) -> tuple[str, str, bool]:
     assert first is not None, result.notes
     assert first.site is not None
     return first.site.name, first.site.place, first.inputs_agree
-
-
-@functools.cache
-def fused_names(path: Path, target: str = "portable") -> tuple[str, ...]:
-    """Names of the sites of an optimized file, in graph order."""
-    report = optimize(path, target=target).report  # type: ignore[arg-type]
-    return tuple(site.name for site in report.fused if site.scope == "main")

@@ -27,7 +27,7 @@ OPTIMIZE = '[optimize]\nrequire = "all"'
 PROVE = "[prove]"
 BUILD = '[build]\nbackend = "tensorrt-rtx"\nshapes = "x=1x40,4x40,8x40"'
 VERIFY = "[verify]"
-BENCH = '[bench]\ntarget = ["portable"]\nrounds = 20\nshapes = "x=4x40"\nthreads = 1'
+BENCH = '[bench]\ntarget = ["portable"]\nseconds = 0.02\nshapes = "x=4x40"\nthreads = 1'
 PACKAGE = "[package]\nmax_batch = 8"
 
 

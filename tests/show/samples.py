@@ -150,9 +150,7 @@ class Maker:
 
 def result_of(name: str, texts: tuple[str, ...] = ("name",)) -> Any:
     """Make a result of the class ``name``."""
-    result = Maker(texts).make(CLASSES[name])
-    session = {"intra_op_num_threads": 2, texts[0]: texts[-1]}
-    return change(result, session=session) if name == "Benchmark" else result
+    return Maker(texts).make(CLASSES[name])
 
 
 class Page(HTMLParser):

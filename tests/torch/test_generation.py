@@ -158,13 +158,12 @@ def test_verify_compares_tokens_and_says_which_differ(decoder: Path, broken: Pat
     assert same.passed
     assert len(same.outputs) == 4
     set_scale(broken / "decode.onnx", 1.01)
-    other = rx.verify(source(decoder), broken, generate=4, bisect=False)
+    other = rx.verify(source(decoder), broken, generate=4)
     assert other.verdict == "differ"
     assert [output.passed for output in other.outputs] == [True, False, False, False]
     assert "logits of token 2" in other.reason
-    folders = rx.verify(decoder, broken, generate=3)  # on what the first folder writes
-    assert [output.passed for output in folders.outputs] == [True, False, False]
-    assert "token 2 is computed by decode" in folders.notes
+    folders = rx.verify(decoder, broken)  # each graph by itself, on random inputs
+    assert {one.name.partition(":")[0] for one in folders.outputs if not one.passed} == {"decode"}
     site = folders.first_difference and folders.first_difference.site
     assert site is not None
     assert (site.module, site.place) == ("model.norm", "at")
@@ -172,7 +171,7 @@ def test_verify_compares_tokens_and_says_which_differ(decoder: Path, broken: Pat
 
 def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, broken: Path) -> None:
     set_scale(broken / "prefill.onnx", np.nan)
-    assert not rx.verify(source(decoder), broken, generate=2, bisect=False).passed
+    assert not rx.verify(source(decoder), broken, generate=2).passed
 
 
 def test_half_precision_has_its_own_bound(decoder: Path) -> None:
@@ -185,8 +184,9 @@ def test_half_precision_has_its_own_bound(decoder: Path) -> None:
 
 
 def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, broken: Path) -> None:
-    with pytest.raises(rx.UsageError, match="folder of an export"):
-        rx.verify(source(decoder), decoder / "decode.onnx", generate=2)
+    for a, b in ((source(decoder), decoder / "decode.onnx"), (broken, decoder)):
+        with pytest.raises(rx.UsageError, match="folder of an export"):
+            rx.verify(a, b, generate=2)
     for name, message in (("export.json", "manifest"), ("decode.onnx", r"decode\.onnx")):
         content = (broken / name).read_bytes()
         (broken / name).write_text("{")
@@ -195,9 +195,6 @@ def test_what_is_no_folder_of_an_export_is_refused(decoder: Path, broken: Path) 
         (broken / name).write_bytes(content)
     with pytest.raises(rx.UsageError, match="inputs"):
         rx.verify(source(decoder), broken, generate=2, dims={"batch": 1})
-    (broken / "config.json").unlink()
-    with pytest.raises(rx.InputError, match="no Hugging Face model"):
-        rx.verify(broken, decoder, generate=2)
 
 
 def test_the_client_of_the_examples_generates_what_pytorch_does(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest, write_models
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
@@ -139,37 +138,6 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         configs=(model.config, model.generation_config),
         log=log,
         seconds=time.perf_counter() - start,
-    )
-
-
-def plain_component(
-    model: Any, inputs: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: Path
-) -> Path:
-    """Write a component as the exporter gives it, every norm spelled out.
-
-    Args:
-        model, inputs: as for `export_generation`.
-        name: of the component.
-        settings: how it was exported, as the manifest says.
-        folder: where the file is written.
-
-    Raises:
-        InputError: the model cannot be exported so, or has no such component.
-    """
-    options = GenerationOptions(
-        multi_token=bool(settings.get("multi_token_decode")),
-        static_cache=settings.get("static_cache"),
-    )
-    components, _ = trace_components(model, sample_inputs(model, inputs), options)
-    states: States = {}
-    for component in components:
-        name_dimensions(component.model, options.static_cache, states)
-        if component.name == name:
-            return write_models({name: component.model}, folder)[0]
-    raise InputError(
-        "The model has no such component.",
-        found=f"{name}; it has {', '.join(component.name for component in components)}",
-        fix="export the model again",
     )
 
 

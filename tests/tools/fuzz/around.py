@@ -139,23 +139,6 @@ def extra_reader(draft: Draft) -> Outcome:
 
 
 @mutation
-def duplicate(draft: Draft) -> Outcome:
-    """A node twice: some readers read the copy."""
-    place = draft.pick()
-    if place is None or any(a.HasField("g") for a in place.node.attribute):
-        return None
-    twin = onnx.NodeProto()
-    twin.CopyFrom(place.node)
-    name, twin.output[0] = place.node.output[0], draft.fresh("twin")
-    twin.name = twin.output[0] if twin.name else ""
-    place.nodes.insert(place.index + 1, twin)
-    for node in place.later[2:]:
-        if draft.rng.random() < 0.5:
-            node.input[:] = [twin.output[0] if read == name else read for read in node.input]
-    return f"{place.node.op_type} twice", True
-
-
-@mutation
 def constant_form(draft: Draft) -> Outcome:
     """An initializer as a Constant node, or as an input with a default."""
     graph = draft.model.graph
@@ -190,17 +173,6 @@ def declared_shapes(draft: Draft) -> Outcome:
         if way == "named":
             dim.dim_param = "some"
     return f"declared shapes: {way}", way == "outputs"
-
-
-@mutation
-def raised_opset(draft: Draft) -> Outcome:
-    """A later version of the operators, by name alone: the checker says whether it can be."""
-    entry = next(e for e in draft.model.opset_import if e.domain in ("", "ai.onnx"))
-    if draft.model.functions:
-        return None
-    old, entry.version = entry.version, draft.rng.randint(13, 24)
-    draft.model.ir_version = max(draft.model.ir_version, 10)
-    return f"opset {old} -> {entry.version}", True
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
@@ -302,40 +274,6 @@ def into_if(draft: Draft) -> Outcome:
         made.insert(0, _constant(condition, draft.rng.random() < 0.5))
     run.become(made)
     return f"{len(run.nodes)} nodes in an If", True
-
-
-@mutation
-def into_loop(draft: Draft) -> Outcome:
-    """A run of nodes as the body of a loop, once or twice; the last run counts."""
-    if (run := _run_of(draft)) is None:
-        return None
-    nodes, names = run.copied()
-    trips = draft.rng.choice((1, 1, 2))
-    count, going, still = (draft.fresh(hint) for hint in ("count", "going", "still"))
-    nodes.append(helper.make_node("Identity", [going], [still]))
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [
-            helper.make_tensor_value_info(count, onnx.TensorProto.INT64, []),
-            helper.make_tensor_value_info(going, onnx.TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info(still, onnx.TensorProto.BOOL, []), *run.infos(names)],
-    )
-    limit, always, last = (draft.fresh(hint) for hint in ("trips", "always", "last"))
-    stacked = [draft.fresh("stacked") for _ in run.outputs]
-    made = [
-        _constant(limit, np.int64(trips)),
-        _constant(always, True),
-        _constant(last, np.int64(trips - 1)),
-        helper.make_node("Loop", [limit, always], stacked, body=body),
-    ]
-    made += [
-        helper.make_node("Gather", [stack, last], [output], axis=0)
-        for stack, output in zip(stacked, run.outputs, strict=True)
-    ]
-    run.become(made)
-    return f"{len(run.nodes)} nodes in a Loop of {trips}", True
 
 
 @mutation

@@ -131,29 +131,15 @@ def centred(draft: Draft) -> Outcome:
     return f"{x} centred", False
 
 
-def _alike(draft: Draft, place: Place, name: str) -> list[str]:
-    """Other values of the type and shape of ``name`` that the node can read."""
-    before = {v for node in list(place.nodes)[: place.index] for v in (*node.input, *node.output)}
-    if place.main:
-        before |= {value.name for value in draft.model.graph.input}
-    kind = draft.values.get(name)
-    return sorted(v for v in before if v and v != name and draft.values.get(v) == kind)
-
-
 @mutation
 def operands(draft: Draft) -> Outcome:
-    """The two of a node swapped, or another value of the type and shape in place of one."""
+    """The two of a node swapped."""
     edge = draft.edge()
-    if edge is None:
+    if edge is None or len(edge[0].node.input) != 2:
         return None
-    place, position, old = edge
-    if len(place.node.input) == 2 and draft.rng.random() < 0.5:
-        place.node.input[:] = place.node.input[::-1]
-        return f"operands of {place.node.op_type} swapped", place.node.op_type in ("Add", "Mul")
-    if not (others := _alike(draft, place, old)):
-        return None
-    place.node.input[position] = draft.rng.choice(others)
-    return f"{place.node.op_type} reads {place.node.input[position]} in place of {old}", False
+    node = edge[0].node
+    node.input[:] = node.input[::-1]
+    return f"operands of {node.op_type} swapped", node.op_type in ("Add", "Mul")
 
 
 @mutation

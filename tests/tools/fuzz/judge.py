@@ -74,11 +74,10 @@ class Finding:
 
 @dataclasses.dataclass(slots=True)
 class Verdict:
-    """Of one mutant: what is wrong, how many norms became one node at most, what was refused."""
+    """Of one mutant: what is wrong, how many norms became one node at most."""
 
     findings: list[Finding] = dataclasses.field(default_factory=list)
     norms: int = 0
-    refusals: set[str] = dataclasses.field(default_factory=set)
     compared: int = 0
 
 
@@ -191,7 +190,6 @@ def judge(
         if result is not None:
             report = result.report
             verdict.norms = max(verdict.norms, len(report.fused) + len(report.kept))
-            verdict.refusals.update(refusal.reason for refusal in report.refused)
             proto = ir.to_proto(result.model)
             classes = {site.numerics for site in report.fused}
             numerics = next((n for n in reversed(NUMERICS_ORDER) if n in classes), "exact")

@@ -1,4 +1,4 @@
-"""Judge mutants, count, write down what is wrong with the fewest of its mutations."""
+"""Judge mutants, count, and write down what is wrong."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from tests.tools.fuzz import mutants
-from tests.tools.fuzz.feeds import Signature
 from tests.tools.fuzz.judge import Finding, InvalidError, Mutant, Optimize, Setting, judge
 from tests.tools.fuzz.mutants import Mutated, Seed
 
@@ -62,9 +60,8 @@ def work(
             for finding in verdict.findings:
                 done.counts[f"finding: {finding.kind}"] += 1
                 if (cause := _cause(finding, mutated)) not in done.written:
-                    small, words = _minimised(base, mutated, finding, index, optimize)
                     name = f"{re.sub(r'[^a-z]+', '-', finding.kind)}-{seed}-{index}.onnx"
-                    done.written[cause] = _write(folder / name, base, small, words, index)
+                    done.written[cause] = _write(folder / name, base, mutated, finding)
     return done
 
 
@@ -77,54 +74,16 @@ def _settings(seed: int, index: int) -> tuple[Setting, ...]:
 
 
 def _cause(finding: Finding, mutated: Mutated) -> str:
-    """What findings of one cause have in common: kind, target and mutations, or the words."""
+    """Name what findings of one cause have in common: kind, target, and mutations or words."""
     target = finding.setting.split("/")[0]
     if finding.kind in ("exception", "invalid", "proof-failed", "refused"):
         return f"{finding.kind} {re.sub(r'[^ a-zA-Z]+', '', finding.detail)[:60]} {target}"
     return f"{finding.kind} {target} {sorted({step.mutation for step in mutated.steps})}"
 
 
-def _minimised(
-    base: Seed, mutated: Mutated, finding: Finding, number: int, optimize: Optimize
-) -> tuple[Mutated, Finding]:
-    """The fewest of the mutations after which the same kind of finding is there."""
-    target, numerics, *proof = finding.setting.split("/")
-    setting = Setting(target, numerics, bool(proof))
-    best, words = mutated, finding
-    for step in mutated.steps:
-        fewer = tuple(s for s in best.steps if s is not step)
-        shorter = mutants.apply(base, fewer)
-        try:
-            mutant = Mutant(shorter.model, shorter.signature, number)
-        except InvalidError:
-            continue
-        verdict = judge(mutant, (setting,), optimize)
-        same = [other for other in verdict.findings if other.kind == finding.kind]
-        if same and shorter.steps == fewer:
-            best, words = shorter, same[0]
-    return best, words
-
-
-def _write(path: Path, base: Seed, mutated: Mutated, finding: Finding, index: int) -> Path:
+def _write(path: Path, base: Seed, mutated: Mutated, finding: Finding) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(mutated.model, path)
-    inputs = mutated.signature.inputs.items()
-    about = {
-        **dataclasses.asdict(finding),
-        "seed": base.name,
-        "mutations": list(mutated.done),
-        "feeds": index,
-        "inputs": {name: [str(dtype), list(dims)] for name, (dtype, dims) in inputs},
-        "sizes": mutated.signature.sizes,
-    }
+    about = {**dataclasses.asdict(finding), "seed": base.name, "mutations": list(mutated.done)}
     path.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def replay(path: Path, optimize: Optimize = rx.optimize) -> list[Finding]:
-    """What is wrong today with a model that was written as a finding."""
-    about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    inputs = {name: (np.dtype(kind), tuple(dims)) for name, (kind, dims) in about["inputs"].items()}
-    mutant = Mutant(onnx.load(path), Signature(inputs, about["sizes"], {}), about["feeds"])
-    target, numerics, *proof = about["setting"].split("/")
-    return judge(mutant, (Setting(target, numerics, bool(proof)),), optimize).findings

@@ -1,0 +1,266 @@
+"""``bench`` for one model: raw against what each target makes of it, in ONNX Runtime.
+
+Every variant is checked against the reference, then those that are right are timed together. The
+reference is the raw model without graph optimization, on the CPU where that loads it, as in
+``verify``: ONNX Runtime fuses norms itself, some of them wrongly. The bounds are those of
+``verify``, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rmsnorm_export.benchmark.options import BenchOptions
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Variant, machine
+from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
+from rmsnorm_export.compare.backend import Answer
+from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
+from rmsnorm_export.errors import Error, InputError, UsageError, VerificationError
+from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.load import LoadedModel, Source, load_model
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.rewrite.optimize import optimize
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
+from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, input_shapes, make_inputs
+from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
+from rmsnorm_export.runtime.sizes import POINTS, Shape, shape_text
+from rmsnorm_export.runtime.support import CUDA
+from rmsnorm_export.system.machine import cores, load_average
+from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
+
+NATIVE = "native"
+DEFAULT_SIZES = ((1, 16), (1, 128), (4, 128))
+"""Of the first named dimension and of all others, a batch and a length, where nothing is said."""
+
+_PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
+_FAILED = "failed: "
+_CPU: tuple[Device, ...] = ("cpu",)
+_GPU: tuple[Device, ...] = ("cuda",)
+
+Feeds = Mapping[str, Array]
+
+
+def bench_model(model: Source, options: BenchOptions) -> Benchmark:
+    """Measure one file or model, see `bench`."""
+    start, load_before = time.perf_counter(), load_average()
+    present = onnxruntime().get_available_providers()
+    providers = options.providers or (*_CPU, *(name for name in _GPU if CUDA in present))
+    if options.native:
+        onnxruntime_library(cuda="cpu" not in providers)
+    run = Measurement(load_model(model), options)
+    run.prepare(providers)
+    for target in options.targets:
+        run.tell(f"optimizing for {target}")
+        run.make(model, target)
+    for provider in providers:
+        run.measure(provider)
+    wrong = [
+        f"{name}: {why}"
+        for name, why in run.unranked.items()
+        if not why.startswith(_FAILED) and not name.startswith(f"{RAW} on ")
+    ]
+    return Benchmark(
+        source=run.loaded.description,
+        passed=not wrong,
+        reason="; ".join(wrong),
+        providers=tuple(run.usable),
+        cases={label: describe_feeds(fed) for label, fed in run.feeds.items()},
+        variants=tuple(run.variants.values()),
+        timings=tuple(run.timings),
+        unranked=run.unranked,
+        numerics=options.numerics,
+        runtime=f"ONNX Runtime, {plural(run.threads, 'thread')}",
+        machine=machine(load_before),
+        versions=versions_of(_PACKAGES),
+        seconds=time.perf_counter() - start,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class Measurement:
+    """One call of ``bench``, and how far it is.
+
+    Attributes:
+        loaded, options: the model, and how it is measured.
+        feeds, expected: inputs and outputs of the reference, by the label of the case.
+        variants: raw, and what was made of it.
+        contents: of the variants, serialised; external data is the model's.
+        timings, usable, unranked: as in ``Benchmark``.
+    """
+
+    loaded: LoadedModel
+    options: BenchOptions
+    feeds: dict[str, Feeds] = dataclasses.field(default_factory=dict)
+    expected: dict[str, Feeds] = dataclasses.field(default_factory=dict)
+    variants: dict[str, Variant] = dataclasses.field(default_factory=dict)
+    contents: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    timings: list[Timing] = dataclasses.field(default_factory=list)
+    usable: list[str] = dataclasses.field(default_factory=list)
+    unranked: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """Threads of every session."""
+        return self.options.threads or cores()
+
+    def tell(self, what: str) -> None:
+        """Show the work at hand."""
+        if callable(self.options.progress):
+            self.options.progress(what, 0, 1)
+
+    def session(self, variant: str, provider: Device, *, optimize: bool = True) -> Any:
+        """Open a variant.
+
+        Raises:
+            Error: ONNX Runtime does not load it, or lacks the provider or the kernels.
+        """
+        native = variant == NATIVE
+        return open_session(
+            self.contents[RAW if variant == AGAIN else variant],
+            optimize=optimize,
+            threads=self.threads if optimize else 1,
+            external_folder=self.loaded.folder,
+            device=provider,
+            kernels=onnxruntime_library(cuda=provider == "cuda") if native else None,
+        )
+
+    def prepare(self, providers: Sequence[Device]) -> None:
+        """Make inputs, and compute the reference at them."""
+        self.tell("computing the reference")
+        graph = self.loaded.model.graph
+        nodes = len(graph) + sum(len(inner) for inner in graph.subgraphs())
+        self.variants[RAW] = Variant(RAW, nodes=nodes)
+        self.contents[RAW] = self.loaded.to_bytes()
+        options, session = self.options, self._reference(providers)
+        declared, limits = declared_inputs(session), index_limits(self.loaded.model)
+        for label, point in grid(declared, options).items():
+            self.feeds[label] = make_inputs(declared, limits, point, seed=options.seed)
+            try:
+                self.expected[label] = run_session(session, self.feeds[label])
+            except Error as error:
+                kind = UsageError if options.shapes or options.dims else InputError
+                raise kind(
+                    f"The model does not run at the shapes {label}.",
+                    found=error.found,
+                    fix="give sizes that the model accepts with --shapes, and memory for them",
+                ) from error
+
+    def _reference(self, providers: Sequence[Device]) -> Any:
+        """Open raw without graph optimization, on the first provider that loads it.
+
+        The CPU if it can be; it lacks kernels in bfloat16.
+        """
+        failures = []
+        for provider in dict.fromkeys((*_CPU, *providers)):
+            try:
+                return self.session(RAW, provider, optimize=False)
+            except Error as error:
+                failures.append(error.found)
+        raise InputError(
+            f"ONNX Runtime does not load the model: {self.loaded.description}",
+            found=failures[0],
+            fix="check the model with onnx.checker, or update onnxruntime",
+        )
+
+    def make(self, source: Source, target: Target) -> None:
+        """Optimize the model for a target."""
+        start = time.perf_counter()
+        try:
+            result = optimize(source, target=target, numerics=self.options.numerics)
+            self.contents[target] = serialize(result.model)
+        except Error as error:
+            self.unranked[target] = one_line(f"{_FAILED}{error.what} {error.found}", 300)
+            return
+        report, seconds = result.report, time.perf_counter() - start
+        fused = len(report.fused) + len(report.kept)
+        variant = Variant(target, report.nodes_after, fused, len(report.unfused), seconds)
+        self.variants[target] = variant
+        if target == "portable" and self.options.native:
+            self.contents[NATIVE] = self.contents[target]
+            self.variants[NATIVE] = dataclasses.replace(variant, name=NATIVE, seconds=0.0)
+
+    def measure(self, provider: Device) -> None:
+        """Check every variant on a provider, and time those that are right.
+
+        Raises:
+            Error: it was named, and cannot be used here.
+        """
+        right = []
+        for variant in self.variants:
+            self.tell(f"checking {variant} on {provider}")
+            if why := self._problem(variant, provider):
+                self.unranked[f"{variant} on {provider}"] = why
+            else:
+                right.append(variant)
+            if variant == RAW and why.startswith(_FAILED):
+                return
+        self.usable.append(provider)
+        if right[:1] == [RAW] and right[1:]:
+            self.timings += self._time(provider, [RAW, AGAIN, *right[1:]])
+
+    def _problem(self, variant: str, provider: Device) -> str:
+        """Run a variant once in every case; return what is wrong with it, or ""."""
+        try:
+            session = self.session(variant, provider)
+            outputs = {case: run_session(session, fed) for case, fed in self.feeds.items()}
+        except Error as error:
+            if variant == RAW and self.options.providers is not None:
+                raise
+            return one_line(f"{_FAILED}{error.found}", 300)
+        wrong = (wrong_output(case, outputs[case], self.expected[case]) for case in outputs)
+        return next(filter(None, wrong), "")
+
+    def _time(self, provider: Device, names: Sequence[str]) -> Iterator[Timing]:
+        """Time variants together, in one set of rounds for each case."""
+
+        def opened(name: str, fed: Feeds) -> Run:
+            return _runner(self.session(name, provider), fed)
+
+        how: Any = {"seconds": self.options.seconds, "seed": self.options.seed}
+        for case, fed in self.feeds.items():
+            self.tell(f"timing {case} on {provider}")
+            opens = [functools.partial(opened, name, fed) for name in names]
+            yield from timings(names, run_rounds(opens, **how), provider, case)
+
+
+def _runner(session: Any, feeds: Feeds) -> Run:
+    """Return one run of a session, with as little around it as there can be."""
+    ends = (*session.get_inputs(), *session.get_outputs())
+    if any("bfloat16" in item.type for item in ends):
+        return lambda: run_session(session, feeds)
+    own = dict(feeds)
+    return lambda: session.run(None, own)
+
+
+def grid(declared: Mapping[str, Declared], options: BenchOptions) -> dict[str, Mapping[str, Shape]]:
+    """Return the shape of every input for each point where it is measured, by its label.
+
+    Raises:
+        UsageError: what is given cannot be read or does not fit the model; a dynamic size is not
+            known.
+    """
+    if options.shapes or options.dims:
+        return dict(InputSizes(declared.values(), POINTS).points(options.shapes, options.dims))
+    points: dict[str, Mapping[str, Shape]] = {}
+    for sizes in DEFAULT_SIZES:
+        shapes = input_shapes(declared, None, usual={}, sizes=sizes)
+        first = next(iter(shapes), "no input")
+        points[f"{first}={shape_text(shapes.get(first, ()))}"] = shapes
+    return points
+
+
+def wrong_output(case: str, computed: Feeds, expected: Feeds) -> str:
+    """Return the first output that is not as ``verify`` would have it, and why; or ""."""
+    first, second = (Answer(tuple(one), tuple(one.values())) for one in (expected, computed))
+    try:
+        outputs = compare_outputs(*pair_outputs(first, second), Bounds())
+    except VerificationError as error:
+        return f"{error.what} {error.found} at {case}"
+    return next((f"{one.name} at {case}: {one.reason}" for one in outputs if not one.passed), "")

@@ -1,0 +1,180 @@
+"""``bench`` with real sessions: what is checked, what is ranked, what is refused, how it reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+
+from rmsnorm_export.benchmark import model as bench_of_models
+from rmsnorm_export.benchmark.measure import bench
+from rmsnorm_export.benchmark.model import grid, wrong_output
+from rmsnorm_export.benchmark.options import BenchOptions
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, headlines
+from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.runtime.input_sizes import Declared
+from tests.cli.conftest import model
+
+from .results import CASES, benchmark, timing
+
+FAST: dict[str, Any] = {"seconds": 0.02, "threads": 1, "providers": ("cpu",)}
+
+
+def measured(source: Any, **options: Any) -> Benchmark:
+    result = bench(source, **(FAST | options))
+    assert isinstance(result, Benchmark)
+    return result
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three norms over 40 elements, any number of rows."""
+    file = tmp_path_factory.mktemp("bench") / "three.onnx"
+    onnx.save(model(3), file)
+    return file
+
+
+def test_every_target_is_checked_and_timed(path: Path) -> None:
+    steps: list[str] = []
+    result = measured(path, shapes="x=1x40,3x40", progress=lambda what, *_: steps.append(what))
+    assert result.passed
+    assert [variant.name for variant in result.variants] == [RAW, "portable", "onnx", "ort"]
+    assert [variant.fused for variant in result.variants] == [None, 3, 3, 3]
+    assert result.unranked == {}
+    assert result.cases == {
+        "x=1x40": ("x float32 [1, 40]",), "x=3x40": ("x float32 [3, 40]",)
+    }  # fmt: skip
+    assert len(result.timings) == 2 * 5
+    for one in result.timings:
+        assert one.rounds >= 20
+        assert 0 < one.low <= one.ratio <= one.high
+        assert 0 < one.q1_ms <= one.median_ms <= one.q3_ms
+        assert one.floor >= 0.01
+    assert [t.variant for t in result.timed("cpu", "x=3x40")[:2]] == [RAW, AGAIN]
+    assert steps[-1] == "timing x=3x40 on cpu"
+    assert from_json(to_json(result), Benchmark) == result
+
+
+def test_a_model_in_memory() -> None:
+    proto = model(1)
+    for source in (proto, proto.SerializeToString(), ir.from_proto(proto)):
+        assert measured(source, targets=("portable",), shapes={"x": (2, 40)}).timings
+
+
+def test_a_wrong_target_is_not_ranked_and_fails(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = bench_of_models.optimize
+
+    def optimize(source: Any, *, target: str, **options: Any) -> Any:
+        return real(model(3, scale=1.5) if target == "ort" else source, target=target, **options)
+
+    monkeypatch.setattr(bench_of_models, "optimize", optimize)
+    result = measured(path, targets=("portable", "ort"), shapes="x=2x40")
+    assert not result.passed
+    assert result.reason.startswith("ort on cpu: out at x=2x40")
+    assert list(result.unranked) == ["ort on cpu"]
+    assert {t.variant for t in result.timings} == {RAW, AGAIN, "portable"}
+
+
+def test_outputs_without_a_number_are_compared_with_nothing() -> None:
+    """Both are NaN everywhere: no evidence, so that it is neither ranked nor a pass."""
+    proto = model(1)
+    proto.graph.node.append(helper.make_node("Sqrt", ["negative"], ["nan"]))
+    proto.graph.node.append(helper.make_node("Mul", ["out", "nan"], ["bad"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(-1.0, np.float32), "negative"))
+    proto.graph.output[0].name = "bad"
+    result = measured(proto, targets=("ort",), shapes="x=2x40")
+    assert not result.passed
+    assert set(result.unranked) == {"raw on cpu", "ort on cpu"}
+    assert not result.timings
+
+
+def test_an_output_that_is_missing_or_of_another_shape_is_wrong() -> None:
+    zeros = np.zeros((2, 2), np.float32)
+    assert "lacks outputs" in wrong_output("x", {"b": zeros}, {"a": zeros, "b": zeros})
+    assert "[2, 2] and float32 [2]" in wrong_output("x", {"a": zeros[0]}, {"a": zeros})
+    assert wrong_output("x", {"a": zeros}, {"a": zeros}) == ""
+
+
+def test_models_that_do_not_run() -> None:
+    """Rows must be even, which the declared shape does not say; an operator that there is not."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[rows, 4] x) => (float y) {{
+      shape = Constant <value_ints = [-1, 2, 4]> ()  y = {} (x, shape) }}"""
+    with pytest.raises(UsageError, match="does not run at the shapes x=3x4"):
+        measured(onnx.parser.parse_model(text.format("Reshape")), shapes="x=3x4")
+    with pytest.raises(InputError, match="ONNX Runtime does not load the model"):
+        measured(onnx.parser.parse_model(text.format("NoSuchOperator")))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seconds": 0.0},
+        {"seconds": float("inf")},
+        {"threads": 0},
+        {"targets": ("nope",)},
+        {"targets": ()},
+        {"targets": ("ort",), "native": True},
+        {"providers": ("nope",)},
+        {"providers": ()},
+        {"numerics": "nope"},
+    ],
+)
+def test_options_that_cannot_be_used(options: dict[str, Any], path: Path) -> None:
+    with pytest.raises(UsageError):
+        bench(path, **options)
+
+
+def test_a_provider_that_is_not_there_or_does_not_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BackendMissingError, match="CUDA"):
+        measured(path, providers=("cpu", "cuda"), targets=("ort",))
+    present = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(bench_of_models.onnxruntime(), "get_available_providers", lambda: present)
+    result = measured(path, providers=None, targets=("ort",))
+    assert result.providers == ("cpu",)
+    assert result.unranked["raw on cuda"].startswith("failed: ")
+
+
+Shape = tuple[int | str | None, ...]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "labels"),
+    [
+        ({"x": (3, 4)}, ["x=3x4"]),
+        ({"ids": ("batch", "seq"), "m": ("batch", "seq")}, ["ids=1x16", "ids=1x128", "ids=4x128"]),
+        ({"x": ("batch", 3, 8, 8)}, ["x=1x3x8x8", "x=4x3x8x8"]),
+        ({"x": (None, None, 8)}, ["x=1x16x8", "x=1x128x8", "x=4x128x8"]),
+    ],
+)
+def test_where_it_is_measured_without_shapes(shapes: dict[str, Shape], labels: list[str]) -> None:
+    declared = {name: Declared(name, "float32", shape) for name, shape in shapes.items()}
+    assert list(grid(declared, BenchOptions())) == labels
+
+
+def test_the_headline_and_the_text() -> None:
+    whole = benchmark()
+    assert headlines(whole) == [
+        "cpu: time over raw's: ort 0.80 (faster), onnx 1.00 (no difference beyond noise),"
+        " portable 1.10 (slower)"
+    ]
+    both = (timing("ort", CASES[0], 0.8, "faster"), timing("ort", CASES[1], 1.2, "slower"))
+    mixed = dataclasses.replace(whole, timings=both)
+    assert headlines(mixed) == ["cpu: time over raw's: ort 0.80-1.20 (faster, slower)"]
+    alone = dataclasses.replace(whole, timings=whole.timings[::5])  # an engine
+    assert headlines(alone) == ["cpu: 5 ms at ids=1x16, 5 ms at ids=4x128"]
+    assert headlines(dataclasses.replace(whole, timings=())) == ["cpu: nothing could be timed"]
+    text = whole.to_text(verbose=1)
+    for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits at", "a note"):
+        assert words in text
+    assert benchmark(wrong=True).to_text().startswith("WRONG OUTPUTS: ort on cpu: logits")
