@@ -35,7 +35,8 @@ from rmsnorm_export.benchmark.result import (
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.graph.bundle import open_folder, state_name, write_models
+from rmsnorm_export.graph.bundle import open_folder, state_name
+from rmsnorm_export.graph.folder import write_models
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes

@@ -50,7 +50,8 @@ def check_place(
     """
     files.check(source, place)
     if of_graphs:
-        from rmsnorm_export.graph.bundle import check_folder, open_folder
+        from rmsnorm_export.graph.bundle import open_folder
+        from rmsnorm_export.graph.folder import check_folder
 
         if is_model:
             open_folder(source)

@@ -25,8 +25,9 @@ from rmsnorm_export.compare.outputs import (
 )
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError, VerificationError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, Bundle, bundle_at, open_folder
+from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder
 from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.folder import EXPORT_FILE
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, one_line, plural, short

@@ -22,7 +22,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from hostile_models import GAIN, HOSTILE, SHAPE, external_model, norm_model, write
-from rewrite.folders import snapshot
+from graph.folders import snapshot
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import TEMP_SUFFIX

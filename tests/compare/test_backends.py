@@ -237,7 +237,7 @@ def test_the_profile_is_the_one_that_fits() -> None:
 def test_an_engine_says_its_profiles_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     two = [[[1, 4], [1, 4], [2, 4]], [[3, 4], [3, 4], [8, 4]]]
     inputs = [{"name": "x", "dtype": "float32", "ranges": two}]
-    answer = Ended(({"event": "answer", "result": {"inputs": inputs}},), 0, "")
+    answer = Ended({"inputs": inputs}, 0, "")
     monkeypatch.setattr(engine_backend, "run_backend", lambda *_: answer)
     assert Engine(Path("m.engine"), RTX).profiles() == (profile(1, 2), profile(3, 8))
 

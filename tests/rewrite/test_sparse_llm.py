@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import onnx
-from folders import snapshot
+from graph.folders import snapshot
 
 from tests.tools.corpus.sparse_llm import make_sparse_llm
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.bundle import check_folder, new_folder, write_manifest, write_models
+from rmsnorm_export.graph.folder import check_folder, new_folder, write_manifest, write_models
 from rmsnorm_export.options import takes
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize

@@ -23,7 +23,6 @@ import torch
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES, float_name
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.source.cast import check_tensors
@@ -76,7 +75,7 @@ def load(
 
 def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loaded:
     if not path.exists():
-        raise InputError("The .pt2 file does not exist.", found=str(path), fix=missing_fix(path))
+        raise InputError("The .pt2 file does not exist.", found=str(path), fix="check the path")
     if dtype is not None:
         raise UsageError(
             "--dtype cannot change an exported program.",

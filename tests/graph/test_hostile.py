@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from folders import snapshot
+from graph.folders import snapshot
 from hostile_models import (
     GAIN,
     HOSTILE,

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from folders import snapshot
+from graph.folders import snapshot
 from hostile_models import GAIN, SHAPE, constants, external_gain, external_model, norm_model, write
 
 from rmsnorm_export.errors import InputError, UsageError

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from folders import snapshot
+from graph.folders import snapshot
 from hostile_models import GAIN, external_model, norm_model, write
 
 from rmsnorm_export.errors import InputError, UsageError
