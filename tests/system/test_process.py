@@ -86,9 +86,12 @@ def test_nothing_outlives_it(wait: bool, tmp_path: Path) -> None:
 def test_it_ends_with_its_caller(tmp_path: Path) -> None:
     place = tmp_path / "pids"
     code = "import sys; from rmsnorm_export.system.process import ask;"
-    code += f" ask('{__name__}:leave_a_child', dict(wait=True, file=sys.argv[1]))"
-    caller = subprocess.Popen([sys.executable, "-c", code, str(place)])
-    while not place.exists() or len(place.read_text().split()) < 2:
+    code += f" sys.path[:] = {sys.path}; ask('{__name__}:leave_a_child', "
+    code += f"dict(wait=True, file={str(place)!r}))"
+    caller = subprocess.Popen([sys.executable, "-c", code])
+    for _ in range(400):
+        if place.exists() and len(place.read_text().split()) == 2:
+            break
         time.sleep(0.05)
     caller.kill()
     caller.wait()
