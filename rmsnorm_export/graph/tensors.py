@@ -122,30 +122,25 @@ def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
 
 def unknown_type(name: str, number: int) -> InputError:
     """Return the error for a tensor of a type that this installation does not know."""
-    return InputError(
-        "A tensor has no element type that ONNX knows.",
-        found=f"tensor {quoted(name)} of type number {number}",
-        fix="export the model again, or install a newer onnx package",
-    )
+    what = "A tensor has no element type that ONNX knows."
+    return _corrupt(what, f"tensor {quoted(name)} of type number {number}")
 
 
 def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
     count = math.prod(dims)
     if any(dim < 0 for dim in dims) or count >= 2**63:
-        raise InputError(
-            "A tensor has impossible dimensions.",
-            found=f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}",
-            fix="export the model again; the file may be corrupt",
-        )
+        found = f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}"
+        raise _corrupt("A tensor has impossible dimensions.", found)
     return count
 
 
 def _misfit(slot: TensorSlot, stored: str, needed: str) -> InputError:
-    return InputError(
-        "The data of a tensor does not fit its shape.",
-        found=f"tensor {quoted(slot.name)} holds {stored}, its shape needs {needed}",
-        fix="export the model again; the file may be corrupt",
-    )
+    found = f"tensor {quoted(slot.name)} holds {stored}, its shape needs {needed}"
+    return _corrupt("The data of a tensor does not fit its shape.", found)
+
+
+def _corrupt(what: str, found: str) -> InputError:
+    return InputError(what, found=found, fix="export the model again; the file may be corrupt")
 
 
 def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:

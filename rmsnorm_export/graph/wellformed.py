@@ -24,8 +24,11 @@ three, and the value_info of the innermost one five."""
 OLDEST_OPSET, NEWEST_OPSET = 13, 24
 """Versions of the default domain for which the operator's function bodies are written."""
 
-_AGAIN = "export the model again"
-_REPAIR = "repair the program that wrote the model"
+_REPAIR = "repair the program that wrote the model, or export it again"
+
+
+def _bad(what: str, found: str, fix: str = _REPAIR) -> InputError:
+    return InputError(what, found=found, fix=fix)
 
 
 def check_versions(ir_version: int, opsets: dict[str, int]) -> list[str]:
@@ -36,21 +39,17 @@ def check_versions(ir_version: int, opsets: dict[str, int]) -> list[str]:
             installed onnx (its new fields would be dropped without a word).
     """
     if not 1 <= ir_version <= onnx.IR_VERSION:
-        raise InputError(
+        raise _bad(
             "The model's IR version is not one that this installation can read.",
-            found=f"ir_version {ir_version}, onnx {onnx.__version__} reads 1 to {onnx.IR_VERSION}",
-            fix="install a newer onnx package, or export the model again with an older IR version",
+            f"ir_version {ir_version}, onnx {onnx.__version__} reads 1 to {onnx.IR_VERSION}",
+            "install a newer onnx package, or export the model again with an older IR version",
         )
     if not opsets:
-        what = "The model does not say which operator versions it uses."
-        raise InputError(what, found="no opset_import", fix=f"{_AGAIN}; the file may be cut off")
+        raise _bad("The model does not say which operator versions it uses.", "no opset_import")
     for domain, version in opsets.items():
         if not 1 <= version < 2**31:
-            raise InputError(
-                "The model imports an operator set version that does not exist.",
-                found=f"version {version} of domain {quoted(domain)}",
-                fix=_AGAIN,
-            )
+            found = f"version {version} of domain {quoted(domain)}"
+            raise _bad("The model imports an operator set version that does not exist.", found)
     version = opsets.get("", opsets.get("ai.onnx", 0))
     if version and not OLDEST_OPSET <= version <= NEWEST_OPSET:
         return [f"opset {version} lies outside the supported range {OLDEST_OPSET}-{NEWEST_OPSET}"]
@@ -90,11 +89,7 @@ def _check_scope(
         check_unique(_value_names(graph), "value")
     for initializer in graph.initializers.values():
         if initializer.const_value is None:
-            raise InputError(
-                "An initializer has no data.",
-                found=f"initializer {quoted(str(initializer.name))}",
-                fix="give it a tensor, or make it a graph input",
-            )
+            raise _bad("An initializer has no data.", quoted(str(initializer.name)))
     for node in graph:
         _check_writable(node)
         for value in node.inputs:
@@ -105,12 +100,8 @@ def _check_scope(
                 _check_defined(value, node)
             elif producer not in seen:
                 if producer.graph not in outer:
-                    raise InputError(
-                        "A node uses a value of a graph that does not enclose it.",
-                        found=f"node {label(node)} reads {quoted(str(value.name))}, made by "
-                        f"{label(producer)}",
-                        fix=_REPAIR,
-                    )
+                    found = f"node {label(node)} reads {quoted(str(value.name))}"
+                    raise _bad("A node uses a value of a graph that does not enclose it.", found)
                 ordered = False
         if node.attributes.data:
             for subgraph in subgraphs(node):
@@ -127,12 +118,8 @@ def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:
     if value.is_graph_input() or value.is_initializer():
         return
     where = "the graph returns" if reader is None else f"node {label(reader)} reads"
-    raise InputError(
-        "The graph uses a value that nothing produces.",
-        found=f"{where} {quoted(str(value.name))}, which is undefined: no input, initializer "
-        "or node output has that name",
-        fix="export the model again, or add the missing input",
-    )
+    found = f"{where} {quoted(str(value.name))}, which is undefined: no input, initializer "
+    raise _bad("The graph uses a value that nothing produces.", found + "or output has that name")
 
 
 def _check_writable(node: ir.Node) -> None:
@@ -142,15 +129,12 @@ def _check_writable(node: ir.Node) -> None:
             raise _not_utf8(name)
     for attribute in node.attributes.data.values():
         if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
-            raise InputError(
-                "An attribute has no type, so its value is lost.",
-                found=f"attribute {quoted(attribute.name)} of node {label(node)}",
-                fix="export the model again; types are written since ONNX IR version 2",
-            )
+            found = f"attribute {quoted(attribute.name)} of node {label(node)}"
+            raise _bad("An attribute has no type, so its value is lost.", found)
 
 
 def _not_utf8(name: bytes) -> InputError:
-    return InputError("A name in the model is not UTF-8.", found=quoted(name), fix=_REPAIR)
+    return _bad("A name in the model is not UTF-8.", quoted(name))
 
 
 def _value_names(graph: ir.Graph) -> Iterator[str | None]:
@@ -167,21 +151,15 @@ def check_unique(names: Iterable[str | bytes | None], kind: str) -> None:
         if isinstance(name, bytes):
             raise _not_utf8(name)
         if name in seen:
-            raise InputError(
-                f"Two values of one graph have the same name (a second {kind}).",
-                found=f"duplicate name {quoted(str(name))}",
-                fix=f"give every value its own name; {_REPAIR}",
-            )
+            what = f"Two values of one graph have the same name (a second {kind})."
+            raise _bad(what, f"duplicate name {quoted(str(name))}")
         seen.add(name)
 
 
 def too_deep() -> InputError:
     """Return the error for subgraphs nested deeper than any protobuf parser reads."""
-    return InputError(
-        "Subgraphs are nested too deeply.",
-        found=f"more than {MAX_NESTING} levels, the most that a protobuf parser reads",
-        fix="flatten the control flow of the model",
-    )
+    found = f"more than {MAX_NESTING} levels, the most that a protobuf parser reads"
+    return _bad("Subgraphs are nested too deeply.", found, "flatten the control flow of the model")
 
 
 def proto_too_deep(proto: onnx.ModelProto) -> bool:
@@ -200,22 +178,18 @@ def _check_functions(model: ir.Model) -> None:
     for domain, name, _ in model.functions:
         if domain in DEFAULT_DOMAINS and (name == SIMPLIFIED or onnx.defs.has(name, "")):
             # ONNX Runtime runs the operator, ONNX's own evaluator the function.
-            raise InputError(
+            raise _bad(
                 "A function of the model has the name of an operator of ONNX.",
-                found=f"function {quoted(name)} of the default domain, of which runtimes run one "
-                "or the other",
-                fix="give the function a domain of its own",
+                f"function {quoted(name)}, of which runtimes run one or the other",
+                "give the function a domain of its own",
             )
     calls = {
         key: [node.op_identifier() for node in all_nodes(function.graph)]
         for key, function in model.functions.items()
     }
     if circle := cycle_in(calls):
-        raise InputError(
-            "Functions of the model call each other in a circle.",
-            found=short(" -> ".join(f"{domain}::{name}" for domain, name, _ in circle), 300),
-            fix=_REPAIR,
-        )
+        names = " -> ".join(f"{domain}::{name}" for domain, name, _ in circle)
+        raise _bad("Functions of the model call each other in a circle.", short(names, 300))
 
 
 def check_proto(proto: onnx.ModelProto) -> list[str]:
@@ -227,11 +201,10 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
             nothing produces.
     """
     if proto.graph.sparse_initializer:
-        raise InputError(
-            "The model stores sparse initializers, which cannot be carried over.",
-            found=f"{len(proto.graph.sparse_initializer)} sparse initializers, the first is "
-            f"{quoted(proto.graph.sparse_initializer[0].values.name)}",
-            fix="export the model with dense initializers",
+        first = proto.graph.sparse_initializer[0].values.name
+        what = "The model stores sparse initializers, which cannot be carried over."
+        raise _bad(
+            what, f"the first is {quoted(first)}", "export the model with dense initializers"
         )
     check_unique((tensor.name for tensor in proto.graph.initializer if tensor.name), "initializer")
     check_unique((f"{f.domain}::{f.name}:{f.overload}" for f in proto.functions), "function")
@@ -241,11 +214,8 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     for function in proto.functions:
         produced = {*function.input, *(name for node in function.node for name in node.output)}
         for name in set(function.output) - produced:
-            raise InputError(
-                "The output of a function is undefined.",
-                found=f"output {quoted(name)} of function {quoted(function.name)}",
-                fix=_REPAIR,
-            )
+            found = f"output {quoted(name)} of function {quoted(function.name)}"
+            raise _bad("The output of a function is undefined.", found)
     _check_opsets(proto)
     entries = {entry.key for tensor in proto.graph.initializer for entry in tensor.external_data}
     extra = sorted(entries - {"location", "offset", "length"})
@@ -261,8 +231,5 @@ def _check_opsets(proto: onnx.ModelProto) -> None:
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if versions.setdefault(domain, entry.version) != entry.version:
-            raise InputError(
-                "The model imports two versions of one operator set.",
-                found=f"{quoted(domain or 'ai.onnx')}: {versions[domain]} and {entry.version}",
-                fix="convert the parts to one opset before they are merged",
-            )
+            found = f"{quoted(domain or 'ai.onnx')}: {versions[domain]} and {entry.version}"
+            raise _bad("The model imports two versions of one operator set.", found)
