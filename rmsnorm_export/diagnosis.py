@@ -131,7 +131,7 @@ _CUDA = (
     " if m.version.cuda else 'CPU only'"
 )
 _PROVIDERS = "' '.join(m.get_available_providers())"
-_PACKAGES = (
+_COMPONENTS = (
     _Package("onnx", "reading, checking and converting models", "onnx", True),
     _Package("onnx_ir", "graphs, external data", "onnx-ir", True),
     _Package("numpy", "references", "numpy", True),
@@ -169,8 +169,8 @@ def doctor() -> Diagnosis:
     Every package is imported in a process of its own, all at the same time, because a broken one
     may raise anything, hang or end the process.
     """
-    with ThreadPoolExecutor(len(_PACKAGES)) as pool:
-        components = tuple(pool.map(_look_for, _PACKAGES))
+    with ThreadPoolExecutor(len(_COMPONENTS)) as pool:
+        components = tuple(pool.map(_look_for, _COMPONENTS))
     core = all(c.status == "ok" for c in components if c.required)
     runtime = any(c.status == "ok" for c in components if c.name == "onnxruntime")
     self_tests = tuple(_try(target, runtime) for target in get_args(Target) if core)

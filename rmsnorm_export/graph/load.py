@@ -233,15 +233,15 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 def _parse(data: bytes, description: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
-    problem = "protobuf without a graph"
     try:
         proto.ParseFromString(data)
+        problem = "" if proto.HasField("graph") else "protobuf without a graph"
     except DecodeError as error:
         # The wording is upb's; with another protobuf runtime the general error below is given.
         if "depth" in str(error).lower():
             raise too_deep() from error
         problem = "no whole protobuf message; it may be cut short"
-    if not proto.HasField("graph"):
+    if problem:
         raise InputError(
             "The file is not an ONNX model.",
             found=f"{description}: {len(data)} bytes, {problem}",

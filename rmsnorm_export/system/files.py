@@ -8,7 +8,6 @@ whatever goes wrong, Ctrl-C included, what it made is removed. After ``kill -9``
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import secrets
@@ -146,6 +145,8 @@ def _rename_new(temp: Path, target: Path) -> None:
 
 def renameat2(source: Path, target: Path, flag: int) -> bool:
     """Rename with a flag, in one step; return False where that is not possible."""
+    import ctypes  # --help needs none
+
     function = getattr(ctypes.CDLL(None), "renameat2", None)
     places = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
     return function is not None and function(*places, flag) == 0

@@ -47,18 +47,13 @@ class Provenance:
     outputs: tuple[FileState, ...]
 
     def seen_from(self, folder: str | os.PathLike[str]) -> Provenance:
-        """Return the same for a report in a folder: paths below it are relative."""
-        base = Path(os.path.abspath(folder))
-        inputs, outputs = (
-            tuple(
-                dataclasses.replace(state, path=Path(state.path).relative_to(base).as_posix())
-                if Path(state.path).is_relative_to(base)
-                else state
-                for state in states
-            )
-            for states in (self.inputs, self.outputs)
-        )
-        return dataclasses.replace(self, inputs=inputs, outputs=outputs)
+        """Return the same for a report in a folder: paths are relative to it."""
+
+        def seen(states: tuple[FileState, ...]) -> tuple[FileState, ...]:
+            paths = (s.path if s.path == "-" else os.path.relpath(s.path, folder) for s in states)
+            return tuple(map(lambda s, path: dataclasses.replace(s, path=path), states, paths))
+
+        return dataclasses.replace(self, inputs=seen(self.inputs), outputs=seen(self.outputs))
 
 
 def utc_now() -> datetime.datetime:

@@ -93,7 +93,7 @@ SMALL = (
 
 
 def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_PACKAGES", SMALL)
+    monkeypatch.setattr(doctor, "_COMPONENTS", SMALL)
     done = run("doctor", "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     diagnosis = from_json(done.text, Diagnosis)

@@ -129,8 +129,8 @@ def test_dir_holds_public_names_only() -> None:
 
 
 def test_doctor_is_that_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = tuple(known for known in diagnosis._PACKAGES if known.name in ("numpy", "onnxruntime"))
-    monkeypatch.setattr(diagnosis, "_PACKAGES", few)
+    few = tuple(known for known in diagnosis._COMPONENTS if known.name in ("numpy", "onnxruntime"))
+    monkeypatch.setattr(diagnosis, "_COMPONENTS", few)
     found = rx.doctor()
     assert found.works
     assert repr(found).startswith(f"<Diagnosis: rmsnorm-export {rx.__version__}: the core works")
