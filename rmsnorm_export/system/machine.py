@@ -61,18 +61,23 @@ class Gpu:
     memory: str
 
 
-def gpus() -> tuple[Gpu, ...]:
-    """List the GPUs; () where there is none, no driver, or no answer within 20 seconds.
+_TIMEOUT = 20
+"""Seconds to answer; a second per GPU is usual where nothing keeps the driver loaded."""
 
-    A second per GPU is usual where nothing keeps the driver loaded.
-    """
+
+def gpus() -> tuple[Gpu, ...]:
+    """List the GPUs; () where there is none, no driver, or no answer in time."""
     query = "--query-gpu=name,compute_cap,driver_version,memory.total"
-    command = ["nvidia-smi", query, "--format=csv,noheader"]
-    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": True}
     try:
-        text = subprocess.run(command, timeout=20, **options).stdout  # type: ignore[call-overload]
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        answer = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
         return ()
     # From the right: a name may hold a comma. "No devices were found" is no GPU.
-    rows = (line.rsplit(",", 3) for line in text.splitlines())
+    rows = (line.rsplit(",", 3) for line in answer.stdout.decode("utf-8", "replace").splitlines())
     return tuple(Gpu(*map(str.strip, row)) for row in rows if len(row) == 4)
