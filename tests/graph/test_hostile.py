@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from graph.folders import snapshot
 from hostile_models import (
     GAIN,
     HOSTILE,
