@@ -94,11 +94,9 @@ class LoadedModel:
                     raise OSError("it was changed while it was in use")
             return content
         if self.external and self.folder is None:
-            raise InputError(
-                "A model in memory with external data does not know its folder.",
-                found=f"{self.description} with data in {quoted(self.external[0])}",
-                fix="give the path of the model instead",
-            )
+            what = "A model in memory with external data does not know its folder."
+            found = f"{self.description} with data in {quoted(self.external[0])}"
+            raise InputError(what, found=found, fix="give the path of the model instead")
         if isinstance(self.origin, bytes):
             return self.origin
         return serialize(self.model if self.origin is None else self.origin)
@@ -115,11 +113,9 @@ class LoadedModel:
             yield self.path
             return
         if self.external:
-            raise UsageError(
-                "A model with external data must be given as a file.",
-                found=f"{len(self.external)} data files, the first is {quoted(self.external[0])}",
-                fix="save it first, e.g. with result.save(path), and give the path",
-            )
+            what = "A model with external data must be given as a file."
+            fix = "save it first, e.g. with result.save(path), and give the path"
+            raise UsageError(what, found=f"data in {quoted(self.external[0])}", fix=fix)
         with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(self.to_bytes())
@@ -155,7 +151,7 @@ def load_model(source: Source) -> LoadedModel:
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
-        UsageError: ``source`` is of another type, or is ``-``.
+        UsageError: ``source`` is of another type.
     """
     with no_gc():
         if isinstance(source, ir.Model):
@@ -204,12 +200,6 @@ _SENTENCES: dict[type[Exception], str] = {
 
 def _from_path(source: Path) -> LoadedModel:
     shown = short(str(source), 300)
-    if str(source) == "-":
-        raise UsageError(
-            "Standard input is read by the command line, not by this function.",
-            found="the path '-'",
-            fix="pass sys.stdin.buffer.read()",
-        )
     try:
         path = Path(os.path.abspath(source))
         identity = _identity(path)
@@ -258,9 +248,8 @@ def _from_proto(
     origin: bytes | onnx.ModelProto | None,
 ) -> LoadedModel:
     if not proto.HasField("graph"):
-        raise InputError(
-            "The model has no graph.", found=description, fix="give a complete ONNX model"
-        )
+        fix = "give a complete ONNX model"
+        raise InputError("The model has no graph.", found=description, fix=fix)
     try:
         opsets = {entry.domain: entry.version for entry in proto.opset_import}
         notes = check_versions(proto.ir_version, opsets)

@@ -89,7 +89,8 @@ class Placement:
             )
         place = self.locations[base, location]
         if self.policy == "embed":
-            self.swaps.append((slot, embedded(moved(tensor, location, base))))
+            own = moved(tensor, location, base)
+            self.swaps.append((slot, embedded(own)))
         elif place != location:
             self.swaps.append((slot, moved(tensor, place, folder)))
 
@@ -161,14 +162,7 @@ def check_embedded(slots: Sequence[TensorSlot]) -> None:
         )
 
 
-def embedded(tensor: ir.ExternalTensor) -> ir.LazyTensor:
-    """Return an external tensor as one that is stored in the model, read when it is written."""
-    return ir.LazyTensor(
-        lambda: tensor,
-        dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-        cache=False,
-    )
+def embedded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    """Return an external tensor as one in memory."""
+    (result,) = ir.external_data.convert_tensors_from_external([tensor])
+    return result

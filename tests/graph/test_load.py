@@ -85,9 +85,9 @@ def test_external_data_in_an_attribute_is_checked(tmp_path: Path) -> None:
         load_model(write(tmp_path, model))
 
 
-@pytest.mark.parametrize("source", [None, 3, ["model.onnx"], onnx.GraphProto(), "-"])
+@pytest.mark.parametrize("source", [None, 3, ["model.onnx"], onnx.GraphProto()])
 def test_what_is_no_source(source: object) -> None:
-    with pytest.raises(UsageError, match=r"cannot be read|Standard input"):
+    with pytest.raises(UsageError, match="cannot be read"):
         load_model(source)  # type: ignore[arg-type]
 
 

@@ -90,11 +90,6 @@ def test_the_text_is_ascii_and_ends_a_line() -> None:
     assert "\x1b" not in text
 
 
-def test_extra_cannot_hide_a_field() -> None:
-    with pytest.raises(ValueError, match="fused"):
-        to_json(REPORT, extra={"fused": 1})
-
-
 def test_what_json_cannot_say_is_an_error() -> None:
     with pytest.raises(TypeError, match="complex"):
         to_dict({"a": 1j})
