@@ -69,6 +69,7 @@ class Shown:
         content = {".json": self.to_json, ".html": self.to_html}.get(suffix, self.to_text)()
         fix = "check the folder and its permissions"
         with refusals_as("The report cannot be written.", place, fix=fix):
+            os.stat(place.parent)  # no folder is made for a report
             try:
                 write_whole(place, content, replace=force)
             except FileExistsError as error:

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from hostile_models import GAIN, HOSTILE, SHAPE, external_model, norm_model, write
 from graph.folders import snapshot
+from hostile_models import GAIN, HOSTILE, SHAPE, external_model, norm_model, write
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import TEMP_SUFFIX

@@ -23,7 +23,6 @@ from rmsnorm_export import diagnosis, errors
 from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.records import from_json
 from rmsnorm_export.show import _HOMES, to_text
-from rmsnorm_export.system import progress
 from rmsnorm_export.system.shown import Shown
 
 
@@ -139,15 +138,12 @@ def test_doctor_is_that_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SCRIPT = """
-import os, sys
+import sys
 import onnx.parser
 import rmsnorm_export as rx
 from rmsnorm_export.diagnosis import _MODEL
 model = onnx.parser.parse_model(_MODEL)
 rx.optimize(model, prove=True, progress=False)
-os.environ["RMSNORM_EXPORT_PROGRESS"] = "0"
-rx.optimize(model, prove=True)
-del os.environ["RMSNORM_EXPORT_PROGRESS"]
 print("now", file=sys.stderr)
 rx.optimize(model, prove=True)
 """
@@ -181,17 +177,6 @@ def test_who_asks_is_told_instead_and_functions_share_one_bar() -> None:
         onnx.parser.parse_model(_MODEL), prove=True, progress=lambda *step: told.append(step)
     )
     assert told == [("proving", 0, 1), ("proving", 1, 1)]
-
-
-def test_a_notebook_sees_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
-    monkeypatch.setattr(progress._NotebookBar, "_show", lambda self, text: shown.append(text) or
-                        setattr(self, "handle", self))  # fmt: skip
-    rx.optimize(onnx.parser.parse_model(_MODEL), prove=True)
-    assert "Proving: 0 of 1" in shown[0]
-    assert "<progress" in shown[0]
-    assert shown[-1] == ""
 
 
 def test_a_result_can_be_copied_and_compared() -> None:
