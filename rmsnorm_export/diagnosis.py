@@ -92,22 +92,16 @@ class Diagnosis(Shown):
     @property
     def error(self) -> Error | None:
         """What does not work; None where the core does."""
-        bad = [c for c in self.components if c.required and c.status != "ok"]
-        if bad:
-            return BackendMissingError(
-                "A package that rmsnorm-export needs does not work.",
-                found=", ".join(f"{c.name} is {c.status}" for c in bad),
-                fix=" && ".join(dict.fromkeys(c.install for c in bad)),
-            )
+        broken = [c for c in self.components if c.required and c.status != "ok"]
+        if broken:
+            what = "A package that rmsnorm-export needs does not work."
+            found = ", ".join(f"{c.name} is {c.status}" for c in broken)
+            fix = " && ".join(dict.fromkeys(c.install for c in broken))
+            return BackendMissingError(what, found=found, fix=fix)
         failed = [f"{test.name}: {test.detail}" for test in self.self_tests if not test.passed]
-        if not failed:
-            return None
-        return VerificationError(
-            "The self test failed.",
-            found="; ".join(failed),
-            fix="install rmsnorm-export again; if that does not help, report what"
-            " doctor --format json prints",
-        )
+        fix = "install rmsnorm-export again, or report what doctor --format json prints"
+        what = "The self test failed."
+        return VerificationError(what, found="; ".join(failed), fix=fix) if failed else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

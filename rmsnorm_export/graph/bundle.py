@@ -141,11 +141,9 @@ class Bundle:
                 continue
             path = file_within(entry.parent, entry.name)
             if path is None:
-                raise InputError(
-                    "A file of the folder is a link to one outside of it.",
-                    found=short(str(entry), 300),
-                    fix="copy the file into the folder, or remove the link",
-                )
+                what = "A file of the folder is a link to one outside of it."
+                fix = "copy the file into the folder, or remove the link"
+                raise InputError(what, found=short(str(entry), 300), fix=fix)
             copy_file(path, folder / entry.name)
             copied.append(entry.name)
         return copied
@@ -165,11 +163,9 @@ class Bundle:
         names = {component: _sizes_of(file) for component, file in self.files.items()}
         every = set().union(*names.values())
         for key in set(named).union(*rows) - every:
-            raise UsageError(
-                "No component of the folder has an input or dimension of this name.",
-                found=quoted(key[1]),
-                fix=f"use some of {short(', '.join(sorted(name for _, name in every)), 300)}",
-            )
+            what = "No component of the folder has an input or dimension of this name."
+            fix = f"use some of {short(', '.join(sorted(name for _, name in every)), 300)}"
+            raise UsageError(what, found=quoted(key[1]), fix=fix)
 
         def part(sizes: Given, own: set[tuple[Any, str]]) -> Any:
             return {name: value for (kind, name), value in sizes.items() if (kind, name) in own}
@@ -210,11 +206,9 @@ def open_folder(folder: str | os.PathLike[str]) -> Bundle:
     """
     bundle = bundle_at(folder)
     if bundle is None:
-        raise InputError(
-            "This is no folder of ONNX graphs.",
-            found=short(os.fspath(folder), 300),
-            fix="give a folder that export --task generation, or another exporter, has made",
-        )
+        fix = "give a folder that export --task generation, or another exporter, has made"
+        found = short(os.fspath(folder), 300)
+        raise InputError("This is no folder of ONNX graphs.", found=found, fix=fix)
     return bundle
 
 
@@ -275,9 +269,6 @@ def _with_manifest(folder: Path) -> Bundle:
             alien = next((one for one, leaf in leaves if known and leaf not in known), None)
             problem = "" if alien is None else f"the manifest has no input {quoted(alien)}"
         if problem:
-            raise InputError(
-                "The manifest of the folder and its files disagree.",
-                found=f"{name}, {short(str(file), 300)}: {problem}",
-                fix=_FIX,
-            )
+            what = "The manifest of the folder and its files disagree."
+            raise InputError(what, found=f"{name}, {short(str(file), 300)}: {problem}", fix=_FIX)
     return Bundle(folder, files, content)

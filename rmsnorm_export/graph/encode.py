@@ -38,11 +38,8 @@ def serialize(model: ir.Model | onnx.ModelProto, swaps: Sequence[Swap] = ()) -> 
         if isinstance(cause, Error | OSError):
             raise cause from error
         if isinstance(cause, UnicodeError):
-            raise InputError(
-                "A name or text in the model is not UTF-8.",
-                found=short(str(cause)),
-                fix="repair the program that wrote the model",
-            ) from error
+            what, fix = "A text in the model is not UTF-8.", "repair the program that wrote it"
+            raise InputError(what, found=short(str(cause)), fix=fix) from error
         raise
     try:
         data: bytes = proto.SerializeToString()

@@ -112,9 +112,7 @@ def locate(name: str, location: str, base: str) -> tuple[str, int]:
 def _check_range(name: str, tensor: ir.ExternalTensor, size: int | None) -> None:
     offset, length = tensor.offset or 0, tensor.length
     needed = tensor.nbytes
-    if offset < 0 or (length or 0) < 0:
-        reason = f"has a negative offset or length ({offset}, {length})"
-    elif length and length != needed:
+    if length and length != needed:
         reason = f"stores {length} bytes for a shape that needs {needed} bytes"
     elif size is not None and offset + needed > size:
         reason = f"is too short: {size} bytes, while {needed} are needed from offset {offset}"

@@ -60,8 +60,12 @@ class Placement:
             InputError: data that is not there, or too much to embed.
             OSError: writing failed.
         """
-        if self.policy == "embed":
-            check_embedded(slots)
+        if self.policy == "embed" and _bytes_of(slots) > MAX_EMBEDDED_BYTES:
+            raise InputError(
+                "The weights do not fit into one model file.",
+                found=f"{_bytes_of(slots)} bytes; a protobuf file ends at 2 GiB",
+                fix="use --weights copy, or write beside the source and use --weights reference",
+            )
         for slot in slots:
             if isinstance(slot.tensor, ir.ExternalTensor):
                 self._place(slot, slot.tensor)
@@ -90,7 +94,8 @@ class Placement:
         place = self.locations[base, location]
         if self.policy == "embed":
             own = moved(tensor, location, base)
-            self.swaps.append((slot, embedded(own)))
+            (tensor_in_memory,) = ir.external_data.convert_tensors_from_external([own])
+            self.swaps.append((slot, tensor_in_memory))
         elif place != location:
             self.swaps.append((slot, moved(tensor, place, folder)))
 
@@ -150,19 +155,3 @@ def _names(folder: str | Path, stem: str, end: str) -> Iterator[Path]:
 
 def _bytes_of(slots: Sequence[TensorSlot]) -> int:
     return sum(slot.tensor.nbytes for slot in slots)
-
-
-def check_embedded(slots: Sequence[TensorSlot]) -> None:
-    """Refuse to embed more than a protobuf file holds."""
-    if _bytes_of(slots) > MAX_EMBEDDED_BYTES:
-        raise InputError(
-            "The weights do not fit into one model file.",
-            found=f"{_bytes_of(slots)} bytes; a protobuf file ends at 2 GiB",
-            fix="use --weights copy, or write beside the source and use --weights reference",
-        )
-
-
-def embedded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    """Return an external tensor as one in memory."""
-    (result,) = ir.external_data.convert_tensors_from_external([tensor])
-    return result

@@ -12,10 +12,9 @@ from typing import get_args
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import Swap, serialize
-from rmsnorm_export.graph.external import locate, moved
+from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.load import LoadedModel, no_gc
-from rmsnorm_export.graph.place import Placement, UsedPolicy, check_embedded, embedded
+from rmsnorm_export.graph.place import Placement, UsedPolicy
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.printable import quoted, short
@@ -104,38 +103,27 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
     _check_policy(weights)
     slots = list(tensor_slots(model))
     external = [(s, s.tensor) for s in slots if isinstance(s.tensor, ir.ExternalTensor)]
+    found = ", ".join(quoted(slot.name) for slot, _ in external[:3])
     if external and weights not in ("embed", "reference"):
-        raise UsageError(
-            "A model on standard output cannot carry external weights along.",
-            found=f"{len(external)} external tensors, the first is {quoted(external[0][0].name)}",
-            fix="write to a file, or use --weights embed, or --weights reference when the "
-            "output will be stored in the folder of the weights",
-        )
-    swaps: list[Swap] = []
+        what = "A model on standard output cannot carry external weights along."
+        fix = "write to a file, or use --weights embed, or --weights reference for a model that "
+        fix += "will be stored in the folder of the weights"
+        raise UsageError(what, found=found, fix=fix)
+    if weights == "embed" and not all(tensor.base_dir for _, tensor in external):
+        what, fix = "The folder of the weights is not known.", "load the model from its path"
+        raise InputError(what, found=found, fix=fix)
+    placement = Placement(Path.cwd() / "-", weights, Transaction(), {})
     if weights == "embed":
-        check_embedded(slots)
-        for slot, tensor in external:
-            if not tensor.base_dir:
-                raise InputError(
-                    "The folder of the weights is not known.",
-                    found=f"external tensor {quoted(slot.name)}",
-                    fix="load the model from its path",
-                )
-            place = os.fspath(tensor.location), os.fspath(tensor.base_dir)
-            locate(slot.name, *place)
-            swaps.append((slot, embedded(moved(tensor, *place))))
+        placement.place(slots)
     with no_gc():
-        return serialize(model, swaps)
+        return serialize(model, placement.swaps)
 
 
 def _check_policy(weights: WeightsPolicy) -> None:
     policies = get_args(WeightsPolicy)
     if weights not in policies:
-        raise UsageError(
-            "There is no such policy for weights.",
-            found=short(str(weights)),
-            fix=f"use one of {', '.join(policies)}",
-        )
+        what, fix = "There is no such policy for weights.", f"use one of {', '.join(policies)}"
+        raise UsageError(what, found=short(str(weights)), fix=fix)
 
 
 def check_output(
@@ -174,11 +162,9 @@ def check_output(
         elif not os.access(target.parent, os.W_OK | os.X_OK):
             problem = "no permission to make files in its folder"
     if problem:
-        raise InputError(
-            "The output cannot be written.",
-            found=f"{short(name, 300)}: {problem}",
-            fix="give the name of a file in a folder that exists and can be written",
-        )
+        fix = "give the name of a file in a folder that exists and can be written"
+        what, found = "The output cannot be written.", f"{short(name, 300)}: {problem}"
+        raise InputError(what, found=found, fix=fix)
     return target
 
 
@@ -187,8 +173,6 @@ def _exists(target: Path, source: str | os.PathLike[str] | None) -> UsageError:
     if source is not None:
         with contextlib.suppress(OSError, ValueError):
             is_input = os.path.samefile(target, source)
-    return UsageError(
-        "The output is the input file." if is_input else "A file of that name exists already.",
-        found=short(str(target), 300),
-        fix="choose another name, or use --force to replace it",
-    )
+    what = "The output is the input file." if is_input else "A file of that name exists already."
+    fix = "choose another name, or use --force to replace it"
+    return UsageError(what, found=short(str(target), 300), fix=fix)
