@@ -1,4 +1,4 @@
-"""What is installed here, what is not and would be of use, and whether the core works.
+"""Packages and tools that are installed here or would be of use, and a test of the core.
 
 For that, a norm spelled out is made one node for every target, and proven.
 """
@@ -91,7 +91,7 @@ class Diagnosis(Shown):
 
     @property
     def error(self) -> Error | None:
-        """What does not work; None where the core does."""
+        """Return what does not work; None where the core does."""
         broken = [c for c in self.components if c.required and c.status != "ok"]
         if broken:
             what = "A package that rmsnorm-export needs does not work."

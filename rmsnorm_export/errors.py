@@ -75,7 +75,7 @@ class VerificationError(Error):
 
 
 class NotRunError(VerificationError):
-    """What was to be compared could not be run here: nothing is known of it."""
+    """Models that cannot be run here: nothing is known of their difference."""
 
     exit_code = ExitCode.NOT_RUN
 
@@ -94,7 +94,7 @@ class BackendMissingError(Error):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a command or a step, as it is told and recorded.
+    """End of a command or a step, as it is told and recorded.
 
     Attributes:
         what: happened, one sentence.

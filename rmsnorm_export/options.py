@@ -64,7 +64,7 @@ Seconds = Annotated[float, Meta(gt=0, le=_HUGE)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OptionFacts:
-    """What is known of an option beyond its name, type and default.
+    """Facts of an option beyond its name, type and default.
 
     Attributes:
         help: what it does, whole sentences.
@@ -93,8 +93,8 @@ class OptionFacts:
 
 
 def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
-    def make_field(default: Any, /, *args: P.args, **given: P.kwargs) -> Any:
-        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **given)})
+    def make_field(default: Any, /, *args: P.args, **more: P.kwargs) -> Any:
+        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **more)})
 
     return make_field
 

@@ -63,7 +63,7 @@ class _Component(msgspec.Struct):
 
 
 class _Manifest(msgspec.Struct):
-    """What is used of ``export.json``."""
+    """The part of ``export.json`` that is used."""
 
     export_format: Literal["onnx"]
     components: Annotated[dict[str, _Component], msgspec.Meta(min_length=1)]
@@ -172,9 +172,9 @@ class Bundle:
 
         result = {}
         for component, own in names.items():
-            kept = [one for sizes in rows if (one := part(sizes, own))]
+            own_rows = [one for sizes in rows if (one := part(sizes, own))]
             result[component] = (
-                kept[0] if len(kept) == 1 else kept or None,
+                own_rows[0] if len(own_rows) == 1 else own_rows or None,
                 part(named, own) or None,
             )
         return result
@@ -263,10 +263,10 @@ def _with_manifest(folder: Path) -> Bundle:
         if not file.is_file():
             problem = "there is no such file"
         else:
-            known = manifest.components[name].metadata.kwargs
+            keywords = manifest.components[name].metadata.kwargs
             inputs = [value.name or "" for value in given_inputs(load_model(file).model)]
             leaves = ((one, one.removeprefix("input.").partition(".")[0]) for one in inputs)
-            alien = next((one for one, leaf in leaves if known and leaf not in known), None)
+            alien = next((one for one, leaf in leaves if keywords and leaf not in keywords), None)
             problem = "" if alien is None else f"the manifest has no input {quoted(alien)}"
         if problem:
             what = "The manifest of the folder and its files disagree."

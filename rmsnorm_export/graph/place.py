@@ -28,7 +28,7 @@ MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
 
 @dataclasses.dataclass(slots=True)
 class Placement:
-    """What saving does with weights; decided once per data file.
+    """The places of weights; decided once per data file.
 
     No file that exists is written: a location whose name is taken by other data gets a new name.
 

@@ -27,7 +27,7 @@ _FREE += "nothing was changed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SaveResult:
-    """What was written.
+    """Outcome of saving.
 
     Attributes:
         path: absolute path of the model file.

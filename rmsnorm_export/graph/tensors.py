@@ -43,7 +43,7 @@ class TensorSlot:
 
     @property
     def in_memory(self) -> bool:
-        """Whether its bytes are stored with the model."""
+        """Return whether its bytes are stored with the model."""
         return not isinstance(self.tensor, ir.ExternalTensor | ir.StringTensor)
 
 

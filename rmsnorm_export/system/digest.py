@@ -1,4 +1,4 @@
-"""What identifies files."""
+"""Digests of files."""
 
 from __future__ import annotations
 

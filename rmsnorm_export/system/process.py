@@ -37,7 +37,7 @@ _PARENT_DEATH_SIGNAL = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended.
+    """End of a child.
 
     Attributes:
         result: what the function returned; None where it did not come to that.

@@ -1,4 +1,4 @@
-"""How work says how far it is, and the bar that shows it on a terminal."""
+"""Progress of work, and the bar that shows it on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the work at hand, the steps that are over and the steps in all."""
 
 ProgressChoice = Progress | Literal[False] | None
-"""What is called instead of the bar; False: nothing is; None: the bar."""
+"""Called instead of the bar; False: nothing is; None: the bar."""
 
 PROGRESS_HELP = (
     "Called with the work at hand, the steps that are over and the steps in all. None: a bar on a "

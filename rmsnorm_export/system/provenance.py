@@ -1,4 +1,4 @@
-"""What a report says of its making: versions, and the SHA-256 of the files."""
+"""The making of a report: versions, and the SHA-256 of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the result of every public function can do: say what it is, as a line, a text or a page.
+"""Base of the results of public functions: a line, a text or a page of each.
 
 How each kind of result reads stands on the highest floor of the house, in ``show``. It is looked
 up by its name when somebody asks, so that the floors below it neither import nor load it.
