@@ -8,7 +8,6 @@ leads a process group, which ends with it, and ends itself when the caller is go
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import importlib
 import json
@@ -122,6 +121,8 @@ def end_group(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> N
 
 def serve(function: str) -> None:
     """Call a function with the request on stdin, in the child; an exception is printed."""
+    import ctypes  # --help needs none
+
     with contextlib.suppress(AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     sympy_when_used()

@@ -144,7 +144,7 @@ def taken(folder: Path) -> Path:
     [
         (taken, 2, "--force"),
         (lambda folder: folder / "three.onnx", 2, "is the input file"),
-        (lambda folder: folder / "absent" / "out.onnx", 3, "folder of the output does not exist"),
+        (lambda folder: folder / "absent" / "out.onnx", 3, "folder does not exist"),
         (lambda folder: folder, 3, "is a folder"),
         (lambda folder: folder / ("x" * 300), 3, "name too long"),
         (folder_without_permission, 3, "no permission"),
