@@ -47,9 +47,8 @@ def test_a_model_that_cannot_be_read_does_not_hide_the_others(run: Run, one: Pat
         (["bench", "one.onnx", "--target", "potable,ort"], "'portable'"),
     ],
 )
-def test_what_is_mistyped_is_suggested(
-    run: Run, one: Path, arguments: list[str], suggested: str
-) -> None:
+@pytest.mark.usefixtures("one")
+def test_what_is_mistyped_is_suggested(run: Run, arguments: list[str], suggested: str) -> None:
     done = run(*arguments)
     assert done.code in (2, 3)
     assert "id you mean " in done.stderr
