@@ -9,7 +9,7 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import Error, InputError
-from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, TensorSlot, tensor_slots
+from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, TensorSlot
 from rmsnorm_export.printable import short
 
 Swap = tuple[TensorSlot, ir.TensorProtocol]
@@ -51,9 +51,6 @@ def serialize(model: ir.Model | onnx.ModelProto, swaps: Sequence[Swap] = ()) -> 
 
 
 def _to_proto(model: ir.Model, swaps: Sequence[Swap]) -> onnx.ModelProto:
-    # onnx_ir names tensors anew when it writes them, those that other models share included.
-    tensors = [slot.tensor for slot in tensor_slots(model) if slot.initializer]
-    names = [tensor.name for tensor in tensors]
     try:
         for slot, tensor in swaps:
             slot.put(tensor)
@@ -61,8 +58,6 @@ def _to_proto(model: ir.Model, swaps: Sequence[Swap]) -> onnx.ModelProto:
     finally:
         for slot, _ in swaps:
             slot.put(slot.tensor)
-        for tensor, name in zip(tensors, names, strict=True):
-            tensor.name = name
 
 
 def _too_large(size: str) -> InputError:
