@@ -43,7 +43,8 @@ def check_folder(path: str | os.PathLike[str], *, force: bool) -> Path:
     folder = Path(os.path.abspath(path))
     if not folder.parent.is_dir() or (os.path.lexists(folder) and not folder.is_dir()):
         what, fix = "The output is no folder that can be made.", "check the path, e.g. -o decoder/"
-        found = f"{folder} is a file" if folder.parent.is_dir() else f"no folder {folder.parent}"
+        is_file = folder.parent.is_dir()
+        found = f"{folder} is a file" if is_file else f"{folder.parent} does not exist"
         raise InputError(what, found=found, fix=fix)
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UsageError(
