@@ -14,7 +14,7 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-from rmsnorm_export.graph import save
+from rmsnorm_export.graph import place
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
@@ -231,7 +231,7 @@ def test_progress_is_told_and_nothing_is_printed(tmp_path, capfd):
 @pytest.mark.parametrize("apart", [False, True], ids=["one file", "data file"])
 def test_weights_on_the_meta_device_are_made_when_they_are_written(tmp_path, monkeypatch, apart):
     if apart:
-        monkeypatch.setattr(save, "MAX_EMBEDDED_BYTES", 4000)
+        monkeypatch.setattr(place, "MAX_EMBEDDED_BYTES", 4000)
     with torch.device("meta"):
         absent = Model()
     model = make(Model, torch.float32)
