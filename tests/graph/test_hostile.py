@@ -21,6 +21,7 @@ from hostile_models import (
     write,
 )
 
+from graph.folders import snapshot
 from rmsnorm_export.compare.verify import verify
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.load import load_model
