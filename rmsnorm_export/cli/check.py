@@ -38,7 +38,7 @@ def command(files: Files, file: str) -> None:
     engines = engines_in(path) if is_folder(file) else [path]
     if not engines or (path.is_file() and not is_engine(path)):
         raise InputError(
-            "That is no engine, which check takes.",
+            "The file is not an engine.",
             found=file,
             fix="give an engine or a folder that build made; inspect reads an ONNX model",
         )
@@ -47,5 +47,4 @@ def command(files: Files, file: str) -> None:
         results = {engine.name: check_engine(engine) for engine in engines}
     errors = [one.error for one in results.values() if one.error is not None]
     worst = min(errors, key=lambda error: error.exit_code, default=None)
-    result = Components(path, results) if is_folder(file) else results[path.name]
-    files.finish(result, worst)
+    files.finish(Components(path, results) if is_folder(file) else results[path.name], worst)

@@ -238,7 +238,7 @@ class EngineFile(Backend):
         shown = short(str(path), 300)
         if not check.backend and choice == "auto":
             raise InputError(
-                "The engine is of no backend that is known.",
+                "The backend of the engine is not known.",
                 found=f"{shown}: {'; '.join(check.notes)}",
                 fix="give an engine of TensorRT or TensorRT-RTX, or say which with --backend-a,"
                 " --backend-b",
@@ -248,7 +248,7 @@ class EngineFile(Backend):
             raise UsageError(
                 f"The engine is not one of the backend {choice}.",
                 found=f"{shown} is an engine of {info.name}",
-                fix="leave the backend away: the file says which it is",
+                fix="omit the backend: the file says which it is",
             )
         require_packages(info)
         check.require()

@@ -34,7 +34,7 @@ def package_bundle(
     """
     if options.report is not None or options.onnx is not None:
         found = f"{'report' if options.report is not None else 'onnx'}, and a folder"
-        raise UsageError("An option is for one file.", found=found, fix="omit it for a folder")
+        raise UsageError("The option is for one file.", found=found, fix="omit it for a folder")
     base = options.name or model_name(None, bundle.folder)
     names = {name: model_name(f"{base}_{name}", None) for name in bundle.files}
     places = [find_place(repository, one, options) for one in names.values()]

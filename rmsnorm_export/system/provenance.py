@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import datetime
 import hashlib
@@ -16,8 +15,8 @@ from pathlib import Path
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.packages import version_of, versions_of
 
-COMMAND: contextvars.ContextVar[str] = contextvars.ContextVar("command", default="Python API")
-"""The command line that runs, for the reports that are written meanwhile."""
+STDIN = "-"
+"""The path of a model that was piped in."""
 
 _PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
 _LOADED = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
@@ -50,7 +49,7 @@ class Provenance:
         """Return the same for a report in a folder: paths are relative to it."""
 
         def seen(states: tuple[FileState, ...]) -> tuple[FileState, ...]:
-            paths = (s.path if s.path == "-" else os.path.relpath(s.path, folder) for s in states)
+            paths = (s.path if s.path == STDIN else os.path.relpath(s.path, folder) for s in states)
             return tuple(map(lambda s, path: dataclasses.replace(s, path=path), states, paths))
 
         return dataclasses.replace(self, inputs=seen(self.inputs), outputs=seen(self.outputs))
@@ -64,7 +63,7 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-def provenance(inputs: Iterable[FileState], outputs: Iterable[Path]) -> Provenance:
+def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
     return Provenance(
         tool=f"rmsnorm-export {version_of('rmsnorm-export')}".rstrip(),
@@ -72,7 +71,7 @@ def provenance(inputs: Iterable[FileState], outputs: Iterable[Path]) -> Provenan
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         date=utc_now().isoformat(timespec="seconds"),
-        command=COMMAND.get(),
+        command=command,
         inputs=tuple(inputs),
         outputs=file_states(outputs),
     )
@@ -90,4 +89,4 @@ def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
 
 def piped_in(data: bytes) -> FileState:
     """Return the state of a model that was read from standard input."""
-    return FileState("-", len(data), hashlib.sha256(data).hexdigest())
+    return FileState(STDIN, len(data), hashlib.sha256(data).hexdigest())

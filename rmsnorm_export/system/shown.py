@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import refusals_as, write_whole
 
 
 class Shown:
     """A result that shows itself.
 
-    ``repr`` is one line. A notebook and rich show the verdict and tables, never a whole graph.
+    ``repr`` is one line. A notebook shows text and tables, never a whole graph.
     """
 
     __slots__ = ()
@@ -41,7 +42,7 @@ class Shown:
 
     def to_json(self) -> str:
         """Return every field as one JSON document; see docs/reference/cli.md."""
-        return str(self._show("to_json"))
+        return to_json(self._shown())
 
     def to_html(self) -> str:
         """Return a page for a browser, which needs no other file and no network."""
@@ -82,6 +83,3 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return str(self._show("to_fragment"))
-
-    def __rich__(self) -> Any:
-        return self._show("to_rich")

@@ -156,7 +156,7 @@ def test_an_unusable_engine_is_named_first(engine: Path) -> None:
         rx.verify(engine, "no/such/model.onnx")
     record.unlink()
     engine.write_bytes(b"no engine at all")
-    with pytest.raises(InputError, match="of no backend that is known"):
+    with pytest.raises(InputError, match="backend of the engine is not known"):
         rx.verify(engine, chain(1))
     with pytest.raises(InputError, match="does not exist"):
         rx.verify(engine.with_name("missing.engine"), chain(1))

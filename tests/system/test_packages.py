@@ -69,7 +69,7 @@ def test_a_report_names_everything_that_an_audit_asks_for(
     (tmp_path / "in").write_bytes(b"one")
     (tmp_path / "out").write_bytes(b"three")
     read = [*file_states([tmp_path / "in", tmp_path / "gone"]), piped_in(b"two")]
-    made = provenance(read, [tmp_path / "out"])
+    made = provenance(read, [tmp_path / "out"], "a command")
     assert (made.tool, made.date) == (
         f"rmsnorm-export {rx.__version__}", "1970-01-02T00:00:00+00:00",
     )  # fmt: skip

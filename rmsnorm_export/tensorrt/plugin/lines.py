@@ -63,7 +63,7 @@ def library(loader: str = "python", *, cache: StrPath | None = None) -> Path:
 def _row(loader: str) -> Loader:
     if loader not in TABLE:
         raise UsageError(
-            "The loader is unknown.", found=repr(loader), fix=f"one of {', '.join(TABLE)}"
+            "The loader is unknown.", found=repr(loader), fix=f"use one of {', '.join(TABLE)}"
         )
     return TABLE[loader]
 
