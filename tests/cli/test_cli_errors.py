@@ -58,7 +58,6 @@ USAGE = [
 ]
 INPUT = [
     ("inspect none.onnx neither.onnx", "none.onnx"),
-    ("inspect thee.onnx", "did you mean 'three.onnx'"),
     ("verify three.onnx three.onnx --inputs missing.npz", "missing.npz"),
     ("verify three.onnx three.onnx --inputs wrong.npz", "41"),
     ("optimize three.onnx -o absent/o.onnx", "does not exist"),
