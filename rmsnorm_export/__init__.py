@@ -7,73 +7,43 @@
 Names are imported when they are first used, so that ``import rmsnorm_export`` costs nothing.
 """
 
+# isort: skip_file
+# (ruff would write a statement for each name)
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmsnorm_export.benchmark.measure import bench
-    from rmsnorm_export.benchmark.result import Benchmark
-    from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.compare.verify import verify
-    from rmsnorm_export.deploy.package import package_model
-    from rmsnorm_export.deploy.packaged import Packaged
-    from rmsnorm_export.deploy.result import Deployment
-    from rmsnorm_export.deploy.run import run_pipeline
-    from rmsnorm_export.diagnosis import doctor
+    from rmsnorm_export.benchmark.measure import bench as bench
+    from rmsnorm_export.benchmark.result import Benchmark as Benchmark
+    from rmsnorm_export.compare.result import Verification as Verification
+    from rmsnorm_export.compare.verify import verify as verify
+    from rmsnorm_export.deploy.package import package_model as package_model
+    from rmsnorm_export.deploy.packaged import Packaged as Packaged
+    from rmsnorm_export.deploy.result import Deployment as Deployment
+    from rmsnorm_export.deploy.run import run_pipeline as run_pipeline
+    from rmsnorm_export.diagnosis import doctor as doctor
     from rmsnorm_export.errors import (
-        BackendMissingError,
-        Error,
-        InputError,
-        RequirementError,
-        UsageError,
-        VerificationError,
+        BackendMissingError as BackendMissingError,
+        Error as Error,
+        InputError as InputError,
+        RequirementError as RequirementError,
+        UsageError as UsageError,
+        VerificationError as VerificationError,
     )
-    from rmsnorm_export.recognize.refusal import Refusal
-    from rmsnorm_export.rewrite.optimize import inspect, optimize
-    from rmsnorm_export.rewrite.result import Report, Result, Site
-    from rmsnorm_export.tensorrt import plugin
-    from rmsnorm_export.tensorrt.engine.build import build_engine
-    from rmsnorm_export.tensorrt.engine.check import check_engine
-    from rmsnorm_export.tensorrt.engine.result import EngineResult
-    from rmsnorm_export.tensorrt.plugin.libraries import session_options
-    from rmsnorm_export.torch.export.export import ExportResult, export
-    from rmsnorm_export.torch.generation.export import export_generation
+    from rmsnorm_export.recognize.refusal import Refusal as Refusal
+    from rmsnorm_export.rewrite.optimize import inspect as inspect, optimize as optimize
+    from rmsnorm_export.rewrite.result import Report as Report, Result as Result, Site as Site
+    from rmsnorm_export.tensorrt import plugin as plugin
+    from rmsnorm_export.tensorrt.engine.build import build_engine as build_engine
+    from rmsnorm_export.tensorrt.engine.check import check_engine as check_engine
+    from rmsnorm_export.tensorrt.engine.result import EngineResult as EngineResult
+    from rmsnorm_export.tensorrt.plugin.libraries import session_options as session_options
+    from rmsnorm_export.torch.export.export import ExportResult as ExportResult, export as export
+    from rmsnorm_export.torch.generation.export import export_generation as export_generation
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "BackendMissingError",
-    "Benchmark",
-    "Deployment",
-    "EngineResult",
-    "Error",
-    "ExportResult",
-    "InputError",
-    "Packaged",
-    "Refusal",
-    "Report",
-    "RequirementError",
-    "Result",
-    "Site",
-    "UsageError",
-    "Verification",
-    "VerificationError",
-    "bench",
-    "build_engine",
-    "check_engine",
-    "doctor",
-    "export",
-    "export_generation",
-    "inspect",
-    "optimize",
-    "package_model",
-    "plugin",
-    "run_pipeline",
-    "session_options",
-    "verify",
-]
 
 _HOMES = {
     "benchmark.measure": "bench",
@@ -89,6 +59,7 @@ _HOMES = {
     "recognize.refusal": "Refusal",
     "rewrite.optimize": "inspect optimize",
     "rewrite.result": "Report Result Site",
+    "tensorrt": "plugin",
     "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineResult",
@@ -99,17 +70,18 @@ _HOMES = {
 """Module -> the public names that it holds."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plugin":
-        return importlib.import_module(f"{__name__}.tensorrt.plugin")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
+    module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    if name == "plugin":
+        importlib.import_module(f"{module.__name__}.plugin")
+    globals()[name] = value = getattr(module, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return [*__all__, "__version__"]

@@ -47,12 +47,8 @@ class Error(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        lines = [self.what]
-        if self.found:
-            lines.append(f"found: {self.found}")
-        if self.fix:
-            lines.append(f"fix: {self.fix}")
-        return "\n".join(lines)
+        parts = {"found": self.found, "fix": self.fix}
+        return "\n".join([self.what, *(f"{key}: {part}" for key, part in parts.items() if part)])
 
 
 class UsageError(Error):
@@ -61,7 +57,7 @@ class UsageError(Error):
     exit_code = ExitCode.USAGE
 
     def at(self, place: str) -> UsageError:
-        """The same, with the place that it is about, e.g. a flag, in front."""
+        """Return the same with the place that it is about, e.g. a flag, in front."""
         what = f"{place}: {self.what[:1].lower()}{self.what[1:]}"
         return UsageError(what, found=self.found, fix=self.fix)
 
@@ -79,7 +75,7 @@ class VerificationError(Error):
 
 
 class NotRunError(VerificationError):
-    """What was to be compared could not be run here: nothing is known of it."""
+    """Models that cannot be run here: nothing is known of their difference."""
 
     exit_code = ExitCode.NOT_RUN
 
@@ -98,7 +94,7 @@ class BackendMissingError(Error):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a command or a step, as it is told and recorded.
+    """End of a command or a step, as it is told and recorded.
 
     Attributes:
         what: happened, one sentence.
@@ -114,39 +110,27 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What any exception means."""
+        """Return what any exception means."""
         if isinstance(error, Error):
             return cls(error.what, error.found, error.fix, int(error.exit_code))
+        what, code = "Internal error in rmsnorm-export.", ExitCode.INTERNAL
+        found = f"{type(error).__name__}: {error}"
+        fix = "run the same command with --debug and report what it prints"
         if isinstance(error, KeyboardInterrupt):
-            return cls(
-                "The run was interrupted.", "Ctrl-C", "run the command again: it goes on from here",
-                int(ExitCode.INTERRUPTED),
-            )  # fmt: skip
-        if isinstance(error, OSError) and error.strerror:
-            place = f": {error.filename!s}" if error.filename is not None else ""
-            return cls(
-                "A file cannot be read or written.",
-                f"{error.strerror}{place}",
-                "check the path, its permissions and the free space",
-                int(ExitCode.INPUT),
-            )
-        if isinstance(error, MemoryError):
-            return cls(
-                "Out of memory.",
-                str(error) or "an allocation failed",
-                "use a machine with more memory, or smaller sizes with --shapes or --dims",
-                int(ExitCode.INTERNAL),
-            )
-        return cls(
-            "Internal error in rmsnorm-export.",
-            f"{type(error).__name__}: {error}",
-            "run the same command with --debug and report what it prints",
-            int(ExitCode.INTERNAL),
-        )
+            what, found, code = "The run was interrupted.", "Ctrl-C", ExitCode.INTERRUPTED
+            fix = "run the command again: it goes on from here"
+        elif isinstance(error, OSError) and error.strerror:
+            what, code = "A file cannot be read or written.", ExitCode.INPUT
+            found = ": ".join(filter(None, (error.strerror, str(error.filename or ""))))
+            fix = "check the path, its permissions and the free space"
+        elif isinstance(error, MemoryError):
+            what, found = "Out of memory.", str(error) or "an allocation failed"
+            fix = "use a machine with more memory, or smaller sizes with --shapes or --dims"
+        return cls(what, found, fix, int(code))
 
     def error(self, before: str = "") -> Error:
-        """The error, of the class that the exit code belongs to; ``before`` stands before it."""
-        own = (kind for kind in Error.__subclasses__() if kind.__module__ == __name__)
+        """Return the error, of the class that the exit code belongs to, with words before it."""
+        own = [kind for kind in Error.__subclasses__() if kind.__module__ == __name__]
         every: list[type[Error]] = [*own, NotRunError]
         kinds = {int(kind.exit_code): kind for kind in every}
         kind = kinds.get(self.exit_code, Error)

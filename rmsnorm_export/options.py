@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Meta
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.printable import did_you_mean, nearest
+from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.system.progress import PROGRESS_HELP, shown_progress
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ Seconds = Annotated[float, Meta(gt=0, le=_HUGE)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OptionFacts:
-    """What is known of an option beyond its name, type and default.
+    """Facts of an option beyond its name, type and default.
 
     Attributes:
         help: what it does, whole sentences.
@@ -93,8 +93,8 @@ class OptionFacts:
 
 
 def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
-    def make_field(default: Any, /, *args: P.args, **given: P.kwargs) -> Any:
-        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **given)})
+    def make_field(default: Any, /, *args: P.args, **more: P.kwargs) -> Any:
+        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **more)})
 
     return make_field
 
@@ -148,14 +148,14 @@ class OptionEntry:
 
     @property
     def written(self) -> Any:
-        """The type of the value as people write it."""
+        """Return the type of the value as people write it."""
         if self.facts.choices is not None:
             return Literal[self.facts.choices()] | None
         return self.hint if self.facts.written is None else self.facts.written
 
     @property
     def is_path(self) -> bool:
-        """Whether a string is the name of a file or folder."""
+        """Return whether a string is the name of a file or folder."""
         return self.facts.file or Path in [item_type(one) or one for one in members(self.written)]
 
     def convert(self, value: Any) -> Any:
@@ -188,12 +188,8 @@ class OptionEntry:
         items = value if isinstance(value, list | tuple) else [value]
         wrong = next((one for one in items if one not in names), "")
         hint = did_you_mean(str(wrong), names)
-        return f"{hint}give {expected(self.written)} ({one_line_of(error)})"
-
-
-def one_line_of(error: msgspec.ValidationError) -> str:
-    """Return msgspec's words for what does not fit, and where in the value that is."""
-    return str(error).replace("`", "").replace(" - at $", " at ")
+        words = str(error).replace("`", "").replace(" - at $", " at ")
+        return f"{hint}give {expected(self.written)} ({words})"
 
 
 class OptionError(UsageError):
@@ -230,7 +226,7 @@ class Options:
 
 
 def _path(kind: Any, value: Any) -> Any:
-    """What msgspec asks of types that it does not know."""
+    """Make a path, for which msgspec asks."""
     if kind is not Path or not isinstance(value, str | Path):
         raise TypeError(f"Expected a path, got {type(value).__name__}")
     if not str(value) or "\0" in str(value):
@@ -365,18 +361,13 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
         hints = {field.name: field.type for field in dataclasses.fields(cls)}
 
         @functools.wraps(function)
-        def call(*args: Any, **given: Any) -> Any:
-            arguments = {p.name: given.pop(p.name) for p in own if p.name in given}
-            for name in given.keys() - hints.keys():
-                near = nearest(name, hints)
-                hint = f"; did you mean {near!r}?" if near else ""
-                raise TypeError(f"{function.__name__}() has no option {name!r}{hint}")
-            if len(args) > len(own):
-                raise TypeError(f"{function.__name__}(): options are keywords")
+        def call(*args: Any, **options: Any) -> Any:
+            own_ones = {p.name: options.pop(p.name) for p in own if p.name in options}
             with contextlib.ExitStack() as bar:
                 if "progress" in hints:  # a function that this one calls goes on with the same bar
-                    given["progress"] = bar.enter_context(shown_progress(given.get("progress")))
-                return function(*args, **arguments, **{last.name: cls(**given)})
+                    shown = shown_progress(options.get("progress"))
+                    options["progress"] = bar.enter_context(shown)
+                return function(*args, **own_ones, **{last.name: cls(**options)})
 
         listed = [
             inspect.Parameter(

@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"([0-9]+)")
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, with every character that could steer a terminal escaped.
+    """Return a text on one line, with every character that could steer a terminal escaped.
 
     Control and format characters (escape sequences, line breaks, bidirectional overrides, lone
     surrogates) become backslash escapes; everything else, a plain space included, stays. A model
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def short(text: str | bytes, limit: int = 100) -> str:
-    """``text``, at most ``limit`` characters of it, made printable.
+    """Return at most ``limit`` characters of a text, made printable.
 
     protobuf hands over a string that is not UTF-8 as bytes.
     """
@@ -37,29 +37,29 @@ def short(text: str | bytes, limit: int = 100) -> str:
 
 
 def quoted(text: str | bytes, limit: int = 100) -> str:
-    """``short`` in single quotes."""
+    """Return ``short`` in single quotes."""
     return f"'{short(text, limit)}'"
 
 
 def one_line(text: str, limit: int = 2000) -> str:
-    """``printable`` for prose: line breaks become spaces, and what is beyond ``limit`` is cut."""
+    """Return prose on one line: line breaks become spaces, and what is beyond ``limit`` is cut."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 4] + " ..."
 
 
 def first_line(error: BaseException, limit: int = 300, *, otherwise: str = "no message") -> str:
-    """The first line of an exception's message that is not blank; where there is none, another."""
+    """Return the first line of an exception's message that is not blank, or another text."""
     lines = (_COLOURS.sub("", line).strip() for line in str(error).splitlines())
     return next((line[:limit] for line in lines if line), otherwise)
 
 
 def family(name: str) -> tuple[str, ...]:
-    """What ``name`` has in common with names that differ from it in numbers only."""
+    """Return what a name shares with names that differ from it in numbers only."""
     return tuple(_NUMBERS.split(name)[0::2])
 
 
 def collapse(names: Iterable[str]) -> list[str]:
-    """Names that differ in one number become one: ``layers.{0-31}.norm``.
+    """Write names that differ in one number as one: ``layers.{0-31}.norm``.
 
     Consecutive numbers are written ``{first-last}``, others ``{first .. last}`` followed by the
     count. Names that differ in several numbers are written ``first .. last`` with the count. The
@@ -72,49 +72,42 @@ def collapse(names: Iterable[str]) -> list[str]:
 
 
 def _collapse_family(members: list[list[str]]) -> str:
-    """One line for names that are equal but for their numbers (the odd entries)."""
+    """Return one line for names that are equal but for their numbers (the odd entries)."""
     first, last = members[0], members[-1]
+    varying = [i for i in range(1, len(first), 2) if len({m[i] for m in members}) > 1]
     if len(members) == 1:
         return printable("".join(first))
-    varying = [i for i in range(1, len(first), 2) if len({m[i] for m in members}) > 1]
-    if len(varying) == 1:
-        at = varying[0]
-        numbers = sorted((m[at] for m in members), key=lambda digits: (len(digits), digits))
-        before, after = "".join(first[:at]), "".join(first[at + 1 :])
-        if _consecutive(numbers):
-            return printable(f"{before}{{{numbers[0]}-{numbers[-1]}}}{after}")
-        inside = ", ".join(numbers) if len(numbers) <= 4 else f"{numbers[0]} .. {numbers[-1]}"
-        count = "" if len(numbers) <= 4 else f" ({len(numbers)})"
-        return printable(f"{before}{{{inside}}}{after}{count}")
-    return printable(f"{''.join(first)} .. {''.join(last)} ({len(members)})")
-
-
-def _consecutive(numbers: list[str]) -> bool:
-    """Whether the decimal strings count up by one; absurdly long ones never do."""
-    if any(len(digits) > 18 for digits in numbers):
-        return False
-    values = [int(digits) for digits in numbers]
-    return all(b == a + 1 for a, b in itertools.pairwise(values))
+    if len(varying) != 1:
+        return printable(f"{''.join(first)} .. {''.join(last)} ({len(members)})")
+    at = varying[0]
+    numbers = sorted((m[at] for m in members), key=lambda digits: (len(digits), digits))
+    before, after = "".join(first[:at]), "".join(first[at + 1 :])
+    pairs = itertools.pairwise(numbers)
+    if len(numbers[-1]) < 18 and all(int(two) == int(one) + 1 for one, two in pairs):
+        return printable(f"{before}{{{numbers[0]}-{numbers[-1]}}}{after}")
+    if len(numbers) <= 4:
+        return printable(f"{before}{{{', '.join(numbers)}}}{after}")
+    return printable(f"{before}{{{numbers[0]} .. {numbers[-1]}}}{after} ({len(numbers)})")
 
 
 def number(value: float) -> str:
-    """A measured number: three significant digits, integers as such."""
+    """Write a measured number: three significant digits, integers as such."""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.3g}"
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 norm``, ``2 norms``."""
+    """Write ``1 norm``, ``2 norms``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def nearest(name: str, known: Collection[str], *, alike: float = 0.5) -> str:
-    """The known name that is most like ``name``; "" where none is, to the ratio ``alike``."""
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=alike)), "")
+def nearest(name: str, names: Collection[str]) -> str:
+    """Return the name that is most like another; "" where none is."""
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), "")
 
 
-def did_you_mean(name: str, known: Collection[str], *, alike: float = 0.5) -> str:
-    """``did you mean 'ort'? ``, to begin a fix with; "" where no known name is near."""
-    near = nearest(name, known, alike=alike)
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """Return ``did you mean 'ort'? ``, to begin a fix with; "" where no name is near."""
+    near = nearest(name, names)
     return f"did you mean {quoted(near)}? " if near else ""

@@ -45,7 +45,7 @@ def to_dict(value: object) -> Any:
 
 
 def _without_special(value: Any) -> Any:
-    """The same without the floats that JSON has not."""
+    """Return the same without the floats that JSON has not."""
     if isinstance(value, dict):
         return {key: _without_special(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -68,14 +68,10 @@ def to_json(result: object, *, extra: Mapping[str, object] | None = None) -> str
 
     Raises:
         TypeError: ``result`` is not a dataclass or holds what JSON cannot say.
-        ValueError: ``extra`` repeats a field.
     """
     if not dataclasses.is_dataclass(result):
         raise TypeError(f"a {type(result).__name__} is not a result")
-    body, more = to_dict(result), dict(extra or {})
-    if both := body.keys() & more.keys():
-        raise ValueError(f"{min(both)} is a field of the result already")
-    return document(kind_of(type(result)), body | more)
+    return document(kind_of(type(result)), to_dict(result) | dict(extra or {}))
 
 
 def decode(value: object, kind: type[T]) -> T:

@@ -21,7 +21,6 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import in_types_of, numpy_type
-from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
@@ -57,7 +56,7 @@ class Engine(Backend):
         path = Path(os.path.abspath(chosen.model))
         shown = short(str(path), 300)
         if not path.is_file():
-            raise InputError("The engine does not exist.", found=shown, fix=missing_fix(path))
+            raise InputError("The engine does not exist.", found=shown, fix="check the path")
         record = read_record(path)
         if record is None:
             raise InputError(

@@ -11,7 +11,6 @@ from rmsnorm_export.deploy.tables import TABLES
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import REQUIRED, OptionError, make, spread
 from rmsnorm_export.printable import did_you_mean, one_line, short
-from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.reading import read_file
 
 if sys.version_info >= (3, 11):
@@ -74,7 +73,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         return dict(tomllib.loads(read_file(path, LARGEST).decode("utf-8")))
     except OSError as error:
-        problem, fix = error.strerror or str(error), f"{missing_fix(path)}; --init makes one"
+        problem, fix = error.strerror or str(error), "check the path; --init makes one"
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         problem, fix = one_line(str(error), 300), "correct it there; strings stand in quotes"
     found = f"{short(str(path), 300)}: {problem}"

@@ -28,7 +28,6 @@ from rmsnorm_export.deploy.tables import (
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import written
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import missing_fix
 
 Subject = Literal["raw", "optimized", "newest", "engine", "report"]
 """``raw``: as exported, or the file of [model]; ``optimized``: what [optimize] made of it, and
@@ -130,7 +129,7 @@ def settle(path: Path, tables: dict[str, Any]) -> Settings:
             for file in files:
                 where, found = f"{inside} [{table}] {key}", short(str(file), 300)
                 if not file.exists():
-                    fix = f"{missing_fix(file)}; it is relative to the pipeline file"
+                    fix = "check the path; it is relative to the pipeline file"
                     raise InputError(f"{where}: the file does not exist.", found=found, fix=fix)
                 if _within(file, settings.folder):
                     fix = "put it elsewhere, or give another [pipeline] folder"

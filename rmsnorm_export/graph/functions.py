@@ -16,7 +16,7 @@ _MOST_TIMES = 16
 
 
 def may_inline(model: ir.Model) -> bool:
-    """Whether the bodies in the place of all calls make a model of a bearable size."""
+    """Return whether bodies in the place of all calls make a model of a bearable size."""
     holders: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     stored = sum(1 for holder in holders for _ in holder.all_nodes())
     return inlined_size(model) <= max(_MOST_NODES, _MOST_TIMES * stored)

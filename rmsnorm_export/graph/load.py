@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import os
-import stat
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -26,7 +26,6 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import sort_graphs
-from rmsnorm_export.graph.sniff import looks_like
 from rmsnorm_export.graph.tensors import (
     MAX_PROTO_BYTES,
     check_tensor,
@@ -37,12 +36,11 @@ from rmsnorm_export.graph.wellformed import (
     check_graphs,
     check_proto,
     check_versions,
-    clash,
     proto_too_deep,
     too_deep,
 )
-from rmsnorm_export.printable import plural, quoted, short
-from rmsnorm_export.system.files import missing_fix, refusals_as
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import read_file
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
@@ -50,7 +48,7 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model that was read and found well-formed.
+    """A model that was read and is well-formed.
 
     Attributes:
         model: a private copy; tensors stored inside an ``ir.Model`` or on disk are shared, never
@@ -58,33 +56,30 @@ class LoadedModel:
         path: absolute path of the file; None when it came from memory.
         description: where it came from, safe to print.
         external: distinct locations of external data, as the file writes them, sorted.
-        size: bytes of the model file (of the protobuf message for bytes and ModelProto; 0 for an
-            onnx_ir model); external data not counted.
-        external_size: bytes of the external files together; 0 when their folder is not known.
         notes: oddities that were accepted or put right.
-        origin: what was given, where that was bytes or a ModelProto; never changed.
-        identity: of the file when it was read, by inode, size and time.
+        origin: the source, where that was bytes or a ModelProto; never changed.
+        identity: of the file when it was read: inode, size and time.
     """
 
     model: ir.Model
     path: Path | None
     description: str
     external: tuple[str, ...] = ()
-    size: int = 0
-    external_size: int = 0
     notes: tuple[str, ...] = ()
     origin: bytes | onnx.ModelProto | None = None
-    identity: tuple[str, int, int, int] | None = None
+    identity: tuple[int, int, int] | None = None
 
     @property
     def folder(self) -> str | None:
-        """Where the external data lies; None where a model in memory has none."""
+        """Where the external data lies; None where a model in memory has none, or several."""
         if self.path is not None:
             return str(self.path.parent)
-        return next(iter(self._folders()), None)
+        tensors = [slot.tensor for slot in tensor_slots(self.model) if self.external]
+        folders = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)}
+        return folders.pop() or None if len(folders) == 1 else None
 
     def to_bytes(self) -> bytes:
-        """The model as it was given, serialised: nothing is put right, external data stays away.
+        """Serialise the model as it was: nothing is put right, external data stays away.
 
         Raises:
             InputError: the file went away, or is another than the one that was checked; or the
@@ -95,32 +90,20 @@ class LoadedModel:
             fix = "do not move or change it until the work is over"
             with refusals_as("The model file cannot be read again.", self.path, fix=fix):
                 content = read_file(self.path, MAX_PROTO_BYTES)
-            if _identity(self.path) != self.identity:
-                raise InputError(
-                    "The model file was changed while it was in use.",
-                    found=short(str(self.path), 300),
-                    fix=fix,
-                )
+                if _identity(self.path) != self.identity:
+                    raise OSError("it was changed while it was in use")
             return content
-        if self.external and self.origin is not None:
-            raise InputError(
-                "A model in memory with external data does not know its folder.",
-                found=f"{self.description} with data in {quoted(self.external[0])}",
-                fix="give the path of the model instead",
-            )
-        if len(self._folders()) > 1:
-            raise InputError(
-                "The external data of a model in memory lies in several folders.",
-                found=", ".join(short(folder, 200) for folder in self._folders()[:3]),
-                fix="save the model and give its path",
-            )
+        if self.external and self.folder is None:
+            what = "A model in memory with external data does not know its folder."
+            found = f"{self.description} with data in {quoted(self.external[0])}"
+            raise InputError(what, found=found, fix="give the path of the model instead")
         if isinstance(self.origin, bytes):
             return self.origin
         return serialize(self.model if self.origin is None else self.origin)
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
-        """A file of the model as it was given; one of a model in memory lasts for the block.
+        """Provide a file of the model as it was; one of a model in memory lasts for the block.
 
         Raises:
             UsageError: a model in memory has external data.
@@ -130,21 +113,13 @@ class LoadedModel:
             yield self.path
             return
         if self.external:
-            raise UsageError(
-                "A model with external data must be given as a file.",
-                found=f"{plural(len(self.external), 'location')}, the first is "
-                f"{quoted(self.external[0])}",
-                fix="save it first, e.g. with result.save(path), and give the path",
-            )
+            what = "A model with external data must be given as a file."
+            fix = "save it first, e.g. with result.save(path), and give the path"
+            raise UsageError(what, found=f"data in {quoted(self.external[0])}", fix=fix)
         with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(self.to_bytes())
             yield path
-
-    def _folders(self) -> list[str]:
-        tensors = (slot.tensor for slot in tensor_slots(self.model) if self.external)
-        external = (tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
-        return sorted({os.path.abspath(tensor.base_dir) for tensor in external})
 
 
 @contextlib.contextmanager
@@ -168,7 +143,7 @@ def no_gc() -> Iterator[None]:
 
 
 def load_model(source: Source) -> LoadedModel:
-    """Read ``source`` without loading weights, and check it.
+    """Read a model without loading weights, and check it.
 
     Args:
         source: path of an .onnx file; the bytes of one (what ``-`` gives: the caller reads standard
@@ -176,7 +151,7 @@ def load_model(source: Source) -> LoadedModel:
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
-        UsageError: ``source`` is of another type, or is ``-``.
+        UsageError: ``source`` is of another type.
     """
     with no_gc():
         if isinstance(source, ir.Model):
@@ -186,14 +161,12 @@ def load_model(source: Source) -> LoadedModel:
                 raise too_deep()
             proto = onnx.ModelProto()
             proto.CopyFrom(source)
-            loaded = _from_proto(proto, None, "an onnx.ModelProto", source.ByteSize())
-            return dataclasses.replace(loaded, origin=source)
+            return _from_proto(proto, None, "an onnx.ModelProto", source)
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
-            loaded = _from_bytes(data, None, f"{len(data)} bytes in memory")
-            return dataclasses.replace(loaded, origin=data)
+            return _from_proto(_parse(data, "bytes in memory"), None, "bytes in memory", data)
         if isinstance(source, str | os.PathLike):
-            return _from_path(source)
+            return _from_path(Path(source))
     raise UsageError(
         "The model source is of a type that cannot be read.",
         found=type(source).__name__,
@@ -201,120 +174,82 @@ def load_model(source: Source) -> LoadedModel:
     )
 
 
-_REMEMBERED = 64
-_DATA: dict[tuple[str, int, int, int], tuple[str, ...]] = {}
-"""Locations of external data of the files that were read last, by path, inode, size and time."""
-
-
 def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The file of a model and those of its external data; it is read unless it was just read.
+    """Return the file of a model and those of its external data.
 
     Raises:
         InputError: it is no model that can be read.
     """
     file = Path(os.path.abspath(path))
-    key = _identity(file)
-    places = load_model(file).external if key is None or key not in _DATA else _DATA[key]
+    with refusals_as("The model file cannot be read.", file, fix="check the path"):
+        places = _locations(file, *_identity(file))
     return (file, *(file.parent / place for place in places))
 
 
-def _identity(path: Path) -> tuple[str, int, int, int] | None:
-    try:
-        info = path.stat()
-    except (OSError, ValueError):
-        return None
-    return str(path), info.st_ino, info.st_size, info.st_mtime_ns
+@functools.lru_cache(64)
+def _locations(path: Path, *_: int) -> tuple[str, ...]:
+    """Read where the external data of a file is, once for each of its states."""
+    return load_model(path).external
 
 
-def _from_path(source: str | os.PathLike[str]) -> LoadedModel:
-    name = os.fspath(source)
-    shown = short(str(name), 300)
-    if name == "-":
-        raise UsageError(
-            "Standard input is read by the command line, not by this function.",
-            found="the path '-'",
-            fix="pass sys.stdin.buffer.read()",
-        )
+_SENTENCES: dict[type[Exception], str] = {
+    FileNotFoundError: "The model file does not exist.",
+    IsADirectoryError: "The model is a folder, not a file.",
+}
+
+
+def _from_path(source: Path) -> LoadedModel:
+    shown = short(str(source), 300)
     try:
-        path = Path(os.path.abspath(name))
-        info = os.stat(path)
-        if stat.S_ISDIR(info.st_mode):
-            raise InputError(
-                "The model is a folder, not a file.",
-                found=shown,
-                fix="give the path of the .onnx file in it",
-            )
-        if not stat.S_ISREG(info.st_mode):
-            raise InputError(
-                "The model is not an ordinary file.",
-                found=f"{shown} is a device, pipe or socket",
-                fix="use - to read a model from standard input",
-            )
-        if info.st_size > MAX_PROTO_BYTES:
-            raise InputError(
-                "The file is larger than any ONNX model file can be.",
-                found=f"{shown} has {info.st_size} bytes; protobuf ends at 2 GiB",
-                fix="check that this is the .onnx file and not its weights; large weights are kept "
-                "in external data",
-            )
+        path = Path(os.path.abspath(source))
         identity = _identity(path)
         data = read_file(path, MAX_PROTO_BYTES)
-    except FileNotFoundError as error:
-        raise InputError(
-            "The model file does not exist.", found=shown, fix=missing_fix(path)
-        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            "The model file cannot be read.",
+            _SENTENCES.get(type(error), "The model file cannot be read."),
             found=f"{shown}: {short(reason)}",
-            fix="check the path and its permissions",
+            fix="give the path of an .onnx file, whose large weights are in files beside it; use - "
+            "to read it from standard input",
         ) from error
-    loaded = _from_bytes(data, path, shown)
-    if identity is not None:
-        if len(_DATA) >= _REMEMBERED:
-            _DATA.clear()
-        _DATA[identity] = loaded.external
+    loaded = _from_proto(_parse(data, shown), path, shown, None)
     return dataclasses.replace(loaded, identity=identity)
 
 
-def _from_bytes(data: bytes, path: Path | None, description: str) -> LoadedModel:
+def _identity(path: Path) -> tuple[int, int, int]:
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _parse(data: bytes, description: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
-    if not data:
-        raise InputError(
-            "The model file is empty.", found=f"{description}: 0 bytes", fix="export it again"
-        )
     try:
         proto.ParseFromString(data)
+        problem = "" if proto.HasField("graph") else "protobuf without a graph"
     except DecodeError as error:
         # The wording is upb's; with another protobuf runtime the general error below is given.
         if "depth" in str(error).lower():
             raise too_deep() from error
-        raise _not_onnx(data, description) from error
-    if not proto.HasField("graph"):
-        raise _not_onnx(data, description, "protobuf without a graph")
-    size = len(data)
-    del data
-    return _from_proto(proto, path, description, size)
-
-
-def _not_onnx(data: bytes, description: str, otherwise: str = "") -> InputError:
-    kind = looks_like(data)
-    otherwise = otherwise or "bytes that are no whole protobuf message; it may be cut short"
-    return InputError(
-        "The file is not an ONNX model.",
-        found=f"{description} looks like {kind}" if kind else f"{description}: {otherwise}",
-        fix="give the .onnx file; if it is one, export or download it again",
-    )
+        problem = "no whole protobuf message; it may be cut short"
+    if problem:
+        raise InputError(
+            "The file is not an ONNX model.",
+            found=f"{description}: {len(data)} bytes, {problem}",
+            fix="give the .onnx file itself, no checkpoint, engine or Git LFS pointer; if it is "
+            "one, export or download it again",
+        )
+    return proto
 
 
 def _from_proto(
-    proto: onnx.ModelProto, path: Path | None, description: str, size: int
+    proto: onnx.ModelProto,
+    path: Path | None,
+    description: str,
+    origin: bytes | onnx.ModelProto | None,
 ) -> LoadedModel:
     if not proto.HasField("graph"):
-        raise InputError(
-            "The model has no graph.", found=description, fix="give a complete ONNX model"
-        )
+        fix = "give a complete ONNX model"
+        raise InputError("The model has no graph.", found=description, fix=fix)
     try:
         opsets = {entry.domain: entry.version for entry in proto.opset_import}
         notes = check_versions(proto.ir_version, opsets)
@@ -324,22 +259,18 @@ def _from_proto(
     except InputError:
         raise
     except Exception as error:  # onnx_ir wraps whatever goes wrong; the cause is at the end
-        raise _unreadable(proto, error) from error
-    return _checked_model(model, path, description, size, notes, names=False)
-
-
-def _unreadable(proto: onnx.ModelProto, error: BaseException) -> InputError:
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    if isinstance(error, UnicodeDecodeError):
-        found = "a name or string that is not UTF-8"
-    else:
-        found = clash(proto) or str(error).split("\n")[0] or type(error).__name__
-    return InputError(
-        "The graph in the file cannot be read.",
-        found=short(found, 300),
-        fix="check the file with onnx.checker and export it again",
-    )
+        cause: BaseException = error
+        while (inner := cause.__cause__ or cause.__context__) is not None:
+            cause = inner
+        reason = str(cause).split("\n")[0] or type(cause).__name__
+        if isinstance(cause, UnicodeDecodeError):
+            reason = "a name or string that is not UTF-8"
+        raise InputError(
+            "The graph in the file cannot be read.",
+            found=short(reason, 400),
+            fix="check the file with onnx.checker and export it again",
+        ) from error
+    return _checked(LoadedModel(model, path, description, origin=origin), notes, names=False)
 
 
 def _from_ir(source: ir.Model) -> LoadedModel:
@@ -350,44 +281,25 @@ def _from_ir(source: ir.Model) -> LoadedModel:
         # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
         with _quiet_onnx_ir():
             model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _checked_model(model, None, "an onnx_ir.Model", 0, notes, names=True)
+    return _checked(LoadedModel(model, None, "an onnx_ir.Model"), notes, names=True)
 
 
-def _checked_model(
-    model: ir.Model,
-    path: Path | None,
-    description: str,
-    size: int,
-    notes: list[str],
-    *,
-    names: bool,
-) -> LoadedModel:
+def _checked(loaded: LoadedModel, notes: list[str], *, names: bool) -> LoadedModel:
+    model = loaded.model
     if not check_graphs(model, names=names):
         sort_graphs(model)
         notes.append("nodes were not in topological order; they were sorted")
-    negative = forget_negative_dims(model)
-    if negative:
-        notes.append(f"negative dimensions of {negative} values are read as unknown")
+    if count := forget_negative_dims(model):
+        notes.append(f"negative dimensions of {count} values are read as unknown")
     slots = list(tensor_slots(model))
     for slot in slots:
         check_tensor(slot)
-    files = adopt_external(slots, path.parent if path else None)
+    files = adopt_external(slots, loaded.path.parent if loaded.path else None)
     tensors = [slot.tensor for slot in slots if isinstance(slot.tensor, ir.ExternalTensor)]
     if tensors and not files:
         notes.append("external data was not checked: the folder of the model is not known")
-    if any(file.links > 1 for file in files):
-        notes.append(
-            "external data has several hard links: ONNX Runtime reads it, onnx and onnx_ir do not"
-        )
-    return LoadedModel(
-        model=model,
-        path=path,
-        description=description,
-        external=tuple(sorted({os.fspath(tensor.location) for tensor in tensors})),
-        size=size,
-        external_size=sum(file.size for file in files),
-        notes=tuple(notes),
-    )
+    external = tuple(sorted({os.fspath(tensor.location) for tensor in tensors}))
+    return dataclasses.replace(loaded, external=external, notes=tuple(notes))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Topological order: walking nested graphs, sorting them, naming the cycle if there is one."""
+"""Walk nested graphs, and put their nodes in topological order."""
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -16,54 +17,43 @@ _NESTED = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs in the attributes of ``node``."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
+    """Yield the graphs in the attributes of a node."""
+    for attribute in node.attributes.data.values():  # the dict itself: asked of every node, often
+        if attribute.type not in _NESTED or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        else:
             yield from attribute.as_graphs()
 
 
-def _is_nest(node: ir.Node) -> bool:
-    """Whether a graph may be among the attributes; asked of every node of a model, many times."""
-    attributes = node.attributes.data  # the dict itself, which is walked twice as fast
-    if attributes:
-        for attribute in attributes.values():
-            if attribute.type in _NESTED:
-                return True
-    return False
-
-
 def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of ``graph``, each followed by those of its subgraphs."""
+    """Yield the nodes of a graph, each followed by those of its subgraphs."""
     for node in graph:
         yield node
-        if _is_nest(node):
-            for subgraph in subgraphs(node):
-                yield from all_nodes(subgraph)
+        for subgraph in subgraphs(node):
+            yield from all_nodes(subgraph)
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, the bodies of the functions, and every subgraph of these."""
+    """Yield the main graph, the bodies of the functions, and every subgraph of these."""
     waiting = [model.graph, *(function.graph for function in model.functions.values())]
     while waiting:
         graph = waiting.pop()
         yield graph
         for node in graph:
-            if _is_nest(node):
+            if node.attributes.data:
                 waiting += subgraphs(node)
 
 
 def label(node: ir.Node) -> str:
-    """Name and operator of a node, safe to print."""
+    """Return the name and operator of a node, safe to print."""
     op = short(node.op_type)
     return f"{quoted(node.name)} ({op})" if node.name else f"a {op} node"
 
 
 def sort_graphs(model: ir.Model) -> None:
-    """Sort every graph of ``model`` topologically, in place.
+    """Sort every graph topologically, in place.
 
     Raises:
         InputError: naming the nodes of a cycle.
@@ -73,61 +63,30 @@ def sort_graphs(model: ir.Model) -> None:
         for function in model.functions.values():
             function.sort()
     except ValueError as error:
-        for graph in all_graphs(model):
-            circle = find_cycle({node: _needs(node) for node in graph})
-            if circle:
-                raise _cycle_error(circle) from error
+        circles = (cycle_in({node: _needs(node) for node in graph}) for graph in all_graphs(model))
+        names = [label(node) for node in next(filter(None, circles), ())]
+        if len(names) > 6:
+            names = [*names[:5], f"... {len(names) - 6} more ...", names[-1]]
         raise InputError(
-            "The nodes of the model cannot be put in order.",
-            found=short(str(error)),
-            fix="repair the program that wrote the model",
+            "The graph has a cycle: nodes that need each other's outputs.",
+            found=" <- ".join(names) or short(str(error)),
+            fix="repair the program that wrote the model; ONNX graphs must be acyclic",
         ) from error
 
 
-def find_cycle(edges: Mapping[K, Sequence[K]]) -> list[K]:
-    """A closed walk along ``edges`` (first element repeated at the end), or [] if there is none.
-
-    Depth first without recursion, linear in keys and edges.
-    """
-    done: set[K] = set()
-    for start in edges:
-        if start in done:
-            continue
-        path: dict[K, Iterator[K]] = {start: iter(edges[start])}
-        stack = [start]
-        while stack:
-            for follower in path[stack[-1]]:
-                if follower in path:
-                    return [*stack[stack.index(follower) :], follower]
-                if follower not in done and follower in edges:
-                    path[follower] = iter(edges[follower])
-                    stack.append(follower)
-                    break
-            else:
-                done.add(stack[-1])
-                del path[stack.pop()]
+def cycle_in(edges: Mapping[K, Sequence[K]]) -> list[K]:
+    """Return a closed walk, its first element repeated at the end; [] where there is none."""
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        return list(reversed(error.args[1]))
     return []
 
 
 def _needs(node: ir.Node) -> list[ir.Node]:
-    """The nodes of the same graph that must come before ``node``, those for its subgraphs too."""
+    """Return the nodes of the same graph that must come before this one and its subgraphs."""
     readers = [node]
     for subgraph in subgraphs(node):
         readers += all_nodes(subgraph)
-    producers = (
-        value.producer() for reader in readers for value in reader.inputs if value is not None
-    )
-    return [
-        producer for producer in producers if producer is not None and producer.graph is node.graph
-    ]
-
-
-def _cycle_error(circle: Sequence[ir.Node]) -> InputError:
-    names = [label(node) for node in circle]
-    if len(names) > 6:
-        names = [*names[:5], f"... {len(names) - 6} more ...", names[-1]]
-    return InputError(
-        "The graph has a cycle: nodes that need each other's outputs.",
-        found=" <- ".join(names),
-        fix="repair the program that wrote the model; ONNX graphs must be acyclic",
-    )
+    producers = (value.producer() for one in readers for value in one.inputs if value is not None)
+    return [one for one in producers if one is not None and one.graph is node.graph]

@@ -1,4 +1,4 @@
-"""What ``export.json`` says of inputs and outputs, read as a closed grammar and written anew."""
+"""Structures of inputs and outputs in ``export.json``: a closed grammar, written anew."""
 
 from __future__ import annotations
 

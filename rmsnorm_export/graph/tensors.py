@@ -21,27 +21,8 @@ from rmsnorm_export.printable import quoted, short
 MAX_PROTO_BYTES = 2**31 - 1
 """Largest protobuf message, by the protobuf specification."""
 
-_DATA_FIELDS: dict[ir.DataType, str] = {
-    ir.DataType.FLOAT: "float_data",
-    ir.DataType.DOUBLE: "double_data",
-    ir.DataType.INT64: "int64_data",
-    ir.DataType.UINT32: "uint64_data",
-    ir.DataType.UINT64: "uint64_data",
-    **dict.fromkeys(
-        (
-            ir.DataType.INT32,
-            ir.DataType.INT16,
-            ir.DataType.INT8,
-            ir.DataType.UINT16,
-            ir.DataType.UINT8,
-            ir.DataType.BOOL,
-            ir.DataType.FLOAT16,
-            ir.DataType.BFLOAT16,
-        ),
-        "int32_data",
-    ),
-}
-"""Where TensorProto keeps one entry per element when there is no raw_data (onnx.proto)."""
+LARGE_BYTES = 1024
+"""Tensors from this size on go to a data file; shapes and epsilons stay in the graph."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -60,33 +41,32 @@ class TensorSlot:
     put: Callable[[ir.TensorProtocol], None]
     initializer: bool
 
+    @property
+    def in_memory(self) -> bool:
+        """Return whether its bytes are stored with the model."""
+        return not isinstance(self.tensor, ir.ExternalTensor | ir.StringTensor)
+
 
 def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
-    """Every stored tensor: initializers and attributes, in all graphs and functions.
+    """Yield every stored tensor: initializers and attributes, in all graphs and functions.
 
     The attributes of a node must not be changed, through ``put`` or otherwise, while this runs.
     """
-    put: Callable[[ir.TensorProtocol], None]
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 put = functools.partial(setattr, value, "const_value")
                 yield TensorSlot(value.name or "", value.const_value, put, True)
         for node in graph:
-            if not node.attributes:
-                continue
-            for attribute in node.attributes.values():
-                if attribute.is_ref():
-                    continue
+            for attribute in node.attributes.data.values():
                 # .value and not .as_tensor(): that asks for every property of the tensor, at 10
                 # microseconds each, and raises for an element type that it does not know.
-                if attribute.type == ir.AttributeType.TENSOR:
-                    tensor = attribute.value
-                    put = _attribute_put(node, attribute.name)
-                    yield TensorSlot(_holder(node, tensor), tensor, put, False)
-                elif attribute.type == ir.AttributeType.TENSORS:
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    put = functools.partial(_put_attribute, node, attribute.name, None)
+                    yield TensorSlot(_holder(node, attribute.value), attribute.value, put, False)
+                elif attribute.type == ir.AttributeType.TENSORS and not attribute.is_ref():
                     for index, tensor in enumerate(attribute.value):
-                        put = _attribute_put(node, attribute.name, index)
+                        put = functools.partial(_put_attribute, node, attribute.name, index)
                         yield TensorSlot(_holder(node, tensor), tensor, put, False)
 
 
@@ -94,32 +74,27 @@ def _holder(node: ir.Node, tensor: ir.TensorProtocol) -> str:
     return tensor.name or node.name or (node.outputs[0].name if node.outputs else "") or ""
 
 
-def _attribute_put(
-    node: ir.Node, name: str, index: int | None = None
-) -> Callable[[ir.TensorProtocol], None]:
-    def put(tensor: ir.TensorProtocol) -> None:
-        old = node.attributes[name]
-        if index is None:
-            node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=old.doc_string)
-            return
-        tensors = list(old.value)
-        tensors[index] = tensor
-        node.attributes[name] = ir.AttrTensors(name, tensors, doc_string=old.doc_string)
-
-    return put
+def _put_attribute(node: ir.Node, name: str, index: int | None, tensor: ir.TensorProtocol) -> None:
+    old = node.attributes[name]
+    if index is None:
+        node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=old.doc_string)
+        return
+    tensors = list(old.value)
+    tensors[index] = tensor
+    node.attributes[name] = ir.AttrTensors(name, tensors, doc_string=old.doc_string)
 
 
 def check_tensor(slot: TensorSlot) -> None:
-    """Check that dims are possible and that the data in the file fits them; no copy is kept.
+    """Check that dims are possible and that the data in the file fits them; no copy is made.
 
     Raises:
         InputError: naming the tensor.
     """
     tensor = slot.tensor
-    if isinstance(tensor, ir.ExternalTensor):
-        _element_count(slot, tuple(tensor.shape.numpy()))
-    elif isinstance(tensor, ir.serde.TensorProtoTensor):
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
         _check_proto(slot, tensor.raw)
+    elif isinstance(tensor, ir.ExternalTensor):
+        _element_count(slot, tuple(tensor.shape.numpy()))
     elif isinstance(tensor, ir.StringTensor):
         count = _element_count(slot, tuple(tensor.shape.numpy()))
         if count != len(tensor.string_data()):
@@ -129,52 +104,47 @@ def check_tensor(slot: TensorSlot) -> None:
 def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
     count = _element_count(slot, tuple(proto.dims))
     try:
-        dtype = ir.DataType(proto.data_type)
-        bits = dtype.bitwidth
+        bits = ir.DataType(proto.data_type).bitwidth
     except (ValueError, TypeError, KeyError) as error:
         raise unknown_type(slot.name, proto.data_type) from error
-    expected = (count * bits + 7) // 8
-    if expected > MAX_PROTO_BYTES:
-        raise _misfit(slot, "less than 2 GiB, as every model file does", f"{expected} bytes")
+    size = (count * bits + 7) // 8
+    if size > MAX_PROTO_BYTES:
+        raise _misfit(slot, "less than 2 GiB, as every model file does", f"{size} bytes")
     if proto.HasField("raw_data"):
-        if len(proto.raw_data) != expected:
-            raise _misfit(slot, f"{len(proto.raw_data)} bytes", f"{expected}")
-    elif dtype in _DATA_FIELDS:
-        stored = len(getattr(proto, _DATA_FIELDS[dtype]))
-        if stored != count:
-            raise _misfit(slot, f"{stored} elements", f"{count}")
+        if len(proto.raw_data) != size:
+            raise _misfit(slot, f"{len(proto.raw_data)} bytes", f"{size}")
+    elif bits >= 8:  # one entry an element, two of a complex number
+        entries = len(getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type)))
+        per_element = 2 if slot.tensor.dtype.name.startswith("COMPLEX") else 1
+        if entries != count * per_element:
+            raise _misfit(slot, f"{entries} elements", f"{count}")
 
 
 def unknown_type(name: str, number: int) -> InputError:
-    """The error for a tensor of a type that this installation does not know."""
-    return InputError(
-        "A tensor has no element type that ONNX knows.",
-        found=f"tensor {quoted(name)} of type number {number}",
-        fix="export the model again, or install a newer onnx package",
-    )
+    """Return the error for a tensor of a type that this installation does not know."""
+    what = "A tensor has no element type that ONNX knows."
+    return _corrupt(what, f"tensor {quoted(name)} of type number {number}")
 
 
 def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
     count = math.prod(dims)
     if any(dim < 0 for dim in dims) or count >= 2**63:
-        raise InputError(
-            "A tensor has impossible dimensions.",
-            found=f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}",
-            fix="export the model again; the file may be corrupt",
-        )
+        found = f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}"
+        raise _corrupt("A tensor has impossible dimensions.", found)
     return count
 
 
-def _misfit(slot: TensorSlot, found: str, needed: str) -> InputError:
-    return InputError(
-        "The data of a tensor does not fit its shape.",
-        found=f"tensor {quoted(slot.name)} holds {found}, its shape needs {needed}",
-        fix="export the model again; the file may be corrupt",
-    )
+def _misfit(slot: TensorSlot, stored: str, needed: str) -> InputError:
+    found = f"tensor {quoted(slot.name)} holds {stored}, its shape needs {needed}"
+    return _corrupt("The data of a tensor does not fit its shape.", found)
+
+
+def _corrupt(what: str, found: str) -> InputError:
+    return InputError(what, found=found, fix="export the model again; the file may be corrupt")
 
 
 def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
-    """What two views of one piece of PyTorch's or NumPy's memory have in common; else None."""
+    """Return what two views of one piece of PyTorch's or NumPy's memory share; else None."""
     raw: Any = getattr(tensor, "raw", None)
     if isinstance(raw, np.ndarray) and raw.size:
         return raw.ctypes.data, raw.dtype.str, raw.shape, raw.strides
@@ -185,7 +155,7 @@ def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
 
 
 def forget_negative_dims(model: ir.Model) -> int:
-    """Make negative dimensions of values unknown, as runtimes read them; how many values had one.
+    """Make negative dimensions of values unknown, as runtimes read them; return how many had one.
 
     Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
     """
@@ -194,7 +164,8 @@ def forget_negative_dims(model: ir.Model) -> int:
         for value in chain(graph.inputs, *(node.outputs for node in graph)):
             dims = () if value.shape is None else value.shape.dims
             if any(isinstance(dim, int) and dim < 0 for dim in dims):
-                known = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
-                value.shape = ir.Shape(known)
+                value.shape = ir.Shape(
+                    None if isinstance(dim, int) and dim < 0 else dim for dim in dims
+                )
                 changed += 1
     return changed

@@ -11,12 +11,13 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import did_you_mean, short
+from rmsnorm_export.printable import short
 from rmsnorm_export.system.reading import open_regular
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
@@ -24,23 +25,10 @@ TEMP_SUFFIX = ".rmsnorm-export.tmp"
 _FICLONE = 0x40049409
 """ioctl request of linux/fs.h: share the extents of another file."""
 
-_CHUNK = 1 << 24
+_AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
+"""Of renameat2, see linux/fs.h."""
 
 StrPath = str | os.PathLike[str]
-
-
-def missing_fix(path: StrPath) -> str:
-    """What to do about a path that names no file: the name in its folder that is most like it."""
-    folder, name = os.path.split(os.fspath(path))
-    with contextlib.suppress(OSError, ValueError):
-        if near := did_you_mean(name, os.listdir(folder or "."), alike=0.8):
-            return f"{near}or check the path"
-    return "check the path"
-
-
-def is_full(number: int | None) -> bool:
-    """Whether this error number says that there is no room for more."""
-    return number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
@@ -59,7 +47,7 @@ def refusals_as(what: str, place: StrPath, *, fix: str, fix_full: str = "") -> I
     try:
         yield
     except OSError as error:
-        full = is_full(error.errno)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         name = os.fspath(place) if full or not error.filename else str(error.filename)
         raise InputError(
             what,
@@ -76,9 +64,9 @@ class Transaction:
     """
 
     def __init__(self) -> None:
-        self._made: list[Path] = []
+        self._files: list[Path] = []
         self._folders: list[Path] = []
-        self._last: tuple[Path, Path] | None = None
+        self._last: Path | None = None
 
     def __enter__(self) -> Transaction:
         return self
@@ -86,35 +74,32 @@ class Transaction:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             return
-        if self._last is not None and _renamed(*self._last):
-            # Interrupted after the fact: the model is in place and needs its data files.
-            with contextlib.suppress(OSError):
-                self._last[0].unlink()
-            return
-        for path in reversed(self._made):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        if self._last is not None and not os.path.lexists(self._last):
+            return  # interrupted after the fact: the model is in place and needs its data files
+        for path in reversed(self._files):
+            path.unlink(missing_ok=True)
         for folder in reversed(self._folders):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
     def temp(self, target: Path) -> tuple[Path, int]:
-        """An empty new file in the folder of ``target``; its path and descriptor.
+        """Make an empty file in the folder of ``target``, missing folders, too.
 
-        Missing folders down to it are made. The mode is what the umask leaves of rw-rw-rw-.
+        Returns:
+            Its path and descriptor.
         """
         missing = [folder for folder in target.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir()
             self._folders.append(folder)
         # File names end at 255 bytes; a cut name is still recognisable.
-        stem = target.name.encode("utf-8", "surrogateescape")[:200].decode("utf-8", "ignore")
+        stem = os.fsencode(target.name)[:200].decode("utf-8", "ignore")
         path = target.parent / f".{stem}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
-        self._made.append(path)
+        self._files.append(path)
         return path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
 
     def write_temp(self, target: Path, data: bytes) -> Path:
-        """A temporary file beside ``target`` with these contents, on disk when this returns."""
+        """Write a temporary file beside ``target``, on disk when this returns."""
         path, descriptor = self.temp(target)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -138,41 +123,39 @@ class Transaction:
             FileExistsError: ``target`` exists and ``replace`` is False.
         """
         if last:
-            self._last = (temp, target)
+            self._last = temp
         if replace:
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(temp, stat.S_IMODE(os.stat(target).st_mode))
             os.replace(temp, target)
         else:
             _rename_new(temp, target)
-            self._made.append(target)
-        self._made.remove(temp)
-        sync_folder(target.parent)
-
-
-def _renamed(temp: Path, target: Path) -> bool:
-    try:
-        return not os.path.lexists(temp) or os.path.samefile(temp, target)
-    except OSError:
-        return False
+            self._files.append(target)
+        self._files.remove(temp)
+        sync(target.parent)
 
 
 def _rename_new(temp: Path, target: Path) -> None:
-    """Rename without ever replacing: a link fails when ``target`` exists, a rename would not."""
-    try:
-        os.link(temp, target)
-    except OSError as error:
-        if error.errno == errno.EEXIST or target.is_symlink() or target.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
-        os.rename(temp, target)  # no hard links on this file system
-    else:
-        os.unlink(temp)
+    """Rename without ever replacing."""
+    if not renameat2(temp, target, NOREPLACE):
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        os.rename(temp, target)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable, where the system can."""
+def renameat2(source: Path, target: Path, flag: int) -> bool:
+    """Rename with a flag, in one step; return False where that is not possible."""
+    import ctypes  # --help needs none
+
+    function = getattr(ctypes.CDLL(None), "renameat2", None)
+    places = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
+    return function is not None and function(*places, flag) == 0
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable, where the system can."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -196,143 +179,47 @@ def write_whole(path: Path, content: str | bytes, *, replace: bool = True) -> No
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """A copy of ``source`` at the new path ``target``, on disk when this returns.
+    """Copy a file to a new path, on disk when this returns.
 
     Raises:
         OSError: ENOSPC included.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    try:
-        copy_contents(os.fspath(source), descriptor)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with target.open("xb") as file:
+        copy_contents(os.fspath(source), file.fileno())
 
 
-def copy_contents(source: str, target_fd: int) -> str:
-    """Fill the empty file ``target_fd`` with the contents of ``source``.
-
-    Returns:
-        ``cloned`` when no data had to be moved, else ``copied``.
+def copy_contents(source: str, target_fd: int) -> None:
+    """Fill an empty file with the contents of another, without moving data where it can be cloned.
 
     Raises:
-        OSError: as the operating system says, ENOSPC included.
+        OSError: as the operating system says, ENOSPC included, before an hour of copying.
     """
-    with open_regular(source) as file:
-        source_fd = file.fileno()
-        if _clone(source_fd, target_fd):
-            return "cloned"
-        size = os.fstat(source_fd).st_size
-        extents = _extents(source_fd, size)
-        if sum(end - start for start, end in extents) > _free_bytes(target_fd):
-            # Better now than after an hour of copying.
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        for start, end in extents:
-            _copy_range(source_fd, target_fd, start, end)
-        os.ftruncate(target_fd, size)
-        return "copied"
-
-
-def _free_bytes(fd: int) -> int:
-    space = os.fstatvfs(fd)
-    return space.f_bavail * space.f_frsize
-
-
-def same_contents(first: str, second: str) -> bool:
-    """Whether two files hold the same bytes; reads both, up to the first difference."""
-    if os.stat(first).st_size != os.stat(second).st_size:
-        return False
-    if os.path.samefile(first, second):
-        return True
-    with open_regular(first) as one, open_regular(second) as two:
-        while True:
-            block = one.read(_CHUNK)
-            if block != two.read(len(block) or 1):
-                return False
-            if not block:
-                return True
-
-
-def _clone(source_fd: int, target_fd: int) -> bool:
-    try:
-        import fcntl
-
-        fcntl.ioctl(target_fd, _FICLONE, source_fd)
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-def _extents(fd: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of a file that hold data; the whole file where the system cannot tell."""
-    if not hasattr(os, "SEEK_DATA"):
-        return [(0, size)]
-    extents: list[tuple[int, int]] = []
-    position = 0
-    while position < size:
+    with open_regular(source) as file, os.fdopen(target_fd, "wb", closefd=False) as target:
         try:
-            start = os.lseek(fd, position, os.SEEK_DATA)
-            position = os.lseek(fd, start, os.SEEK_HOLE)
+            import fcntl
+
+            fcntl.ioctl(target_fd, _FICLONE, file.fileno())
         except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
-                return extents
-            return [(0, size)]
-        extents.append((start, position))
-    return extents
-
-
-def _copy_range(source_fd: int, target_fd: int, start: int, end: int) -> None:
-    position = start
-    kernel = hasattr(os, "copy_file_range")
-    while position < end:
-        if kernel:
-            try:
-                moved = os.copy_file_range(
-                    source_fd, target_fd, min(end - position, 1 << 30), position, position
-                )
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT):
-                    raise
-                kernel = False  # different file systems, or an old kernel
-                continue
-        else:
-            block = os.pread(source_fd, min(end - position, _CHUNK), position)
-            moved = os.pwrite(target_fd, block, position) if block else 0
-        if not moved:
-            raise OSError(errno.EIO, "the file became shorter while it was copied")
-        position += moved
+            space = os.fstatvfs(target_fd)
+            if os.fstat(file.fileno()).st_size > space.f_bavail * space.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            shutil.copyfileobj(file, target, 1 << 24)
+        target.flush()
+        os.fsync(target_fd)
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True, required: bool = True) -> Iterator[bool]:
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a file, which is made where it is missing, and stays.
-
-    Args:
-        path: of the file.
-        wait: for another process that holds it.
-        required: False: go on where the file system has no locks.
-
-    Returns:
-        In the block: True; False where there is no lock.
 
     Raises:
         BlockingIOError: another process holds it, and ``wait`` is False.
-        OSError: the file cannot be made, or not be locked.
     """
     import filelock  # it takes longer to import than most commands need it
 
-    held = filelock.FileLock(path, timeout=-1 if wait else 0, thread_local=False)
     try:
-        held.acquire()
+        with filelock.FileLock(path, timeout=-1 if wait else 0, thread_local=False):
+            yield
     except filelock.Timeout as error:
         raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path)) from error
-    except OSError:
-        if required:
-            raise
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        held.release()

@@ -1,4 +1,4 @@
-"""What a report says of its making, so that it can be audited."""
+"""The making of a report: versions, and the SHA-256 of the files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of, versions_of
 
 STDIN = "-"
@@ -27,14 +25,7 @@ _LOADED = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when a report was made.
-
-    Attributes:
-        path: relative to the folder of the report, or absolute where it is elsewhere altogether;
-            ``-`` for what was piped in.
-        bytes: its size.
-        sha256: of its contents, in hexadecimal.
-    """
+    """A file as it was when a report was made; its path is ``-`` for what was piped in."""
 
     path: str
     bytes: int
@@ -43,18 +34,7 @@ class FileState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provenance:
-    """The key ``provenance`` of a report.
-
-    Attributes:
-        tool: this package and its version.
-        versions: of the packages that it worked with.
-        python: version of the interpreter.
-        platform: operating system and machine.
-        date: UTC, ISO 8601; that of ``SOURCE_DATE_EPOCH`` where it is set.
-        command: the command line.
-        inputs: the files that were read, external data included.
-        outputs: the files that were written.
-    """
+    """The key ``provenance`` of a report; files with external data, the date in UTC."""
 
     tool: str
     versions: dict[str, str]
@@ -65,24 +45,18 @@ class Provenance:
     inputs: tuple[FileState, ...]
     outputs: tuple[FileState, ...]
 
-    def seen_from(self, folder: StrPath) -> Provenance:
-        """Return the same for a report in ``folder``; paths in the working folder are relative."""
-        base, top = Path(os.path.abspath(folder)), Path.cwd()
-        top = top if base.is_relative_to(top) else base
+    def seen_from(self, folder: str | os.PathLike[str]) -> Provenance:
+        """Return the same for a report in a folder: paths are relative to it."""
 
         def seen(states: tuple[FileState, ...]) -> tuple[FileState, ...]:
-            return tuple(
-                dataclasses.replace(state, path=Path(os.path.relpath(state.path, base)).as_posix())
-                if Path(state.path).is_relative_to(top)
-                else state
-                for state in states
-            )
+            paths = (s.path if s.path == STDIN else os.path.relpath(s.path, folder) for s in states)
+            return tuple(map(lambda s, path: dataclasses.replace(s, path=path), states, paths))
 
         return dataclasses.replace(self, inputs=seen(self.inputs), outputs=seen(self.outputs))
 
 
 def utc_now() -> datetime.datetime:
-    """The time in UTC, or that of ``SOURCE_DATE_EPOCH`` (see reproducible-builds.org)."""
+    """Return the time in UTC, or that of ``SOURCE_DATE_EPOCH`` (see reproducible-builds.org)."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isdecimal():
         return datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
@@ -105,17 +79,14 @@ def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: st
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
     """Return files as they are, by absolute paths; those that cannot be read are omitted."""
-
-    def state(path: Path) -> FileState | None:
+    states = []
+    for path in dict.fromkeys(paths):
         with contextlib.suppress(OSError, ValueError):
-            return FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path))
-        return None
-
-    # A digest leaves the interpreter free, so that large files are read side by side.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return tuple(filter(None, pool.map(state, dict.fromkeys(paths))))
+            state = FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path))
+            states.append(state)
+    return tuple(states)
 
 
 def piped_in(data: bytes) -> FileState:
-    """A model that was read from standard input."""
+    """Return the state of a model that was read from standard input."""
     return FileState(STDIN, len(data), hashlib.sha256(data).hexdigest())

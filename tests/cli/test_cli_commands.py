@@ -210,11 +210,11 @@ def test_plugin(run: Run, tmp_path: Path, project: Path) -> None:  # noqa: F811
 
 def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small = (
-        diagnosis._Known("onnx", True, "models", "onnx"),
-        diagnosis._Known("onnxruntime", False, "running", "onnxruntime", "'probed'"),
-        diagnosis._Known("no_such_package", False, "nothing", "nothing"),
+        diagnosis._Package("onnx", "models", "onnx", True),
+        diagnosis._Package("onnxruntime", "running", "onnxruntime", remark="'probed'"),
+        diagnosis._Package("no_such_package", "nothing", "nothing"),
     )
-    monkeypatch.setattr(diagnosis, "_KNOWN", small)
+    monkeypatch.setattr(diagnosis, "_COMPONENTS", small)
     done = run("doctor", "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     found = from_json(done.text, diagnosis.Diagnosis)
@@ -224,7 +224,7 @@ def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.components[1].detail == "probed"
     names = [test.name for test in found.self_tests]
     assert names == ["target portable", "target onnx", "target ort", "target plain"]
-    assert all(test.passed and "right within" in test.detail for test in found.self_tests)
+    assert all(test.passed and "float64" in test.detail for test in found.self_tests)
     text = run("doctor").text
     assert "the core works; 2 of 3 packages" in text
     assert "for nothing: pip install nothing" in text

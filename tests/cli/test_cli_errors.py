@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from rewrite.folders import snapshot
+from graph.folders import snapshot
 
 from rmsnorm_export.errors import BackendMissingError, RequirementError
 from rmsnorm_export.tensorrt.engine import backends
@@ -58,7 +58,6 @@ USAGE = [
 ]
 INPUT = [
     ("inspect none.onnx neither.onnx", "none.onnx"),
-    ("inspect thee.onnx", "did you mean 'three.onnx'"),
     ("verify three.onnx three.onnx --inputs missing.npz", "missing.npz"),
     ("verify three.onnx three.onnx --inputs wrong.npz", "41"),
     ("optimize three.onnx -o absent/o.onnx", "does not exist"),

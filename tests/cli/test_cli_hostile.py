@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graph.folders import snapshot
 from hostile_models import HOSTILE, SHAPE, norm_model, write
-from rewrite.folders import snapshot
 
 from rmsnorm_export.errors import InputError
 from tests import warm

@@ -156,7 +156,7 @@ def test_a_file_system_without_exchange_and_links(
     def no_link(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links")
 
-    monkeypatch.setattr(folders, "_renameat2", lambda *_: False)
+    monkeypatch.setattr(folders, "renameat2", lambda *_: False)
     monkeypatch.setattr(os, "link", no_link)
     before = tree(first)
     add(first, version=2)

@@ -54,7 +54,7 @@ def test_a_good_engine(engine: Path) -> None:
 
 
 def ended(result: dict[str, object]) -> Ended:
-    return Ended(({"event": "answer", "result": result},), 0, "")
+    return Ended(result, 0, "")
 
 
 def test_what_a_gpu_would_say(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_what_a_gpu_would_say(engine: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found.loaded_by == f"TensorRT-RTX {record.version} on NVIDIA H200"
     answers.append(ended(result | {"reasons": 2, "loaded": False}))
     assert check_engine(engine).problems == ("it was built for other GPUs",)
-    answers.append(Ended((), -11, "error: bad"))
+    answers.append(Ended(None, -11, "error: bad"))
     assert "SIGSEGV; error: bad" in check_engine(engine).problems[0]
 
 

@@ -56,7 +56,7 @@ def symlinked_folder(folder: Path) -> Path:
     return external_model(inner, "sub/secret.bin")
 
 
-@hostile("'w'", "hard link", "outside the folder")
+@hostile("'w'", "hard link")
 def hard_linked_data(folder: Path) -> Path:
     inner = _inner(folder)
     (inner / "w.bin").hardlink_to(folder / "secret.bin")
@@ -105,7 +105,7 @@ def negative_offset(folder: Path) -> Path:
     return external_model(folder, offset=-4, data=GAIN)
 
 
-@hostile("offset", "'four'")
+@hostile("'four'")
 def offset_that_is_no_number(folder: Path) -> Path:
     return external_model(folder, offset="four", data=GAIN)
 

@@ -35,14 +35,14 @@ def dangling_symlink(folder: Path) -> Path:
     return path
 
 
-@hostile("not an ordinary file")
+@hostile("device, pipe or socket")
 def a_pipe(folder: Path) -> Path:
     path = folder / "model.onnx"
     os.mkfifo(path)
     return path
 
 
-@hostile("empty", "0 bytes")
+@hostile("not an ONNX model", "0 bytes")
 def empty_file(folder: Path) -> Path:
     path = folder / "model.onnx"
     path.write_bytes(b"")
@@ -69,12 +69,12 @@ def _stuff(name: str, data: bytes, *words: str) -> None:
 _stuff("random_bytes", np.random.default_rng(0).bytes(5000))
 _stuff("zero_bytes", bytes(4096))
 _stuff("json_text", json.dumps({"ir_version": 8}).encode())
-_stuff("pickle_file", b"\x80\x02}q\x00." * 9, "pickle")
+_stuff("pickle_file", b"\x80\x02}q\x00." * 9, "no whole protobuf")
 _stuff("lfs_pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "LFS")
-_stuff("engine_file", b"ftrt" + bytes(range(100)), "TensorRT")
+_stuff("engine_file", b"ftrt" + bytes(range(100)), "engine")
 
 
-@hostile("not an ONNX model", ".pt")
+@hostile("not an ONNX model", "checkpoint")
 def torch_checkpoint(folder: Path) -> Path:
     path = folder / "model.onnx"
     with zipfile.ZipFile(path, "w") as archive:
@@ -82,7 +82,7 @@ def torch_checkpoint(folder: Path) -> Path:
     return path
 
 
-@hostile("not an ONNX model", "safetensors")
+@hostile("not an ONNX model")
 def safetensors_file(folder: Path) -> Path:
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     path = folder / "model.onnx"
@@ -90,7 +90,7 @@ def safetensors_file(folder: Path) -> Path:
     return path
 
 
-@hostile("larger than any", "2 GiB")
+@hostile("too many", "large weights")
 def three_gib_file(folder: Path) -> Path:
     path = folder / "model.onnx"
     with path.open("wb") as file:

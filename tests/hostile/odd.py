@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import onnx
@@ -48,13 +47,6 @@ def symlink_that_stays_inside(folder: Path) -> Path:
     (folder / "real.bin").write_bytes(GAIN)
     (folder / "w.bin").symlink_to("real.bin")
     return external_model(folder)
-
-
-@odd("hard links")
-def hard_linked_data(folder: Path) -> Path:
-    path = external_model(folder, data=GAIN)
-    os.link(folder / "w.bin", folder / "other.bin")
-    return path
 
 
 @odd("sorted")

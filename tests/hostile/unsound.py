@@ -94,7 +94,7 @@ def undefined_output(folder: Path) -> Path:
     return write(folder, norm_model(norm_nodes()[:-1]))
 
 
-@hostile("duplicate", "'root'", "'add'")
+@hostile("redeclared", "'root'", "'sqrt'")
 def duplicate_value(folder: Path) -> Path:
     nodes = norm_nodes()
     nodes[2].output[0] = "root"
@@ -102,7 +102,7 @@ def duplicate_value(folder: Path) -> Path:
     return write(folder, norm_model(nodes))
 
 
-@hostile("duplicate", "'eps'")
+@hostile("redeclared", "'eps'")
 def output_named_as_initializer(folder: Path) -> Path:
     nodes = norm_nodes()
     nodes[0].output[0] = "eps"

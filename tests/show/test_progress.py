@@ -1,4 +1,4 @@
-"""Long work says how far it is: to a terminal, a notebook or who asks, and to nobody else."""
+"""Long work says how far it is: to a terminal or who asks, and to nobody else."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.diagnosis import _MODEL
-from rmsnorm_export.system import progress
 
 SCRIPT = """
-import os, sys
+import sys
 import onnx.parser
 import rmsnorm_export as rx
 from rmsnorm_export.diagnosis import _MODEL
 model = onnx.parser.parse_model(_MODEL)
 rx.optimize(model, prove=True, progress=False)
-os.environ["RMSNORM_EXPORT_PROGRESS"] = "0"
-rx.optimize(model, prove=True)
-del os.environ["RMSNORM_EXPORT_PROGRESS"]
 print("now", file=sys.stderr)
 rx.optimize(model, prove=True)
 """
@@ -53,18 +49,3 @@ def test_who_asks_is_told_and_nobody_else(capfd: pytest.CaptureFixture[str]) -> 
     rx.optimize(model, prove=True, progress=lambda *step: told.append(step))
     assert told == [("proving", 0, 1), ("proving", 1, 1)]
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_notebook_sees_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    def show(bar: progress._NotebookBar, text: str) -> None:
-        shown.append(text)
-        bar.handle = bar
-
-    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
-    monkeypatch.setattr(progress._NotebookBar, "_show", show)
-    rx.optimize(onnx.parser.parse_model(_MODEL), prove=True)
-    assert "Proving: 0 of 1" in shown[0]
-    assert "<progress" in shown[0]
-    assert shown[-1] == ""

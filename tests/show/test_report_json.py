@@ -55,9 +55,7 @@ def test_header_first_then_every_field_in_order_in_ascii() -> None:
     assert "\x1b" not in text
 
 
-def test_what_json_cannot_say_and_what_hides_a_field_are_errors() -> None:
-    with pytest.raises(ValueError, match="fused"):
-        to_json(WHOLE, extra={"fused": 1})
+def test_what_json_cannot_say_is_an_error() -> None:
     with pytest.raises(TypeError, match="complex"):
         to_dict({"a": 1j})
     with pytest.raises(TypeError, match="dict"):

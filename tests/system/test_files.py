@@ -1,9 +1,10 @@
-"""Locks, whole files, and what the operating system refuses."""
+"""Files of others are read within bounds; ours are whole, locked, and refused in words."""
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,100 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.system.digest import sha256_of, sha256_of_all
-from rmsnorm_export.system.files import locked, refusals_as, write_whole
+from rmsnorm_export.strict import DEEPEST, parse_json
+from rmsnorm_export.system.elf import check_library
+from rmsnorm_export.system.files import copy_contents, locked, refusals_as, write_whole
+from rmsnorm_export.system.reading import file_within, open_regular, read_file, read_json, read_text
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, (1 << 20) + 1])
+def test_a_file_is_read_whole_up_to_its_limit(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data := os.urandom(size))
+    assert read_file(path, size) == data
+    if size:
+        with pytest.raises(OSError, match="are too many"):
+            read_file(path, size - 1)
+
+
+def test_a_file_of_the_system_says_no_size() -> None:
+    assert b"Name:" in read_file("/proc/self/status")
+    with pytest.raises(OSError, match="are too many"):
+        read_file("/proc/self/status", 10)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder", "link to a device"])
+def test_only_regular_files_are_opened(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "socket":
+        monkeypatch.chdir(tmp_path)  # names of sockets are short
+        socket.socket(socket.AF_UNIX).bind("file")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match=r"device, pipe or socket|directory"):
+        open_regular(path)
+    with pytest.raises(InputError, match="Unreadable"):
+        read_text(path, "Unreadable.", fix="x")
+
+
+def test_what_is_within_a_folder(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "snapshots" / "a", tmp_path / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    (snapshot / "blob").symlink_to("../../blobs/file")
+    (snapshot / "out").symlink_to("/etc/passwd")
+    inside = {name for name in ("file", "blob", "out", "../../blobs/file", str(snapshot / "file"))
+              if file_within(snapshot, name)}  # fmt: skip
+    assert inside == {"file", "blob"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 1}', '[{"b": [{"a": {}, "c": 0, "a": null}]}]', '{"a": 1, "\\u0061": 2}',
+        "NaN", "[Infinity]", '{"a": -Infinity}', "[1e999]", "[-1e999]", "1" * 5000,
+        "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
+        '{"a":' * (DEEPEST + 1) + "0" + "}" * (DEEPEST + 1),
+        "[" * 1_000_000, b"\xff", b"\xef\xbb\xbf1", "", "1 2",
+    ],
+)  # fmt: skip
+def test_json_that_readers_could_take_in_two_ways_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ('{"a": {"a": 1}, "b": [1.5, -2, null]}', {"a": {"a": 1}, "b": [1.5, -2, None]}),
+        (r'"\ud83d\ude00 \" [[["', '\U0001f600 " [[['),
+        (r'"\udc80"', "\udc80"),  # a name of a file that is no UTF-8
+        ("[" + '"[", [], ' * DEEPEST + "0]", ["[", []] * DEEPEST + [0]),
+    ],
+)
+def test_ordinary_json_is_read(text: str, content: object, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    assert read_json(tmp_path / "file") == content
+
+
+@pytest.mark.parametrize(("size", "words"), [(0, "no shared"), (63, "cut"), (-1, "cut")])
+def test_a_library_is_whole(size: int, words: str, tmp_path: Path) -> None:
+    data = Path(sys.executable).resolve().read_bytes()
+    (tmp_path / "lib.so").write_bytes(data)
+    check_library(tmp_path / "lib.so")
+    (tmp_path / "lib.so").write_bytes(data[:size])
+    with pytest.raises(ValueError, match=words):
+        check_library(tmp_path / "lib.so")
+
 
 _HOLD = """
 import sys, pathlib
@@ -24,28 +117,15 @@ with locked(pathlib.Path(sys.argv[1])):
 
 
 def test_a_lock_is_held_by_one_and_let_go_of_with_its_process(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    command = [sys.executable, "-c", _HOLD, str(path)]
+    command = [sys.executable, "-c", _HOLD, str(tmp_path / "lock")]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(BlockingIOError), locked(path, wait=False):
+    with pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
         pass
     holder.kill()
     holder.communicate()
-    with locked(path, wait=False) as held:
-        assert held
-    assert path.exists()
-
-
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with locked(tmp_path / "lock", required=False) as held:
-        assert not held
-    with pytest.raises(OSError, match="lock"), locked(tmp_path / "lock"):
+    with locked(tmp_path / "lock", wait=False):
         pass
 
 
@@ -58,28 +138,28 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_refusal_names_the_place(number: int, name: str | None, words: str, fix: str) -> None:
-    with (
-        pytest.raises(InputError) as caught,
-        refusals_as("No.", "here", fix="look", fix_full="free"),
-    ):
+    writing = refusals_as("No.", "here", fix="look", fix_full="free")
+    with pytest.raises(InputError) as caught, writing:
         raise OSError(number, os.strerror(number), name)
     assert (caught.value.what, caught.value.found, caught.value.fix) == ("No.", words, fix)
 
 
-def test_a_file_is_written_whole_or_not(tmp_path: Path) -> None:
+def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
     write_whole(path, "one\n")
-    with pytest.raises(FileExistsError):
-        write_whole(path, "two\n", replace=False)
-    assert path.read_bytes() == b"one\n"
+    for exchange in (True, False):  # file systems without it
+        with pytest.raises(FileExistsError):
+            write_whole(path, "two\n", replace=False)
+        if exchange:
+            monkeypatch.setattr("rmsnorm_export.system.files.renameat2", lambda *_: False)
     write_whole(path, b"\x00")
-    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.txt", b"\x00")]
+    write_whole(tmp_path / "b.txt", "new", replace=False)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a.txt": b"\0", "b.txt": b"new"}
 
 
-def test_digests_tell_names_and_contents_apart(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-    (tmp_path / "b").write_bytes(b"x")
-    one, other = tmp_path / "a", tmp_path / "b"
-    assert sha256_of(one) == sha256_of(other)
-    assert sha256_of_all([one], tmp_path) != sha256_of_all([other], tmp_path)
-    assert len(sha256_of_all([], tmp_path)) == 64
+def test_a_copy_that_cannot_fit_is_refused_before_it_starts(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 43)
+    with (tmp_path / "copy").open("wb") as file, pytest.raises(OSError, match="No space"):
+        copy_contents(str(tmp_path / "sparse"), file.fileno())
+    assert (tmp_path / "copy").stat().st_size == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.files import StrPath, missing_fix
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
@@ -60,7 +60,7 @@ def check_engine(path: StrPath) -> EngineCheck:
         raise InputError(
             "The engine does not exist." if not engine.exists() else "The engine is no file.",
             found=short(str(engine), 300),
-            fix=missing_fix(engine),
+            fix="check the path",
         )
     record = read_record(engine)
     problems, notes, installed, loaded_by = dict[str, str](), list[str](), "", ""

@@ -20,7 +20,7 @@ from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs, type_name_of
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, ShapesByName
-from rmsnorm_export.system.digest import identified, sha256_of
+from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.tensorrt.engine.result import (
     DataFile,
@@ -113,10 +113,11 @@ def reading_external_data(folder: Path) -> contextlib.AbstractContextManager[Non
 
 def _data_files(folder: Path, locations: tuple[str, ...]) -> tuple[DataFile, ...]:
     with reading_external_data(folder):
-        files = identified([folder / place for place in locations])
+        files = [(folder / place).stat() for place in locations]
+        hashes = [sha256_of(folder / place) for place in locations]
     return tuple(
         DataFile(place, state.st_size, state.st_mtime_ns, sha256)
-        for place, (state, sha256) in zip(locations, files, strict=True)
+        for place, state, sha256 in zip(locations, files, hashes, strict=True)
     )
 
 

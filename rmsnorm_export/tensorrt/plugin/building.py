@@ -6,6 +6,7 @@ build tree stays in the user's cache. What it installs is then put in place, fil
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
@@ -24,7 +25,6 @@ from rmsnorm_export.system.files import (
     copy_contents,
     locked,
     refusals_as,
-    same_contents,
 )
 from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
@@ -97,7 +97,7 @@ def build(
     )
     with writing:
         place.mkdir(parents=True, exist_ok=True)
-        with locked(place / ".lock", required=False), tempfile.TemporaryDirectory() as stage:
+        with locked(place / ".lock"), tempfile.TemporaryDirectory() as stage:
             _compile(chosen, place, settings, Path(stage), force=force)
             _publish(Path(stage) / "lib", place / "lib", force=True)
             built = libraries.read_build(place / "lib", chosen)
@@ -247,7 +247,7 @@ def _publish(
         for name in names or sorted(os.listdir(source)):
             copy = target / name
             copies.append(copy)
-            if copy.is_file() and same_contents(str(source / name), str(copy)):
+            if copy.is_file() and filecmp.cmp(source / name, copy, shallow=False):
                 continue
             if os.path.lexists(copy) and not force:
                 raise UsageError(

@@ -10,7 +10,7 @@ from typing import Any
 from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.elf import check_library
-from rmsnorm_export.system.files import StrPath, missing_fix
+from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.reading import read_json
 from rmsnorm_export.tensorrt.plugin.result import (
@@ -141,7 +141,7 @@ def open_library(path: StrPath, style: Style | None = None) -> Library:
             raise _unusable(file, f"it is for {own_style}, not for {style}", _BUILT_BY[runtime])
         file = file.with_name(beside)
         if not file.is_file():
-            raise _unusable(file, "there is no such file", missing_fix(file))
+            raise _unusable(file, "there is no such file", "check the path")
         try:
             check_library(file)
             if file.with_name(manifest_name(runtime)).exists():

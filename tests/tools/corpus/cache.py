@@ -66,7 +66,7 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
     final.parent.mkdir(parents=True, exist_ok=True)
     locks = root() / ".locks"
     locks.mkdir(exist_ok=True)
-    with locked(locks / f"{kind}-{final.name}", required=False):
+    with locked(locks / f"{kind}-{final.name}"):
         if final.is_dir():
             return final
         partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))

@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from folders import snapshot
 from hostile_models import (
     GAIN,
     HOSTILE,
@@ -22,6 +21,7 @@ from hostile_models import (
     write,
 )
 
+from graph.folders import snapshot
 from rmsnorm_export.compare.verify import verify
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph.load import load_model
