@@ -164,7 +164,7 @@ class Bundle:
                 if not any(given in known[kind] for known in names.values()):
                     every = sorted(set().union(*(known[kind] for known in names.values())))
                     raise UsageError(
-                        f"No component of the folder has this {kind.noun}.",
+                        f"No component of the folder has this {kind}.",
                         found=quoted(given),
                         fix=f"use some of {short(', '.join(every), 300)}",
                     )

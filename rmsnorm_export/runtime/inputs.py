@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.printable import first_line
+from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.input_sizes import (
     Declared,
     InputSizes,
@@ -20,10 +20,9 @@ from rmsnorm_export.runtime.input_sizes import (
     is_fixed,
     size_of,
     sized,
-    symbol_of,
 )
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes
+from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, shape_text
 from rmsnorm_export.system.reading import open_regular
 
 _NUMPY: dict[str, np.dtype[Any]] = {
@@ -32,9 +31,6 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     "string": np.dtype(object),
 }
 """By the name of a type that can be fed."""
-
-_LONG_NAMES = {"float": "float32", "double": "float64"}
-"""What ONNX calls two of them."""
 
 # Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
 # fit models whose symbols depend on one another.
@@ -50,46 +46,40 @@ _TRANSPARENT = frozenset(
 
 
 def declared_inputs(session: Any) -> dict[str, Declared]:
-    """The inputs that ONNX Runtime asks for, by name.
+    """Return the inputs that ONNX Runtime asks for, by name.
 
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
     return _fed(
-        (Declared(one.name, _onnx_name(one.type[7:-1]), tuple(one.shape or ())), one.type)
+        Declared(one.name, _our_name(one.type[7:-1]), tuple(one.shape or ()))
         for one in session.get_inputs()  # of the type ``tensor(float)``, say
     )
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
-    """The inputs that a graph asks for, by name, without a session.
+    """Return the inputs that a graph asks for, by name, without a session.
 
     Raises:
         InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
     """
-    return _fed((declared_tensor(value), value.type) for value in given_inputs(model))
+    return _fed(map(declared_tensor, given_inputs(model)))
 
 
-def _fed(inputs: Iterable[tuple[Declared, object]]) -> dict[str, Declared]:
-    declared = {}
-    for item, of_type in inputs:
-        if item.dtype not in _NUMPY:
-            raise InputError(
-                "The model has an input that cannot be fed.",
-                found=f"{item.name!r} of type {of_type}",
-                fix="verify a model whose inputs are float, integer, boolean or string tensors",
-            )
-        declared[item.name] = item
+def _fed(inputs: Iterable[Declared]) -> dict[str, Declared]:
+    declared = {item.name: item for item in inputs}
+    for item in declared.values():
+        numpy_type(item.dtype, f" (input {quoted(item.name)})")
     return declared
 
 
 def given_inputs(model: ir.Model) -> list[ir.Value]:
-    """The inputs that are no initializers, which have to be given."""
+    """Return the inputs that are no initializers, which have to be given."""
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
 def declared_tensor(value: ir.Value) -> Declared:
-    """What the model declares of an input or output."""
+    """Return what the model declares of an input or output."""
     shape = value.shape
     sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
     dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
@@ -97,16 +87,16 @@ def declared_tensor(value: ir.Value) -> Declared:
 
 
 def type_name_of(dtype: ir.DataType | None) -> str:
-    """As the command line calls types: ``float32``, not ``FLOAT``."""
-    return "unknown" if dtype is None else _onnx_name(dtype.name.lower())
+    """Name a type as the command line does: ``float32``, not ``FLOAT``."""
+    return "unknown" if dtype is None else _our_name(dtype.name.lower())
 
 
-def _onnx_name(name: str) -> str:
-    return _LONG_NAMES.get(name, name)
+def _our_name(name: str) -> str:
+    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
-    """The NumPy type of a tensor that is declared as ``name``.
+def numpy_type(name: str, where: str = "") -> np.dtype[Any]:
+    """Return the NumPy type of a tensor that is declared as ``name``.
 
     Raises:
         InputError: there is none here.
@@ -114,14 +104,14 @@ def numpy_type(name: str) -> np.dtype[Any]:
     if name not in _NUMPY:
         raise InputError(
             "A tensor of the model is of a type that cannot be fed.",
-            found=name,
-            fix="compare models whose inputs are float, integer or boolean tensors",
+            found=f"{name}{where}",
+            fix="use a model whose inputs are float, integer, boolean or string tensors",
         )
     return _NUMPY[name]
 
 
 def array_type(dtype: np.dtype[Any]) -> str:
-    """Name of a type of tensor, e.g. ``float16`` or ``string``."""
+    """Name the type of an array as that of a tensor, e.g. ``float16`` or ``string``."""
     return "string" if dtype.kind == "O" else str(dtype)
 
 
@@ -130,7 +120,7 @@ _UNPACKED_LEAST, _UNPACKED_RATIO = 1 << 26, 100
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays of an .npz file by name; nothing in it is executed.
+    """Return the arrays of an .npz file by name; nothing in it is executed.
 
     Raises:
         InputError: the file is missing, is no .npz archive, or holds Python objects.
@@ -160,23 +150,17 @@ def _check_archive(archive: np.lib.npyio.NpzFile, size: int) -> None:
 
 
 def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -> dict[str, Array]:
-    """``given`` in the declared types.
+    """Return ``given`` in the declared types.
 
     bfloat16 has no type of its own in .npz files: two-byte voids and uint16 are taken as its bits.
 
     Raises:
         InputError: a name is missing or unknown, or a type, rank or fixed size differs.
     """
-    missing = sorted(declared.keys() - given.keys())
-    unknown = sorted(given.keys() - declared.keys())
-    if missing or unknown:
+    if declared.keys() != given.keys():
         raise InputError(
             "The given inputs are not those of the model.",
-            found="; ".join(
-                f"{label} {', '.join(map(repr, names))}"
-                for label, names in (("missing", missing), ("unknown", unknown))
-                if names
-            ),
+            found=", ".join(map(repr, sorted(given))) or "none",
             fix=f"give exactly {', '.join(map(repr, sorted(declared)))}",
         )
     checked = {}
@@ -186,20 +170,18 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
         if item.dtype == "string" and array.dtype.kind in "SU":
             array = array.astype(object)
-        if array_type(array.dtype) != item.dtype:
+        shape = item.shape or array.shape
+        fits = len(shape) == array.ndim and all(
+            size == actual
+            for size, actual in zip(shape, array.shape, strict=True)
+            if is_fixed(size)
+        )
+        if array_type(array.dtype) != item.dtype or not fits:
             raise InputError(
-                "A given input has the wrong type.",
-                found=f"{name!r} is {array.dtype}, the model takes {item.dtype}",
-                fix=f"convert it to {item.dtype}",
-            )
-        sizes = zip(item.shape or (), array.shape, strict=False)
-        if (item.shape and array.ndim != len(item.shape)) or any(
-            is_fixed(size) and size != actual for size, actual in sizes
-        ):
-            raise InputError(
-                "A given input has the wrong shape.",
-                found=f"{name!r} is {array.shape}, the model takes {list(item.shape or ())}",
-                fix="give an array of the declared shape",
+                "A given input has the wrong type or shape.",
+                found=f"{quoted(name)} is {array.dtype} {list(array.shape)}, the model takes"
+                f" {item.text()}",
+                fix="give an array of the declared type and shape",
             )
         checked[name] = array
     return checked
@@ -213,31 +195,32 @@ def input_shapes(
     usual: Mapping[str, Sequence[int]],
     sizes: Sequence[int],
 ) -> dict[str, Shape]:
-    """A shape for every input: as given, else as names tell it, as usual, or of small sizes.
+    """Return a shape for every input: as given, else as names tell it, as usual, or small.
 
     Args:
         declared: inputs of the model.
         shapes: of single inputs.
         dims: sizes by name of a dimension.
         usual: shapes of inputs of which nothing else is said.
-        sizes: for all that is left, see ``dimensions.fill``.
+        sizes: for all that is left, see ``input_sizes.fill``.
 
     Raises:
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
     """
-    given, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
-    left = {}
+    complete, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
+    open_shapes = {}
     for name, item in declared.items():
         shape = list(item.shape or ())
-        for axis, value in enumerate(usual.get(name, ())[: len(shape)]):
-            symbol = symbol_of(shape[axis], axis)
-            if size_of(shape[axis], axis, known) is None and isinstance(symbol, str):
-                known[symbol] = value
-            elif size_of(shape[axis], axis, known) is None:
+        for axis, (size, value) in enumerate(zip(shape, usual.get(name, ()), strict=False)):
+            if size_of(size, axis, known) is not None:
+                continue
+            if isinstance(size, str) and size:
+                known[size] = value
+            else:
                 shape[axis] = value
-        left[name] = shape
-    fill(known, left.values(), sizes)
-    return {name: given.get(name) or sized(shape, known) or () for name, shape in left.items()}
+        open_shapes[name] = shape
+    fill(known, open_shapes.values(), sizes)
+    return {n: complete.get(n) or sized(shape, known) or () for n, shape in open_shapes.items()}
 
 
 def make_inputs(
@@ -247,8 +230,9 @@ def make_inputs(
     *,
     seed: int,
 ) -> dict[str, Array]:
-    """Random inputs: floats from the normal distribution, indices below their limit, ones for
-    other integers (masks, positions, lengths), True for booleans.
+    """Make random inputs: normal floats, indices below their limit, ones for other integers.
+
+    Ones are masks, positions and lengths; booleans are True.
 
     Args:
         declared: inputs of the model.
@@ -265,16 +249,16 @@ def make_inputs(
         shape = tuple(shapes[name])
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
-                "The declared shape of an input is too large to try.",
-                found=f"{name!r}: {list(item.shape or ())}",
-                fix="give its sizes with shapes, or the inputs themselves",
+                "The shape of an input is too large to try.",
+                found=f"{item.text()}: {shape_text(shape)}",
+                fix="give smaller sizes with --shapes, or the inputs themselves",
             )
         feeds[name] = _random(rng, numpy_type(item.dtype), shape, limits.get(name))
     return feeds
 
 
 def index_limits(model: ir.Model) -> dict[str, int]:
-    """Integer inputs that index a table of known length: name -> length of the shortest table."""
+    """Map integer inputs that index tables of known length to the length of the shortest."""
     limits = {}
     for value in model.graph.inputs:
         lengths = list(_table_lengths(value))
@@ -287,8 +271,8 @@ def _table_lengths(value: ir.Value) -> Iterator[int]:
     pending, seen = [value], {value}
     while pending:
         for node, index in pending.pop().uses():
-            if node.op_type == "Gather" and index == 1 and node.inputs[0] is not None:
-                table = node.inputs[0]
+            table = node.inputs[0]
+            if node.op_type == "Gather" and index == 1 and table is not None:
                 shape = table.const_value.shape if table.const_value is not None else table.shape
                 axis = node.attributes.get("axis")
                 position = axis.as_int() if axis is not None and not axis.is_ref() else 0

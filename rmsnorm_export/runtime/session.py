@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,21 +25,13 @@ from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
 Device = Literal["cpu", "cuda"]
 
-# Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
-_KEPT_SESSIONS = 16
-_sessions: OrderedDict[tuple[bytes, str | None], Any] = OrderedDict()
-
 
 class NoKernelError(NotRunError):
     """ONNX Runtime accepts the model but has no kernel for an operator in this type."""
 
 
-_UNKNOWN_OPERATOR = "is not a registered function/op"
-"""What ONNX Runtime 1.31 says of an operator of another's, whose library is not there."""
-
-
 def onnxruntime() -> Any:
-    """The module, imported when it is first needed.
+    """Return the module, imported when it is first needed.
 
     Raises:
         BackendMissingError: it is not installed.
@@ -57,7 +48,7 @@ def onnxruntime() -> Any:
 
 
 def runtime_name(device: Device = "cpu") -> str:
-    """For example ``onnxruntime 1.31.1 (CPU)``."""
+    """Return, for example, ``onnxruntime 1.31.1 (CPU)``."""
     return f"onnxruntime {onnxruntime().__version__} ({device.upper()})"
 
 
@@ -70,7 +61,7 @@ def open_session(
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """An ``InferenceSession``.
+    """Return an ``InferenceSession``.
 
     Args:
         source: a serialised model, or the path of one (needed above 2 GB).
@@ -116,19 +107,18 @@ def open_session(
 
 
 def _error_class(error: Exception) -> type[VerificationError]:
-    """Of the error for what ONNX Runtime raised."""
+    """Return the class of error for what ONNX Runtime raised."""
     if type(error).__name__ == "NotImplemented":
         return NoKernelError
-    return NotRunError if _UNKNOWN_OPERATOR in str(error) else VerificationError
+    # ONNX Runtime 1.31 of an operator of another's, whose library is not there.
+    unknown = "is not a registered function/op" in str(error)
+    return NotRunError if unknown else VerificationError
 
 
 def session_options(
     *, optimize: bool, threads: int, kernels: str | os.PathLike[str] | None = None
 ) -> Any:
-    """``SessionOptions`` without warnings; ``optimize`` and ``threads`` as of ``open_session``.
-
-    Args:
-        kernels: a library of custom operators to register.
+    """Return ``SessionOptions`` without warnings; arguments as of ``open_session``.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or does not take the library.
@@ -155,13 +145,13 @@ def session_options(
 
 
 def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:
-    """Whether a library of kernels has some for the CUDA provider."""
+    """Tell whether a library of kernels has some for the CUDA provider."""
     return CUDA.encode() in read_file(library, LARGEST_LIBRARY)
 
 
 @functools.lru_cache(maxsize=4)
 def place_of_kernels(library: str) -> tuple[Device, str]:
-    """Where a library of kernels is run, and that in words, "" for one that has none for CUDA."""
+    """Return where a library of kernels is run, and that in words; "" without any for CUDA."""
     if not has_cuda_nodes(library):
         return "cpu", ""
     if CUDA in onnxruntime().get_available_providers():
@@ -172,7 +162,7 @@ def place_of_kernels(library: str) -> tuple[Device, str]:
 def run_onnxruntime(
     model: ir.Model, feeds: Mapping[str, Array], *, kernels: str | None = None
 ) -> dict[str, Array]:
-    """Outputs of a small model, graph optimization disabled, one thread; bfloat16 included.
+    """Return the outputs of a small model: no graph optimization, one thread, any float type.
 
     Args:
         model, feeds: the model, and its inputs by name.
@@ -184,34 +174,30 @@ def run_onnxruntime(
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
-    key = (content, kernels)
-    session = _sessions.get(key)
-    if session is None:
-        device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
-        session = open_session(content, threads=1, device=device, kernels=kernels)
-        _sessions[key] = session
-        while len(_sessions) > _KEPT_SESSIONS:
-            _sessions.popitem(last=False)
-    else:
-        _sessions.move_to_end(key)
-    return run_session(session, feeds)
+    return run_session(_small_session(content, kernels), feeds)
+
+
+# Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
+@functools.lru_cache(maxsize=16)
+def _small_session(content: bytes, kernels: str | None) -> Any:
+    device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
+    return open_session(content, threads=1, device=device, kernels=kernels)
 
 
 def run_session(
     session: Any, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Outputs of ``session`` by name.
+    """Return outputs of ``session`` by name.
 
     Args:
         session: of ``open_session``.
         feeds: its inputs.
-        outputs: names of those wanted; None: every one.
+        outputs: names of some; None: every one.
 
     Raises:
         NoKernelError, VerificationError: the run fails, for example because the shapes do not fit.
     """
-    every = [output.name for output in session.get_outputs()]
-    names = every if outputs is None else list(outputs)
+    names = list(outputs or (output.name for output in session.get_outputs()))
     by_bytes = any(
         word in argument.type
         for argument in (*session.get_inputs(), *session.get_outputs())
