@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rmsnorm_export.rewrite.result import Report, Result, Site
     from rmsnorm_export.tensorrt import plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine
-    from rmsnorm_export.tensorrt.engine.check import check_engine
     from rmsnorm_export.tensorrt.engine.result import EngineResult
     from rmsnorm_export.tensorrt.plugin.libraries import session_options
     from rmsnorm_export.torch.export.export import ExportResult, export
@@ -62,7 +61,6 @@ __all__ = [
     "VerificationError",
     "bench",
     "build_engine",
-    "check_engine",
     "doctor",
     "export",
     "export_generation",
@@ -90,7 +88,6 @@ _HOMES = {
     "rewrite.optimize": "inspect optimize",
     "rewrite.result": "Report Result Site",
     "tensorrt.engine.build": "build_engine",
-    "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineResult",
     "tensorrt.plugin.libraries": "session_options",
     "torch.export.export": "ExportResult export",

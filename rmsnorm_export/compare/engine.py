@@ -28,21 +28,27 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import numpy_type
+from rmsnorm_export.system.files import missing_fix
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
     RTX,
     TENSORRT,
     BackendInfo,
+    backend_of_file,
     failure,
     gpu_visible,
     require_packages,
     run_backend,
 )
 from rmsnorm_export.tensorrt.engine.build import build_one
-from rmsnorm_export.tensorrt.engine.check import check_engine
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, library_or_none
-from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, InputRange
+from rmsnorm_export.tensorrt.engine.result import (
+    EngineProfile,
+    EngineRecord,
+    InputRange,
+    read_record,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +204,7 @@ class TensorRT(OnnxBackend):
         shapes = {name: tuple(array.shape) for name, array in feeds.items()}
         options = BuildOptions(backend=self.info.name, shapes=shapes, force=True)
         record = build_one(model, path, options).record
-        return Engine(path, self.info, library_or_none() if record.plugin.library else "")
+        return Engine(path, self.info, library_or_none() if record.plugin else "")
 
 
 class TensorRTRTX(TensorRT):
@@ -234,33 +240,31 @@ class EngineFile(Backend):
     def open(cls, chosen: Chosen) -> EngineFile:
         """After every check that can be made before the engine is loaded, see ``Backend.open``."""
         choice, path = chosen.choice, Path(os.path.abspath(chosen.model))
-        check = check_engine(path)
         shown = short(str(path), 300)
-        if not check.backend and choice == "auto":
+        if not path.is_file():
+            raise InputError("The engine does not exist.", found=shown, fix=missing_fix(path))
+        record = read_record(path)
+        info = backend_of_file(path) if record is None else BACKENDS[record.backend]
+        if info is None and choice == "auto":
             raise InputError(
                 "The engine is of no backend that is known.",
-                found=f"{shown}: {'; '.join(check.notes)}",
+                found=f"{shown}, without a record beside it",
                 fix="give an engine of TensorRT or TensorRT-RTX, or say which with --backend-a,"
                 " --backend-b",
             )
-        info = BACKENDS[check.backend or choice]
+        info = info or BACKENDS[choice]
         if choice not in ("auto", info.name):
             raise UsageError(
                 f"The engine is not one of the backend {choice}.",
                 found=f"{shown} is an engine of {info.name}",
-                fix="leave the backend away: the file says which it is",
+                fix="omit the backend: the file says which it is",
             )
         require_packages(info)
-        check.require()
-        notes = "; ".join(check.notes)
-        _require_gpu(info, f"{shown}; nothing else stands against it ({notes})")
-        record = check.record
-        needs_plugin = info.plugins and (
-            record is None or bool(record.plugin.library and not record.plugin.embedded)
-        )
+        _require_gpu(info, shown)
+        needs_plugin = info.plugins and (record is None or bool(record.plugin))
         engine = Engine(path, info, library_or_none() if needs_plugin else "")
         profiles = engine.profiles() if record is None else record.profiles
-        return cls(engine, record, check.installed, profiles)
+        return cls(engine, record, version_of(info.module), profiles)
 
     @property
     def name(self) -> str:

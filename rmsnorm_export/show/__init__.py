@@ -26,7 +26,6 @@ _HOMES = {
     "Components": ("components", "components"),
     "Deployment": ("deployment", "deployment"),
     "Diagnosis": ("doctor", "diagnosis"),
-    "EngineCheck": ("engine", "engine_check"),
     "EngineRecord": ("engine", "record"),
     "EngineResult": ("engine", "engine"),
     "GenerationExport": ("generation", "generation"),

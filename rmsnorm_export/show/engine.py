@@ -17,7 +17,6 @@ from rmsnorm_export.show.text import (
 )
 from rmsnorm_export.tensorrt.engine.backends import BACKENDS
 from rmsnorm_export.tensorrt.engine.result import (
-    EngineCheck,
     EngineNorm,
     EngineRecord,
     EngineResult,
@@ -28,12 +27,6 @@ _NORM_STYLES = {"unfused": "yellow", "unknown": "yellow"}
 _NORM_HEADS = ("Norm", "Operator", "Computed by", "Kernels", "Names")
 _KERNELS = 4
 """Kernels of a norm that are named on a page."""
-
-_VERDICTS: dict[str, Verdict] = {
-    "yes": ("it can be used here: ", "good"),
-    "no": ("it CANNOT be used here", "bad"),
-    "unknown": ("not run: nothing stands against it, and only a GPU could tell more", "warn"),
-}
 
 
 def _engine_verdict(record: EngineRecord) -> Verdict:
@@ -69,7 +62,7 @@ def engine_lines(result: EngineResult, *, verbose: int = 0) -> list[Line]:
     path = printable(str(result.path))
     gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
     lines += [
-        f"  {printable(record.model.name)} -> {path} ({record.bytes:,} bytes)",
+        f"  {printable(record.model)} -> {path} ({record.bytes:,} bytes)",
         f"  {_builder(record)}, {gpus}, {record.seconds:.1f} s",
     ]
     for number, profile in enumerate(record.profiles, 1):
@@ -132,26 +125,3 @@ def record_tables(record: EngineRecord) -> list[Table]:
         for norm in record.norms
     ]
     return [Table("Norms in the engine", _NORM_HEADS, rows, numbers=("Kernels",), names=("Norm",))]
-
-
-def engine_check_lines(check: EngineCheck, *, verbose: int = 0) -> list[Line]:
-    """Whether an engine can be used here."""
-    text, kind = _VERDICTS[check.usable]
-    text += f"{check.loaded_by} loads it" if check.usable == "yes" else ""
-    lines: list[Line] = [headline((f"usable: {check.usable}; {text}", kind))]
-    if verbose < 0:
-        return lines
-    size = check.path.stat().st_size
-    lines.append(f"  {printable(str(check.path))} ({size:,} bytes)")
-    label = BACKENDS[check.backend].label if check.backend else "a backend that is not known"
-    built = f", version {printable(check.built_with)}" if check.built_with else ""
-    here = f"version {printable(check.installed)}" if check.installed else "none that answers"
-    lines.append(f"  built by {label}{built}" + (f"; here: {here}" if check.backend else ""))
-    if check.record is not None:
-        record = check.record
-        parts = (record.model.name, record.built, f"on {record.platform}")
-        gpus = ", ".join(map(printable, record.gpus)) or "no GPU"
-        lines.append(f"  from {', '.join(map(printable, parts))}, {gpus}")
-    for problem, fix in zip(check.problems, check.fixes, strict=True):
-        lines += [(f"problem: {one_line(problem)}", "red"), f"    fix: {one_line(fix)}"]
-    return lines + note_lines(check.notes)

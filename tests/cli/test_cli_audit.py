@@ -114,7 +114,6 @@ COMMANDS = (
     ("optimize", "three.onnx", "-o", "o.onnx"),
     ("inspect", "three.onnx"),
     ("verify", "three.onnx", "three.onnx"),
-    ("check", "three.onnx"),
     ("package", "three.onnx", "-o", "models"),
     ("deploy", "p.toml"),
     ("plugin", "lines", "three.onnx"),

@@ -30,7 +30,7 @@ HEAVY = (
         ["-h"],
         *(
             [name, "--help"]
-            for name in ("optimize", "inspect", "verify", "export", "build", "check", "doctor")
+            for name in ("optimize", "inspect", "verify", "export", "build", "doctor")
         ),
         ["plugin", "--help"],
         *(["plugin", name, "--help"] for name in ("build", "check", "lines")),

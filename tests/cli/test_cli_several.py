@@ -47,7 +47,6 @@ def test_a_model_that_cannot_be_read_does_not_hide_the_others(run: Run, one: Pat
         (["verify", "one.onnx", "one.onx"], "'one.onnx'"),
         (["optimize", "one.onnx", "-o", "x.onnx", "--for", "onnxruntim"], "'onnxruntime'"),
         (["bench", "one.onnx", "--target", "potable,ort"], "'portable'"),
-        (["check", "one.engin"], "'one.engine'"),
     ],
 )
 def test_what_is_mistyped_is_suggested(

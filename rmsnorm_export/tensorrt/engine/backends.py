@@ -182,8 +182,8 @@ def failure(answer: Ended, info: BackendInfo, file: str, what: str, fix: str = "
         return BackendMissingError(f"{info.label} finds no GPU.", found=text, fix=fix)
     if re.search(r"\b(ImportError|ModuleNotFoundError)\b", text):
         return BackendMissingError(f"{info.label} cannot be imported.", found=text, fix=info.pip)
-    known = (words for pattern, words in _FIXES if re.search(pattern, text, re.I))
-    return InputError(f"{info.label} {what}", found=text, fix=next(known, fix or _OTHERWISE))
+    fixes = (words for pattern, words in _FIXES if re.search(pattern, text, re.I))
+    return InputError(f"{info.label} {what}", found=text, fix=next(fixes, fix or _OTHERWISE))
 
 
 def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) -> InputError:
@@ -192,22 +192,15 @@ def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) 
         fix = "check the model with onnx.checker, and export it again"
         return InputError(f"{info.label} cannot read the model.", found=cause(answer), fix=fix)
     first = errors[0]
-    op, text = str(first["op"]), one_line(str(first["text"]), 300)
+    op, inside = str(first["op"]), str(first["inside"])
     where = f"node {quoted(str(first['node']))} ({short(op)})" if op else "the file"
-    if first["inside"]:
-        where += f" inside {quoted(str(first['inside']))}"
-    more = f"; {len(errors) - 1} more nodes" if len(errors) > 1 else ""
+    where += f" inside {quoted(inside)}" if inside else ""
     fix = "export the model with other operators there, or at another opset"
-    if op in KINDS:
-        fix = f"the node has no function body and no plugin is loaded: {_PORTABLE}"
-    elif re.fullmatch(_OF_ONNX_RUNTIME, op):
-        fix = f"that is an operator of ONNX Runtime: {_PORTABLE}"
-    elif op == "RMSNormalization":
-        fix = f"this parser lacks the operator: {_PORTABLE}"
-    elif "Plugin not found" in text:
-        fix = "no operator or plugin of that name is known: export it in terms of ONNX"
+    if op in KINDS or re.fullmatch(_OF_ONNX_RUNTIME, op) or op == "RMSNormalization":
+        fix = f"this parser has neither the operator, a plugin nor a function body: {_PORTABLE}"
     return InputError(
         f"{info.label} cannot take the model.",
-        found=f"{where}: {text} [{short(str(first['code']))}]{more}",
+        found=f"{where}: {one_line(str(first['text']), 300)} [{short(str(first['code']))}]"
+        + (f"; {len(errors) - 1} more nodes" if len(errors) > 1 else ""),
         fix=fix,
     )

@@ -85,12 +85,12 @@ def check(
 def _check_in(package: str, library: Library, version: str, timeout: float) -> RuntimeCheck:
     """Try a library in a runtime; ``version`` is that of TensorRT which it was built for."""
     name, style = library.path.name, library.style
-    here = next(
-        filter(None, (version_of(f"{package}{cuda}") for cuda in ("", "_cu13", "_cu12"))), ""
-    )
+    versions = (version_of(f"{package}{cuda}") for cuda in ("", "_cu13", "_cu12"))
+    here = next(filter(None, versions), "")
     if not is_installed(package):
         return RuntimeCheck(package, "", name, style, "missing", f"pip install {package}")
-    if package != "tensorrt_rtx" and _major(version) != _major(here) and version and here:
+    other = version.partition(".")[0] != here.partition(".")[0]
+    if package != "tensorrt_rtx" and other and version and here:
         detail = f"the library was built for TensorRT {version}"
         return RuntimeCheck(package, here, name, style, "missing", detail)
     answer = ask(
@@ -103,15 +103,9 @@ def _check_in(package: str, library: Library, version: str, timeout: float) -> R
         return RuntimeCheck(package, here, name, style, "failed", detail)
     checks = tuple(Check(**one) for one in answer.result["checks"])
     bad = [one for one in checks if not one.passed]
-    detail = ""
-    if bad:
-        detail = f"{bad[0].name}: {bad[0].detail}" + (
-            f" (and {len(bad) - 1} more)" * (len(bad) > 1)
-        )
-        detail += f"; last message: {answer.last_line()}" if answer.last_line() else ""
-    status = "failed" if bad or not checks else "passed"
-    return RuntimeCheck(package, here, name, style, status, detail, checks)  # type: ignore[arg-type]
-
-
-def _major(version: str) -> str:
-    return version.partition(".")[0]
+    if not bad and checks:
+        return RuntimeCheck(package, here, name, style, "passed", "", checks)
+    detail = "; ".join(f"{one.name}: {one.detail}" for one in bad[:3]) or "nothing was tried"
+    if answer.last_line():
+        detail += f"; last message: {answer.last_line()}"
+    return RuntimeCheck(package, here, name, style, "failed", detail, checks)

@@ -1,4 +1,4 @@
-"""Who loads a plugin library, in which style, and the line that makes each do it, word for word.
+"""Lines that make programs load a plugin library, and the style in which each loads it.
 
 Sources: trtexec --help and its main (TensorRT 10 and 11); polygraphy run --help (0.53); ONNX
 Runtime, TensorRT execution provider; triton-inference-server, tensorrt_backend README and custom
@@ -40,7 +40,7 @@ _ROWS = json.loads(Path(__file__).with_name("lines.json").read_text("utf-8"))
 TABLE = {name: Loader(**row) for name, row in _ROWS.items()}
 
 LOADERS = tuple(TABLE)
-"""What ``command_lines`` knows the line for. ``trtexec``: --dynamicPlugins and
+"""Programs that ``command_lines`` has a line for. ``trtexec``: --dynamicPlugins and
 --setPluginsToSerialize; ``trtexec-static``: --staticPlugins; ``python``: the registry's
 load_library."""
 
@@ -109,18 +109,15 @@ def command_lines(
 
 
 def _line(loader: str, row: Loader, model: str, library: Path) -> LoaderLine:
+    # Python's own TensorRT is not where the linker looks.
+    folders = package_folders("tensorrt_libs")
+    runtimes = sorted(path for folder in folders for path in folder.glob("libnvinfer.so.*"))
     values = {
         "model": model,
         "engine": str(Path(model).with_suffix(".engine")),
         "library": str(library),
-        # Python's own TensorRT is not where the linker looks.
-        "tensorrt": next(map(str, _tensorrt_libraries()), "libnvinfer.so"),
+        "tensorrt": str(runtimes[0] if runtimes else "libnvinfer.so"),
     }
     if not row.python:
         values = {key: shlex.quote(value) for key, value in values.items()}
     return LoaderLine(loader, row.program, library, row.text.format(**values), row.note)
-
-
-def _tensorrt_libraries() -> list[Path]:
-    folders = package_folders("tensorrt_libs")
-    return sorted(path for folder in folders for path in folder.glob("libnvinfer.so.*"))
