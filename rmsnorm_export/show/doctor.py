@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmsnorm_export.diagnosis import Component, Diagnosis
 from rmsnorm_export.printable import one_line, printable
 from rmsnorm_export.show.text import Line, headline, table
-from rmsnorm_export.tensorrt.plugin import Tool
+from rmsnorm_export.tensorrt.plugin.result import Tool
 
 _STATUS_STYLES = {"ok": "", "missing": "dim", "broken": "bold red"}
 

@@ -30,9 +30,6 @@ def package_lines(packaged: Packaged, *, verbose: int = 0) -> list[Line]:
         if verbose < 0:
             continue
         lines += ["", *table(_tensors(model)), ""]
-        lines += table(
-            [(str(count), printable(what)) for what, count in model.norms.items()], right=(0,)
-        )
         lines.append(f"asked: {one_line(model.answers, 300)}")
         if verbose > 0:
             lines += table([(printable(path), sha256) for path, sha256 in model.files.items()])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmsnorm_export.printable import one_line, plural, printable
-from rmsnorm_export.show.text import Line, headline, note_lines, table
-from rmsnorm_export.tensorrt.plugin import Built, CheckResult, CommandLines, RuntimeCheck
+from rmsnorm_export.show.text import Line, headline, table
+from rmsnorm_export.tensorrt.plugin.result import Built, CheckResult, CommandLines, RuntimeCheck
 
 _TRIAL_STYLES = {"passed": "", "missing": "dim"}
 _SHORT = 8
@@ -47,7 +47,7 @@ def plugin_check_lines(result: CheckResult, *, verbose: int = 0) -> list[Line]:
             f"{': ' if check.detail else ''}{one_line(check.detail)}"
             for check in (trial.checks if verbose > 0 else failed)
         ]
-    return lines + note_lines(result.notes)
+    return lines
 
 
 def _trial_texts(trial: RuntimeCheck) -> list[str]:

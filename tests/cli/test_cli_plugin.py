@@ -8,7 +8,7 @@ import pytest
 
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt import plugin
-from rmsnorm_export.tensorrt.plugin import Built, CommandLines
+from rmsnorm_export.tensorrt.plugin.result import Built, CommandLines
 from tests.plugins.test_plugin import project, pytestmark  # noqa: F401
 
 from .conftest import Run

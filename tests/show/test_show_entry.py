@@ -23,7 +23,7 @@ from rmsnorm_export.tensorrt.engine.result import (
     ModelIdentity,
     PluginState,
 )
-from rmsnorm_export.tensorrt.plugin import CommandLines
+from rmsnorm_export.tensorrt.plugin.result import CommandLines
 from tests.benchmark.results import benchmark
 
 

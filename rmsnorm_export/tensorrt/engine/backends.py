@@ -198,9 +198,5 @@ def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) 
     fix = "export the model with other operators there, or at another opset"
     if op in KINDS or re.fullmatch(_OF_ONNX_RUNTIME, op) or op == "RMSNormalization":
         fix = f"this parser has neither the operator, a plugin nor a function body: {_PORTABLE}"
-    return InputError(
-        f"{info.label} cannot take the model.",
-        found=f"{where}: {one_line(str(first['text']), 300)} [{short(str(first['code']))}]"
-        + (f"; {len(errors) - 1} more nodes" if len(errors) > 1 else ""),
-        fix=fix,
-    )
+    found = f"{where}: {one_line(str(first['text']), 300)} [{short(str(first['code']))}]"
+    return InputError(f"{info.label} cannot take the model.", found=found, fix=fix)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from rmsnorm_export.errors import RequirementError, UsageError
@@ -127,6 +126,8 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             gpus=gpus(),
             built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             seconds=round(answer.seconds, 3),
+            inputs=ready.inputs,
+            outputs=ready.outputs,
             profiles=profiles,
             flags=options.flags(),
             plugin="" if library is None else library.name,
@@ -141,22 +142,9 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
         if options.plugin == "require":
             require_plugin(record)
         beside = files.write_temp(sidecar, to_json(record).encode())
-        with _nothing_appeared(target):
-            files.publish(beside, sidecar, replace=options.force)
-            files.publish(temporary, target, replace=options.force, last=True)
+        files.publish(beside, sidecar, replace=options.force)
+        files.publish(temporary, target, replace=options.force, last=True)
     return EngineResult(target, sidecar, record)
-
-
-@contextlib.contextmanager
-def _nothing_appeared(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise UsageError(
-            "A file of that name appeared during the build.",
-            found=short(str(error.filename or target), 300),
-            fix="choose another name, or use --force to replace it",
-        ) from error
 
 
 def _outputs(model: Source, path: StrPath, options: BuildOptions) -> tuple[Path, Path]:
@@ -184,7 +172,6 @@ def require_plugin(record: EngineRecord) -> None:
     if missed:
         raise RequirementError(
             f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written.",
-            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
-            + (f"; and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""),
+            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED]),
             fix="see rmsnorm-export plugin check, or use --plugin auto",
         )

@@ -33,7 +33,7 @@ class EngineModel:
     Attributes:
         path: the file that the parser reads.
         name: of the file; ``memory`` for a model that was none.
-        inputs: that are no initializers.
+        inputs, outputs: those inputs that are no initializers, and all outputs.
         sites: its norms.
         own: it has nodes of the domain rmsnorm_export, for a plugin.
         aliased: input, by output, whose memory the output has.
@@ -43,6 +43,7 @@ class EngineModel:
     path: Path
     name: str
     inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
     sites: tuple[EngineSite, ...]
     own: bool
     aliased: dict[str, str]
@@ -81,7 +82,8 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
     return EngineModel(
         path=path,
         name="memory" if loaded.path is None else path.name,
-        inputs=tuple(declared_tensor(value) for value in given_inputs(loaded.model)),
+        inputs=tuple(map(declared_tensor, given_inputs(loaded.model))),
+        outputs=tuple(map(declared_tensor, graph.outputs)),
         sites=sites,
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
         aliased=_aliased(graph),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from rmsnorm_export.records import from_json
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.system.reading import read_text
 from rmsnorm_export.system.shown import Shown
 
@@ -93,6 +94,7 @@ class EngineRecord:
         gpus: ``name, compute capability, driver`` of those visible at the build; () without one.
         built: when, UTC, ISO 8601.
         seconds: that parsing and building took.
+        inputs, outputs: as the model declares them.
         flags: options of the builder.
         plugin, plugin_reason: name of the library that was loaded, "" without one; and why.
         layers: of the engine, in order.
@@ -115,6 +117,8 @@ class EngineRecord:
     gpus: tuple[str, ...]
     built: str
     seconds: float
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
     profiles: tuple[EngineProfile, ...]
     flags: dict[str, bool | int | float | str | None]
     plugin: str

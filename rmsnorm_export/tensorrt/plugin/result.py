@@ -121,12 +121,10 @@ class CheckResult(Shown):
     Attributes:
         runtimes: every library in every runtime, those that are missing included.
         passed: every library was tried in a runtime, and no check failed.
-        notes: what was not checked, and what would enable it.
     """
 
     runtimes: tuple[RuntimeCheck, ...]
     passed: bool
-    notes: tuple[str, ...] = ()
 
     @property
     def error(self) -> VerificationError | None:
