@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,11 +11,6 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.deploy.tables import STEPS
-from rmsnorm_export.printable import printable
-from rmsnorm_export.system.progress import is_styled
-
-if TYPE_CHECKING:
-    from rmsnorm_export.deploy.result import StepOutcome
 
 _PARAMS = [
     click.Argument(["pipeline"], type=FILE, metavar="PIPELINE.toml"),
@@ -23,17 +18,11 @@ _PARAMS = [
         ["--until"], type=click.Choice(STEPS), help="The last step to run; later ones stay."
     ),
     click.Option(["--dry-run"], is_flag=True, help="Say what would run and why; change nothing."),
-    click.Option(
-        ["--init"],
-        is_flag=True,
-        help="Write PIPELINE.toml, with every table and key and what it is for, and end: a pipeline"
-        " that optimizes and proves model.onnx, until you change it.",
-    ),
 ]
 
 
 @define("deploy", params=_PARAMS)
-def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
+def command(files: Files, pipeline: str, **options: Any) -> None:
     """Run the steps of PIPELINE.toml: export, optimize, build, verify, bench, package.
 
     A step that the file has a table for runs when something that its result depends on has
@@ -42,33 +31,13 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     step again, delete its folder. --force replaces a version in the model repository, too.
 
     \b
-    Examples:
-      rmsnorm-export deploy decoder.toml --init
+    Example:
       rmsnorm-export deploy decoder.toml --report decoder.html
     """
-    if init:
-        from rmsnorm_export.deploy.tables import begin
-
-        begin(pipeline, force=files.force)
-        shown = printable(pipeline)
-        click.echo(f"wrote {shown}: set [model] path there, then rmsnorm-export deploy {shown}")
-        return
-    import logging
-    import sys
-
     from rmsnorm_export.deploy.run import run_pipeline
-    from rmsnorm_export.show.deployment import step_line
 
     files.check(pipeline)
     files.remember(pipeline)
-    state, logger = files.state, logging.getLogger(__name__)
-    lines = state.verbosity == 0 and not state.debug and is_styled(sys.stderr)
-
-    def told(outcome: StepOutcome) -> None:
-        logger.info("%s", step_line(outcome))
-        if lines:  # above the bar for the step at work
-            click.echo(step_line(outcome), err=True)
-
-    with console.progress(state, "Reading the pipeline", log=__name__) as step:
-        deployment = run_pipeline(pipeline, force=files.force, progress=step, told=told, **options)
+    with console.progress(files.state, "Reading the pipeline", log=__name__) as step:
+        deployment = run_pipeline(pipeline, force=files.force, progress=step, **options)
     files.finish(deployment, deployment.error)

@@ -15,7 +15,7 @@ _CARD = """\
 # {name}
 
 A model for Triton Inference Server, run by its {backend} backend. Requests are {batching}; -1 is
-any size. The server loads all versions.
+any size. The server loads all versions. `VERSION/package.json` has the SHA-256 of every file.
 
 | | name | type | shape |
 | --- | --- | --- | --- |
@@ -25,9 +25,7 @@ any size. The server loads all versions.
 | --- | --- | --- | --- | --- |
 {versions}
 
-With the folder above this one at `/models`, `{server}` serves it, and
-`curl -f localhost:8000/v2/models/{name}/ready` succeeds then. `VERSION/package.json` has the
-SHA-256 of every file.
+With the folder above this one at `/models`, `{server}` serves it.
 """
 
 

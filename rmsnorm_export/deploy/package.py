@@ -88,7 +88,7 @@ def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) ->
     root = places[0].folder.parent
     with contextlib.ExitStack() as undo:
         if not root.exists():
-            undo.callback(lambda: root.exists() and root.rmdir())
+            undo.callback(shutil.rmtree, root, ignore_errors=True)
         for place in places:
             if not place.folder.exists():
                 undo.callback(shutil.rmtree, place.folder, ignore_errors=True)
@@ -101,7 +101,10 @@ def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) ->
 
 def _put(model: Source, repository: StrPath, options: PackageOptions) -> Packaged:
     step = options.progress or (lambda *_: None)
-    name, fix = model_name(options.name, model), "check the folder; nothing was changed"
+    name, fix = (
+        model_name(options.name, model),
+        "check the folder, which has to be there above the repository; nothing was changed",
+    )
     full = "free some space; nothing was changed"
     with refusals_as("The package cannot be written.", repository, fix=fix, fix_full=full):
         place = find_place(repository, name, options)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import CONFIG_FILE, RECORD_FILE, PackagedModel
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.digest import sha256_of
@@ -56,15 +56,10 @@ def find_place(repository: StrPath, name: str, options: PackageOptions) -> Place
 
     Raises:
         UsageError: the version exists and may not be replaced, or the folder is of other origin.
-        InputError: the place cannot be written, or what is there cannot be read.
+        InputError: what is there cannot be read.
     """
     root, version, force = Path(os.path.realpath(repository)), options.version, options.force
     folder = root / name
-    existing = root if root.exists() else root.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        found = f"{short(str(existing), 300)} is no folder that files can be made in"
-        fix = "make the folder above the repository first, or check the path and permissions"
-        raise InputError("The repository cannot be made or written.", found=found, fix=fix)
     every = _records(folder)
     kept = {number: record for number, record in every.items() if number != version}
     old = every.get(version)

@@ -54,7 +54,6 @@ class Deployment(Shown):
         folder: where everything was written.
         dry_run: nothing was run.
         steps: in their order, those that the file has.
-        tool: name and version of this package.
         date: of the run, UTC, ISO 8601.
         seconds: that it took.
         exit_code: that of the failed step, else 0.
@@ -65,7 +64,6 @@ class Deployment(Shown):
     folder: Path
     dry_run: bool
     steps: tuple[StepOutcome, ...]
-    tool: str
     date: str
     seconds: float
     exit_code: int

@@ -23,7 +23,7 @@ from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
-from rmsnorm_export.tensorrt.engine.result import EngineRecord, read_record
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
 _FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -73,10 +73,7 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
         if options.shapes or options.dims:
             fix = "omit them, or build the engine for other shapes"
             raise UsageError("An engine has its own shapes.", found="--shapes or --dims", fix=fix)
-        profiles = tuple(
-            [{item.name: getattr(item, at) for item in one.inputs} for at in ("min", "opt", "max")]
-            for one in record.profiles
-        )
+        profiles: tuple[Profile, ...] = tuple(map(_requests, record.profiles))
         inputs, outputs = record.inputs, record.outputs
         tensors = _served(inputs, "tensorrt"), _served(outputs, "tensorrt")
         return ServedModel("tensorrt", path, inputs, outputs, tensors, profiles, record=record)
@@ -119,6 +116,11 @@ def check_kept(kept: PackagedModel, subject: ServedModel, max_batch: int) -> Non
         what = "The versions of a model share one configuration, and this one does not fit it."
         found = f"{differing}: not as in version {kept.version}"
         raise InputError(what, found=found, fix="package it under another name")
+
+
+def _requests(profile: EngineProfile) -> Profile:
+    ways = ("min", "opt", "max")
+    return [{item.name: getattr(item, at) for item in profile.inputs} for at in ways]
 
 
 def _profiles(inputs: tuple[Declared, ...], options: PackageOptions) -> tuple[Profile, ...]:

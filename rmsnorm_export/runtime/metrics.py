@@ -33,7 +33,7 @@ BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
 _FLOATS = {
-    np.dtype(kind): ml_dtypes.finfo(kind)
+    np.dtype(kind): ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 }
 
@@ -251,7 +251,8 @@ def _is_text(a: Array) -> bool:
 
 def _integer_distance(a: Array, b: Array) -> Float64Array:
     """``|a - b|`` in Python's integers, which do not overflow."""
-    return np.abs(a.astype(object) - b.astype(object)).astype(np.float64)
+    distance: Float64Array = np.abs(a.astype(object) - b.astype(object)).astype(np.float64)
+    return distance
 
 
 def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:

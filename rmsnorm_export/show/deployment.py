@@ -64,11 +64,6 @@ def deployment_tables(deployment: Deployment) -> list[Table]:
     return [Table("Steps", heads, [_texts(step) for step in deployment.steps], numbers=("Time",))]
 
 
-def step_line(step: StepOutcome) -> str:
-    """Return one step on one line, while others still run."""
-    return "  ".join(part for part in (f"{step.name:8}", *_texts(step)[1:]) if part)
-
-
 def _texts(step: StepOutcome) -> list[str]:
     what = step.summary or step.why
     if step.failure is not None:

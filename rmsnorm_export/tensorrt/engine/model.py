@@ -140,7 +140,7 @@ def make_profiles(
     """
     sizes = InputSizes(inputs, RANGES)
     profiles = []
-    for one in [shapes] if isinstance(shapes, str | Mapping) else shapes or [None]:
+    for one in [shapes] if isinstance(shapes, str | Mapping | None) else shapes:
         points = [at for _, at in sizes.points(one, dims)]  # smallest, usual, largest
         ranges = (
             InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs

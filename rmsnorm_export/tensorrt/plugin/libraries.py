@@ -74,11 +74,14 @@ def read_build(folder: Path, runtime: PluginRuntime) -> Built:
         for name in LIBRARIES[runtime].values():
             if sha256_of(folder / name) != manifest["libraries"][name]:
                 raise ValueError(f"{name} is not the file that was built (its SHA-256 differs)")
-        facts = [str(manifest[n]) for n in ("architectures", "tensorrt", "cuda", "compiler")]
+        architectures, tensorrt, cuda, compiler = (
+            str(manifest[name]) for name in ("architectures", "tensorrt", "cuda", "compiler")
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{manifest_name(runtime)} has no {error}") from error
     rows = LIBRARIES[runtime].items()
-    return Built(runtime, tuple(Library(s, folder / name, runtime) for s, name in rows), *facts)
+    libraries = tuple(Library(style, folder / name, runtime) for style, name in rows)
+    return Built(runtime, libraries, architectures, tensorrt, cuda, compiler)
 
 
 def find_build(runtime: PluginRuntime = "tensorrt", cache: StrPath | None = None) -> Built:
