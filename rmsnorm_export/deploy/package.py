@@ -88,7 +88,7 @@ def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) ->
     root = places[0].folder.parent
     with contextlib.ExitStack() as undo:
         if not root.exists():
-            undo.callback(shutil.rmtree, root, ignore_errors=True)
+            undo.callback(_drop_empty, root)
         for place in places:
             if not place.folder.exists():
                 undo.callback(shutil.rmtree, place.folder, ignore_errors=True)
@@ -99,13 +99,15 @@ def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) ->
     return Packaged(root, tuple(models))
 
 
+def _drop_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def _put(model: Source, repository: StrPath, options: PackageOptions) -> Packaged:
     step = options.progress or (lambda *_: None)
-    name, fix = (
-        model_name(options.name, model),
-        "check the folder, which has to be there above the repository; nothing was changed",
-    )
-    full = "free some space; nothing was changed"
+    name, full = model_name(options.name, model), "free some space; nothing was changed"
+    fix = "check the repository, and that the folder above it is there; nothing was changed"
     with refusals_as("The package cannot be written.", repository, fix=fix, fix_full=full):
         place = find_place(repository, name, options)
         step("reading the model", 0, 3)

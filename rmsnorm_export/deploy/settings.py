@@ -38,12 +38,7 @@ def read_settings(path: Path) -> Settings:
         UsageError: a table or key that there is not, a value that cannot be used, a key that is
             missing, or tables that do not go together.
     """
-    inside, tables = f"In {short(path.name)}", {}
-    for name, values in {"pipeline": {}, **_parsed(path)}.items():
-        if name not in TABLES or not isinstance(values, dict):
-            fix = f"{did_you_mean(name, TABLES)}the tables are [{'], ['.join(TABLES)}]"
-            raise UsageError(f"{inside}: there is no such table.", found=short(name), fix=fix)
-        tables[name] = _record(f"{inside}, [{name}]", TABLES[name], values, path.parent)
+    inside, tables = f"In {short(path.name)}", read_tables(path)
     settings = Settings(path=path, **tables)
     for where, wrong, found, fix in _problems(settings):
         if wrong:
@@ -53,6 +48,17 @@ def read_settings(path: Path) -> Settings:
             for file in files:
                 _check_input(f"{inside}, [{table}] {key}", file, settings.folder)
     return settings
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return the tables of a file by name, as records of ``tables``; raises as ``read_settings``."""
+    inside, tables = f"In {short(path.name)}", {}
+    for name, values in {"pipeline": {}, **_parsed(path)}.items():
+        if name not in TABLES or not isinstance(values, dict):
+            fix = f"{did_you_mean(name, TABLES)}the tables are [{'], ['.join(TABLES)}]"
+            raise UsageError(f"{inside}: there is no such table.", found=short(name), fix=fix)
+        tables[name] = _record(f"{inside}, [{name}]", TABLES[name], values, path.parent)
+    return tables
 
 
 def _parsed(path: Path) -> dict[str, Any]:
