@@ -25,6 +25,7 @@ import click
 import pytest
 
 from rmsnorm_export.cli.main import cli
+from rmsnorm_export.deploy.settings import read_tables
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec

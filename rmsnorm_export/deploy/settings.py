@@ -51,7 +51,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Return the tables of a file by name, as records of ``tables``; raises as ``read_settings``."""
+    """Return the tables of a file by name, as records; raises as ``read_settings``."""
     inside, tables = f"In {short(path.name)}", {}
     for name, values in {"pipeline": {}, **_parsed(path)}.items():
         if name not in TABLES or not isinstance(values, dict):
@@ -102,7 +102,6 @@ def _problems(s: Settings) -> Iterator[tuple[str, object, str, str]]:
     yield "[pipeline] name", not _NAME.fullmatch(s.name), quoted(s.name), names
     both = (s.model is None) == (s.export is None)
     yield "[model] or [export]", both, "neither or both", "keep one of them"
-    yield "[prove]", s.prove and not s.optimize, "no [optimize]", "add [optimize]"
     yield "steps", not s.steps, "[model] alone", f"add a table: {', '.join(STEPS[1:])}"
     nothing = s.verify and not s.optimize and not s.build
     yield "[verify]", nothing, "nothing to compare", "add [optimize] or [build]"

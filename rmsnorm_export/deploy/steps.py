@@ -127,29 +127,17 @@ class ExportStep(Step):
 
 
 class OptimizeStep(Step):
-    """Optimizes, with proofs where there is [prove], and saves."""
+    """Optimizes, with proofs where ``prove`` is true, and saves."""
 
     name = "optimize"
     packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
     needs: ClassVar = {}
 
-    def more(self) -> dict[str, Any]:
-        prove = self.settings.prove
-        return {} if prove is None else {f"prove {k}": v for k, v in written(prove).items()}
-
-    def files(self) -> list[Path]:
-        kernels = self.settings.prove and self.settings.prove.kernels
-        return [kernels] if kernels else []
-
     def run(self, folder: Path, progress: Progress) -> Made:
         from rmsnorm_export.rewrite.optimize import optimize
 
         progress("optimizing", 0, 2)
-        options, prove = self.table.options, self.settings.prove
-        if prove is not None:
-            kernels = None if prove.kernels is None else str(prove.kernels)
-            options = dataclasses.replace(options, prove=True, seed=prove.seed, kernels=kernels)
-        options = dataclasses.replace(options, drawings=True, progress=progress)
+        options = dataclasses.replace(self.table.options, drawings=True, progress=progress)
         result: Any = optimize(self.settings.place("raw"), **keywords(options))
         graphs = self.settings.of_graphs
         reports: dict[str, Report] = result.reports if graphs else {"": result.report}
@@ -162,7 +150,7 @@ class OptimizeStep(Step):
         (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
         lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
         made = Made("", [note for one in reports.values() for note in one.notes])
-        if prove is not None:
+        if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")

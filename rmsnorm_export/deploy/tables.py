@@ -69,19 +69,11 @@ class Export(Options):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Optimize(Options):
-    """[optimize]: see ``rmsnorm-export optimize``."""
+    """[optimize]: see ``rmsnorm-export optimize``; a proof that fails is exit code 4."""
 
     options: OptimizeOptions = flat(OptimizeOptions)
     requirement: Requirement = flat(Requirement)
     weights: Literal["auto", "copy", "embed"] = "auto"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Prove(Options):
-    """[prove]: [optimize] proves every rewrite, as with ``--prove``; a failure is exit code 4."""
-
-    seed: Seed = 0
-    kernels: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +103,6 @@ TABLES: dict[str, Any] = {
     "model": Model,
     "export": Export,
     "optimize": Optimize,
-    "prove": Prove,
     "build": BuildOptions,
     "verify": Verify,
     "bench": BenchOptions,
@@ -128,7 +119,6 @@ class Settings:
     model: Model | None = None
     export: Export | None = None
     optimize: Optimize | None = None
-    prove: Prove | None = None
     build: BuildOptions | None = None
     verify: Verify | None = None
     bench: BenchOptions | None = None

@@ -14,7 +14,7 @@ from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.input_sizes import fill, is_fixed, sized, symbol_of
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, declared_inputs, index_limits, make_inputs
-from rmsnorm_export.runtime.metrics import is_float, without_evidence
+from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 
 _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
@@ -91,9 +91,8 @@ def _mixed(both: dict[str, Array], session: Any) -> str:
 
 
 def _agree(joined: Array, alone: Array) -> bool:
+    metrics = compare_arrays(joined, alone)
     if not is_float(joined.dtype):
-        return bool(np.array_equal(joined, alone))
-    a, b = joined.astype(np.float64), alone.astype(np.float64)
-    scale = float(np.nanmax(np.abs(b), initial=0.0, where=np.isfinite(b)))
-    bound = _BOUNDS[str(joined.dtype)] * scale
-    return bool(np.allclose(a, b, rtol=0.0, atol=bound, equal_nan=True))
+        return metrics.mismatch == 0
+    finite = np.abs(alone[np.isfinite(alone)].astype(np.float64))
+    return bool(metrics.max_abs <= _BOUNDS[metrics.dtype] * finite.max(initial=0.0))
