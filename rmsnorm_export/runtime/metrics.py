@@ -32,7 +32,7 @@ BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 # 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
 DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
-_FLOATS = {
+_FINFO = {
     np.dtype(kind): ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 }
@@ -74,12 +74,12 @@ class ErrorMetrics:
 
 def is_float(dtype: np.dtype[np.generic]) -> bool:
     """Tell the floating-point formats whose ulp distances are known here."""
-    return dtype in _FLOATS
+    return dtype in _FINFO
 
 
 def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
     """Return the one of two float types that has fewer significant digits."""
-    return min(a, b, key=lambda dtype: _FLOATS[dtype].nmant)
+    return min(a, b, key=lambda dtype: _FINFO[dtype].nmant)
 
 
 def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
@@ -205,7 +205,7 @@ def add_histograms(
 
 def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
     """Return the gap between neighbouring numbers of ``dtype`` at the float64 numbers ``at``."""
-    info = _FLOATS[dtype]
+    info = _FINFO[dtype]
     finite = np.where(np.isfinite(at), at, 1.0)
     _, exponent = np.frexp(finite)  # at = m * 2**exponent with 0.5 <= m < 1
     floor = np.where(finite == 0, info.minexp, np.maximum(exponent - 1, info.minexp))

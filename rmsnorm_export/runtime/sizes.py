@@ -147,7 +147,7 @@ def _rows(name: str, sizes: Any, kind: SizeKind, use: Use) -> Rows:
         shapes = (*shapes, shapes[1])
     bad |= use.ranges and len(shapes) not in (1, 3)
     if bad or (kind is DIMENSION and any(len(shape) != 1 for shape in shapes)):
-        raise _unreadable(f"{name}={sizes}", kind, use)
+        raise _unreadable(f"{name}={','.join(map(shape_text, shapes))}", kind, use)
     return shapes * 3 if use.ranges and len(shapes) == 1 else shapes
 
 

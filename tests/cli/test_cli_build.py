@@ -69,8 +69,8 @@ def test_a_model_from_stdin_and_several_profiles(run: Run, three: Path) -> None:
     [
         ((), 2, ("'x' float32 [rows, 40]", "--shapes")),
         (("--shapes", "z=1x40"), 2, ("no input 'z'",)),
-        (("--shapes", "x=1x41"), 2, ("Dimension 1 is 40",)),
-        (("--shapes", "x=1x40,2x40"), 2, ("2 shapes",)),
+        (("--shapes", "x=1x41"), 2, ("dimension 1 is 40",)),
+        (("--shapes", "x=1x40,2x40"), 2, ("smallest, usual and largest",)),
         (("--shapes", SHAPES, "--plugin", "require"), 2, ("no plugin layers",)),
         (("--shapes", SHAPES, "--version-compatible"), 2, ("lean runtime",)),
         (("--shapes", SHAPES, "--memory-limit", "4 apples"), 2, ("4 apples",)),

@@ -11,7 +11,7 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import Run
-from tests.deploy.pipelines import EXPORT, MODEL, OPTIMIZE, PROVE, document, write
+from tests.deploy.pipelines import EXPORT, MODEL, PROVED, OPTIMIZE, document, write
 from tests.show.html_pages import Page
 
 STRICT = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
@@ -33,7 +33,7 @@ def test_errors(run: Run, tmp_path: Path) -> None:
 
 
 def test_html(run: Run, tmp_path: Path) -> None:
-    path = write(tmp_path, MODEL, OPTIMIZE, PROVE, STRICT)
+    path = write(tmp_path, MODEL, PROVED, STRICT)
     done = run("deploy", path, "--report", "page.html")
     assert done.code == 4
     page = (tmp_path / "page.html").read_text()
@@ -71,11 +71,3 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert (written["exit_code"], written["steps"][0]["failure"]["exit_code"]) == (130, 130)
     left = {p.name for p in (tmp_path / "out").iterdir()}
     assert left == {".lock", "pipeline.json", "deploy.json"}
-
-
-def test_init_writes_a_file_to_begin_with(run: Run, tmp_path: Path) -> None:
-    assert run("deploy", "p.toml", "--init").code == 0
-    before = (tmp_path / "p.toml").read_text()
-    run("deploy", "p.toml", "--init").assert_error(2, "p.toml", "--force")
-    assert (tmp_path / "p.toml").read_text() == before
-    run("deploy", "p.toml").assert_error(3, "model.onnx")

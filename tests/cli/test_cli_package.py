@@ -29,7 +29,6 @@ def test_exit_codes(run: Run, three: Path, tmp_path: Path) -> None:
     run("package", three, "-o", "n", "--name", "../x").assert_error(2, "name of the model")
     run("package", "none.onnx", "-o", "n").assert_error(3, "does not exist")
     run("package", three, "-o", "no/such").assert_error(3, "repository")
-    run("package", three, "-o", "n", "--report", "none.json").assert_error(3, "none.json")
     assert run("package", three, "-o", "n", "--version", 0).code == 2
     assert tree(tmp_path) == before
     source = save_external(norm_model(), tmp_path / "src" / "net.onnx", "w.bin")

@@ -140,21 +140,15 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_rtx
 @no_gpu
 def test_a_good_engine_without_a_gpu(engine: Path) -> None:
-    with pytest.raises(BackendMissingError, match="only where a GPU is") as caught:
+    with pytest.raises(BackendMissingError, match="only where a GPU is"):
         rx.verify(engine.with_name("model.onnx"), engine)
-    assert "nothing else stands against it" in caught.value.found
     with pytest.raises(UsageError, match="not one of the backend tensorrt"):
         rx.verify(chain(3), engine, backend_b="tensorrt")
 
 
 @needs_rtx
 def test_an_unusable_engine_is_named_first(engine: Path) -> None:
-    record = engine.with_name("m.engine.json")
-    content = json.loads(record.read_text())
-    record.write_text(json.dumps(content | {"version": "1.6.0"}))
-    with pytest.raises(InputError, match=r"1\.6\.0"):
-        rx.verify(engine, "no/such/model.onnx")
-    record.unlink()
+    engine.with_name("m.engine.json").unlink()
     engine.write_bytes(b"no engine at all")
     with pytest.raises(InputError, match="of no backend that is known"):
         rx.verify(engine, chain(1))

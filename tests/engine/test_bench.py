@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,36 +14,22 @@ from rmsnorm_export.tensorrt.engine.build import build_engine
 from .conftest import SHAPES, N, model_of, needs_rtx, norm
 
 pytestmark = needs_rtx
-no_gpu = pytest.mark.skipif(gpu_visible(), reason="a GPU is visible: engines are timed")
-on_gpu = pytest.mark.skipif(
-    not gpu_visible(), reason="times an engine on a GPU: run scripts/test tests/engine there"
-)
 
 
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("engines")
-    build_engine(model_of(norm()), folder / "prefill.engine", shapes=SHAPES)
-    for name in ("prefill.engine", "prefill.engine.json"):
-        shutil.copy(folder / name, folder / name.replace("prefill", "decode"))
-    return folder
-
-
-@no_gpu
-def test_without_a_gpu_an_engine_is_not_timed(engines: Path) -> None:
-    with pytest.raises(rx.BackendMissingError, match="only where a GPU is"):
-        rx.bench(engines / "decode.engine")
-    with pytest.raises(rx.BackendMissingError, match="only where a GPU is"):
-        bench_folder(engines)
-
-
-@on_gpu
-def test_an_engine_is_timed_at_its_usual_sizes(engines: Path) -> None:
-    found = bench_folder(engines, rounds=30)
-    assert list(found.results) == ["decode.engine", "prefill.engine"]
-    for one in found.results.values():
+def test_engines_are_timed_where_a_gpu_is(tmp_path: Path) -> None:
+    for name in ("prefill", "decode"):
+        build_engine(model_of(norm()), tmp_path / f"{name}.engine", shapes=SHAPES)
+    if not gpu_visible():
+        for bench in (bench_folder, lambda folder: rx.bench(folder / "decode.engine")):
+            with pytest.raises(rx.BackendMissingError, match="only where a GPU is"):
+                bench(tmp_path)
+        pytest.skip("times an engine on a GPU: run scripts/test tests/engine there")
+    results = bench_folder(tmp_path, rounds=30).results
+    assert list(results) == ["decode.engine", "prefill.engine"]
+    for one in results.values():
         assert [case.label for case in one.cases] == [f"x=4x{N}"]
-        assert [timing.rounds for timing in one.timings] == [30]
-        assert 0 < one.timings[0].q1_ms <= one.timings[0].median_ms <= one.timings[0].q3_ms
-    other = rx.bench(engines / "decode.engine", shapes=f"x=1x{N},128x{N}", rounds=30)
+        (timing,) = one.timings
+        assert timing.rounds == 30
+        assert 0 < timing.q1_ms <= timing.median_ms <= timing.q3_ms
+    other = rx.bench(tmp_path / "decode.engine", shapes=f"x=1x{N},128x{N}", rounds=30)
     assert [timing.case for timing in other.timings] == [f"x=1x{N}", f"x=128x{N}"]

@@ -14,17 +14,10 @@ from rmsnorm_export.deploy.packaged import Packaged, PackagedModel, ServedTensor
 from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show import _HOMES, show_lines, to_html, to_text
 from rmsnorm_export.show.page import About
-from rmsnorm_export.tensorrt.engine.result import (
-    EngineNorm,
-    EngineProfile,
-    EngineRecord,
-    EngineResult,
-    InputRange,
-    ModelIdentity,
-    PluginState,
-)
+from rmsnorm_export.tensorrt.engine.result import EngineNorm, EngineResult
 from rmsnorm_export.tensorrt.plugin.result import CommandLines
 from tests.benchmark.results import benchmark
+from tests.engine.records import engine_record, profile
 
 
 def engine(name: str = "layers.0.norm") -> EngineResult:
@@ -33,24 +26,12 @@ def engine(name: str = "layers.0.norm") -> EngineResult:
         EngineNorm(name, "RMSNorm", "node", "fused", 1, (name,)),
         EngineNorm(name, "SkipRMSNorm", "chain", "unfused", 2, (name, "kernel")),
     )
-    record = EngineRecord(
-        engine="model.engine",
-        bytes=1 << 21,
-        sha256="",
-        model=ModelIdentity(name, 1, ""),
+    record = engine_record(
+        model=name,
         backend="tensorrt-rtx",
-        version="1.2.3",
-        versions={},
-        platform="Linux",
         gpus=(),
-        built="2026-01-31T12:00:00",
-        seconds=1.5,
-        profiles=(EngineProfile((InputRange(name, "int64", (1, 1), (4, 128), (8, 2048)),)),),
-        flags={},
-        plugin=PluginState("auto", "", "", False, ""),
+        profiles=(profile((1, 1), (4, 128), (8, 2048), name=name),),
         norms=norms,
-        layers=(),
-        layers_from="none",
         messages=(name,),
         notes=(name,),
     )
@@ -62,7 +43,7 @@ def packaged(name: str = "ids") -> Packaged:
     tensor = ServedTensor(name, "TYPE_INT64", (-1, 16))
     model = PackagedModel(
         "net", 2, "onnxruntime", 8, (tensor,), (tensor,), "m.onnx", "", "", "2026", "tool",
-        {name: 1}, name, name, (name,), {name: "ab" * 32},
+        name, name, (name,), {name: "ab" * 32},
     )  # fmt: skip
     return Packaged(Path("models"), (model,))
 
@@ -112,7 +93,7 @@ def test_what_an_engine_and_a_package_say_as_text_is_on_their_pages() -> None:
     page = Page(to_html(engine())).text
     verdict = to_text(engine(), verbose=-1).strip()
     assert verdict == "engine built: 1 of 2 RMSNorms in one kernel each: 1 fused, 1 unfused"
-    for words in (verdict, "layers.0.norm int64 1x1 / 4x128 / 8x2048", "TensorRT-RTX 1.2.3"):
+    for words in (verdict, "layers.0.norm int64 1x1 / 4x128 / 8x2048", "TensorRT-RTX 11.4.0"):
         assert words in page
     page = Page(to_html(packaged())).text
     for words in ("packaged net, version 2, for onnxruntime", "INT64", "[-1, 16]"):

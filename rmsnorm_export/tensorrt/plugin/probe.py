@@ -137,13 +137,13 @@ def _onnxruntime_nodes(request: Mapping[str, str]) -> Iterator[_Trial]:
     cuda = has_cuda_nodes(request["library"]) and CUDA in ort.get_available_providers()
     providers: list[str] = [CUDA, CPU] if cuda else [CPU]
     for dtype, kind in itertools.product(_TYPES, get_args(Kind)):
-        model, feeds, exact = _norm(kind, dtype)
+        model, feeds, exact = _norm_case(kind, dtype)
         open_session = functools.partial(ort.InferenceSession, model, options, providers=providers)
         trial = functools.partial(_compared, open_session, feeds, exact, _MAX_ULP.get(dtype, 1))
         yield f"{kind} {type_name(dtype)} ({providers[0]})", trial
 
 
-def _norm(kind: Kind, dtype: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
+def _norm_case(kind: Kind, dtype: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
     """Make one norm, its inputs and its exact outputs; rows are even, as CUDA turns no others."""
     random, stored = np.random.default_rng(0), numpy_dtype(dtype)
     spec = NormSpec(kind=kind, epsilon=2.0**-16, rotary_dim=40 * (kind == "RotaryRMSNorm"))
