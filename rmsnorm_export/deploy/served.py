@@ -28,7 +28,7 @@ from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, r
 _FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _ELEMENT_TYPES: dict[ServingBackend, set[str]] = {
-    "onnxruntime": {*_FLOATS, *_INTEGERS, "bool", "string"} - {"bfloat16"},
+    "onnxruntime": {*_FLOATS, *_INTEGERS, "bool"} - {"bfloat16"},
     "tensorrt": {*_FLOATS, "bool", "int8", "uint8", "int32", "int64"} - {"float64"},
 }
 

@@ -17,6 +17,7 @@ from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.sizes import (
     DIMENSION,
     INPUT,
+    LARGEST,
     Dims,
     Given,
     Shape,
@@ -224,14 +225,13 @@ class InputSizes:
 
     def _read(self, shapes: Shapes | None, dims: Dims | None) -> Given:
         """Return what is given, for names that the model has."""
-        given = read(shapes, dims, self._use)
+        given, most = read(shapes, dims, self._use), self._use.most_points
         counts = {len(rows) for rows in given.values()} - {1}
-        if len(counts) > 1 or any(count > self._use.most_points for count in counts):
+        if len(counts) > 1 or max(counts, default=1) > most:
             raise UsageError(
                 "The numbers of sizes do not go together.",
                 found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in given.items()),
-                fix=f"give as many of each, or one that goes with all; {self._use.most_points} at"
-                " most",
+                fix=f"give as many of each, or one that goes with all; {most} at most",
             )
         texts = [item.text() for item in self._inputs.values()]
         for kind, name in given:
@@ -280,10 +280,8 @@ class InputSizes:
                 fix=f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes",
             )
         complete = {name: shapes.get(name) or computed[name] or () for name in self._inputs}
-        most = self._use.most_elements
         for name, shape in complete.items():
-            large = max(shape, default=0) > self._use.largest
-            if large or (most is not None and math.prod(shape) > most):
+            if max(shape, default=0) > LARGEST or math.prod(shape) > self._use.most_elements:
                 raise self._misfit(name, [shape], "it is too large")
         return complete
 

@@ -28,7 +28,6 @@ from rmsnorm_export.system.reading import open_regular
 _NUMPY: dict[str, np.dtype[Any]] = {
     **{str(np.dtype(code)): np.dtype(code) for code in "efd?bhiqBHIQ"},
     "bfloat16": BFLOAT16_DTYPE,
-    "string": np.dtype(object),
 }
 """By the name of a type that can be fed."""
 
@@ -105,14 +104,14 @@ def numpy_type(name: str, where: str = "") -> np.dtype[Any]:
         raise InputError(
             "A tensor of the model is of a type that cannot be fed.",
             found=f"{name}{where}",
-            fix="use a model whose inputs are float, integer, boolean or string tensors",
+            fix="use a model whose inputs are float, integer or boolean tensors",
         )
     return _NUMPY[name]
 
 
 def array_type(dtype: np.dtype[Any]) -> str:
-    """Name the type of an array as that of a tensor, e.g. ``float16`` or ``string``."""
-    return "string" if dtype.kind == "O" else str(dtype)
+    """Name a type of tensor, e.g. ``float16``."""
+    return str(dtype)
 
 
 _UNPACKED_LEAST, _UNPACKED_RATIO = 1 << 26, 100
@@ -168,15 +167,13 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
         array = np.asarray(given[name])
         if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
-        if item.dtype == "string" and array.dtype.kind in "SU":
-            array = array.astype(object)
         shape = item.shape or array.shape
         fits = len(shape) == array.ndim and all(
             size == actual
             for size, actual in zip(shape, array.shape, strict=True)
             if is_fixed(size)
         )
-        if array_type(array.dtype) != item.dtype or not fits:
+        if str(array.dtype) != item.dtype or not fits:
             raise InputError(
                 "A given input has the wrong type or shape.",
                 found=f"{quoted(name)} is {array.dtype} {list(array.shape)}, the model takes"
@@ -293,6 +290,4 @@ def _random(
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind in "iu" and limit is not None:
         return rng.integers(0, min(limit, np.iinfo(dtype).max), shape).astype(dtype)
-    if dtype.kind == "O":
-        return np.full(shape, "a", dtype=object)
     return np.ones(shape, dtype=dtype)

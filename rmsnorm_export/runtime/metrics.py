@@ -46,10 +46,10 @@ class ErrorMetrics:
     on one side only, is infinitely far away. Signed zeros are equal.
 
     Attributes:
-        max_abs: largest ``|a - b|``; for strings 0 or infinity.
+        max_abs: largest ``|a - b|``.
         max_rel: largest ``|a - b| / |b|`` (0 where both are 0).
         max_ulp: largest number of steps between neighbouring numbers of the type from a to b;
-            for integers and booleans ``|a - b|``, for strings 0 or infinity.
+            for integers and booleans ``|a - b|``.
         mean_ulp: mean of the finite distances; 0 when there is none.
         ulp_histogram: pairs (bucket, elements): ``0``, ``1``, ``2``, ``3-4``, ``5-8``, ... up to
             the last one that holds something, then ``inf`` for the infinite distances, if any.
@@ -86,8 +86,8 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     """Return the metrics of ``a`` against the reference ``b``.
 
     Args:
-        a, b: float16, bfloat16, float32, float64, integers, booleans or strings; same shape, type.
-            Of two float types the wider one is the reference, whichever it is: distances are to its
+        a, b: float16, bfloat16, float32, float64, integers or booleans; same shape, type. Of two
+            float types the wider one is the reference, whichever it is: distances are to its
             numbers, in ulp of the narrower type, and an element differs that is not the reference
             rounded.
 
@@ -95,40 +95,36 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         InputError: shapes or types differ, or the type is none of these.
     """
     a, b = np.asarray(a), np.asarray(b)
-    text = _is_text(a) and _is_text(b)
-    mixed = a.dtype != b.dtype and is_float(a.dtype) and is_float(b.dtype)
+    floats = is_float(a.dtype) and is_float(b.dtype)
+    mixed = floats and a.dtype != b.dtype
     if mixed and narrower(a.dtype, b.dtype) == b.dtype:
         a, b = b, a
-    comparable = text or is_float(a.dtype) or a.dtype.kind in "biu"
-    if not comparable or a.shape != b.shape or (a.dtype != b.dtype and not text and not mixed):
+    known = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
+    if not known or a.shape != b.shape:
         raise InputError(
             "Arrays of these shapes and types cannot be compared element by element.",
             found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
-            fix="compare float, integer, boolean or string tensors of the same shape and type",
+            fix="compare float, integer or boolean tensors of the same shape and type",
         )
-    wide_a, wide_b = (np.ones(x.shape) if text else x.astype(np.float64) for x in (a, b))
-    if text:
-        different = np.asarray(a.astype(object) != b.astype(object), dtype=bool)
-        ulp = absolute = np.where(different, np.inf, 0.0)
-    elif is_float(a.dtype):
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    if floats:
         with np.errstate(all="ignore"):
-            apart = np.abs(wide_a - wide_b)
-        absolute = _of_numbers(apart, wide_a, wide_b)
+            absolute = _of_numbers(np.abs(wide_a - wide_b), wide_a, wide_b)
         ulp = _of_numbers(ulp_error(a, wide_b), wide_a, wide_b) if mixed else ulp_distance(a, b)
-    else:
-        ulp = absolute = _integer_distance(a, b)
+    else:  # in Python's integers, which do not overflow
+        ulp = absolute = np.abs(a.astype(object) - b.astype(object)).astype(np.float64)
     finite = ulp[np.isfinite(ulp)]
     return ErrorMetrics(
-        max_abs=_maximum(absolute),
-        max_rel=_maximum(_relative(absolute, wide_b)),
-        max_ulp=_maximum(ulp),
+        max_abs=float(absolute.max(initial=0.0)),
+        max_rel=float(_relative(absolute, wide_b).max(initial=0.0)),
+        max_ulp=float(ulp.max(initial=0.0)),
         mean_ulp=float(finite.mean()) if finite.size else 0.0,
         ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp > (0.5 if mixed else 0))) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
         nan_inf_agree=nonfinite_agree(wide_a, wide_b),
         shape=tuple(a.shape),
-        dtype="string" if text else str(a.dtype),
+        dtype=str(a.dtype),
     )
 
 
@@ -183,15 +179,12 @@ def ulp_histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
     finite = ulp[np.isfinite(ulp)]
     mantissa, exponent = np.frexp(finite)
     # frexp puts an exact power of two at 0.5: it belongs to the bucket that it closes.
-    power = exponent - (mantissa == 0.5)
-    index = np.where(finite == 0, 0, np.maximum(power, 0) + 1).astype(np.int64)
-    counts = np.bincount(index.ravel(), minlength=1)
-    buckets = [
-        (str(k) if k <= 2 else f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}", int(count))
-        for k, count in enumerate(counts)
-    ]
+    power = np.maximum(exponent - (mantissa == 0.5), 0)
+    counts = np.bincount(np.where(finite == 0, 0, power + 1).ravel(), minlength=1)
+    names = [str(k) if k <= 2 else f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}" for k in range(len(counts))]
+    buckets = list(zip(names, map(int, counts), strict=True))
     infinite = int(ulp.size - finite.size)
-    return (*buckets, ("inf", infinite)) if infinite else tuple(buckets)
+    return tuple(buckets + [("inf", infinite)] * bool(infinite))
 
 
 def add_histograms(
@@ -240,19 +233,7 @@ def _identical(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 def _of_numbers(distance: Float64Array, a: Array, b: Array) -> Float64Array:
     """``distance`` where both are finite; else 0 where they are identical, and infinity."""
     both = np.isfinite(a) & np.isfinite(b)
-    if both.all():
-        return np.asarray(distance)
     return np.where(both, distance, np.where(_identical(a, b), 0.0, np.inf))
-
-
-def _is_text(a: Array) -> bool:
-    return a.dtype.kind in "OSUT"
-
-
-def _integer_distance(a: Array, b: Array) -> Float64Array:
-    """``|a - b|`` in Python's integers, which do not overflow."""
-    distance: Float64Array = np.abs(a.astype(object) - b.astype(object)).astype(np.float64)
-    return distance
 
 
 def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
@@ -260,10 +241,6 @@ def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
         ratio = absolute / np.abs(reference)
     ratio = np.where(absolute == 0, 0.0, ratio)
     return np.where(np.isinf(absolute), np.inf, ratio)
-
-
-def _maximum(values: Float64Array) -> float:
-    return float(values.max()) if values.size else 0.0
 
 
 def _cosine(a: Float64Array, b: Float64Array) -> float:

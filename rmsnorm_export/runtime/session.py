@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,15 +88,9 @@ def open_session(
     providers: list[Any] = [CPU]
     if device == "cuda":
         providers.insert(0, (CUDA, {"use_tf32": str(int(optimize))}))
-    try:
+    fix = "check the model with onnx.checker, or update onnxruntime"
+    with _told("ONNX Runtime does not load the model.", fix):
         session = ort.InferenceSession(model, options, providers=providers)
-    # The binding raises classes of its own that share no public base.
-    except Exception as error:
-        raise _error_class(error)(
-            "ONNX Runtime does not load the model.",
-            found=first_line(error, 400, otherwise=type(error).__name__),
-            fix="check the model with onnx.checker, or update onnxruntime",
-        ) from error
     # A provider that does not start is left out with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
         raise BackendMissingError(
@@ -106,13 +101,19 @@ def open_session(
     return session
 
 
-def _error_class(error: Exception) -> type[VerificationError]:
-    """Return the class of error for what ONNX Runtime raised."""
-    if type(error).__name__ == "NotImplemented":
-        return NoKernelError
-    # ONNX Runtime 1.31 of an operator of another's, whose library is not there.
-    unknown = "is not a registered function/op" in str(error)
-    return NotRunError if unknown else VerificationError
+@contextlib.contextmanager
+def _told(what: str, fix: str) -> Iterator[None]:
+    """Tell what ONNX Runtime raises: classes of its own that share no public base."""
+    try:
+        yield
+    except Exception as error:
+        kind = VerificationError
+        if type(error).__name__ == "NotImplemented":
+            kind = NoKernelError
+        elif "is not a registered function/op" in str(error):  # another's, without its library
+            kind = NotRunError
+        found = first_line(error, 400, otherwise=type(error).__name__)
+        raise kind(what, found=found, fix=fix) from error
 
 
 def session_options(
@@ -203,18 +204,13 @@ def run_session(
         for argument in (*session.get_inputs(), *session.get_outputs())
         for word in ("bfloat16", "float8")
     )
-    try:
+    fix = "give inputs, or their shapes, that the model accepts"
+    with _told("ONNX Runtime cannot run the model on these inputs.", fix):
         if not by_bytes:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
         values = {name: _to_ort(array) for name, array in feeds.items()}
         results = session.run_with_ort_values(names, values)
-        return {name: _from_ort(value) for name, value in zip(names, results, strict=True)}
-    except Exception as error:
-        raise _error_class(error)(
-            "ONNX Runtime cannot run the model on these inputs.",
-            found=first_line(error, 400, otherwise=type(error).__name__),
-            fix="give inputs, or their shapes, that the model accepts",
-        ) from error
+        return dict(zip(names, map(_from_ort, results), strict=True))
 
 
 _BY_BYTES = {BFLOAT16: BFLOAT16_DTYPE, CODE_TYPES["fp8"][0]: np.dtype(ml_dtypes.float8_e4m3fn)}

@@ -51,22 +51,25 @@ _ENTRY = re.compile(
 _RANGE = re.compile(r"([0-9]{1,18})(?:\s*(\.\.)\s*([0-9]{1,18})?)?")
 
 
+LARGEST = 2**31 - 1
+"""Size of a dimension; TensorRT takes no larger one."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """What a command takes sizes for.
 
     Attributes:
         ranges: as ranges; else as points.
-        least, largest: size.
+        least: size.
         most_points: how many points may be given.
-        most_elements: how many elements an input may have; None: any number.
+        most_elements: how many elements an input may have.
     """
 
     ranges: bool = False
     least: int = 0
-    largest: int = 2**63 - 1
     most_points: int = 3
-    most_elements: int | None = None
+    most_elements: int = 2**63
 
 
 ONE_POINT = Use(most_points=1)
@@ -75,8 +78,8 @@ ONE_POINT = Use(most_points=1)
 POINTS = Use(least=1, most_points=32, most_elements=2**28)
 """What ``bench`` takes; 1 GiB of one input in f32."""
 
-RANGES = Use(ranges=True, largest=2**31 - 1)
-"""What engines take; TensorRT takes no larger size."""
+RANGES = Use(ranges=True)
+"""What engines take."""
 
 DECLARED = Use(ranges=True, least=1)
 """What ``export`` takes."""
@@ -169,8 +172,7 @@ def shapes_option(use: Use, **facts: Any) -> Any:
 
     def readable(value: Shapes) -> Shapes:
         # Every range is a profile of its own, so an input may stand in several.
-        parts = [value] if isinstance(value, str | Mapping) or not use.ranges else value
-        for part in parts:
+        for part in [value] if isinstance(value, str | Mapping) or not use.ranges else value:
             read(part, None, use)
         return value
 
@@ -184,15 +186,7 @@ def dims_option(use: Use) -> Any:
         read(None, value, use)
         return value
 
-    what, sample = "Sizes", "batch=4 sequence=128"
-    if use.ranges:
-        what, sample = "Smallest, usual and largest size", "batch=1,4,8 sequence=1..128"
-    elif use.most_points > 1:
-        sample = "batch=1,4 sequence=16,128"
-    what += " by the name of a dimension, in every input"
-    rest = "; sums of names, such as past + sequence, are computed."
-    if use is DECLARED:
-        what, rest = "Ranges of dimensions that --shapes names", "."
-    return option(
-        None, read=readable, metavar="NAME=SIZE ...", help=f'{what}, e.g. "{sample}"{rest}'
-    )
+    sample = "batch=1,4,8 sequence=1..128" if use.ranges else "batch=4 sequence=128"
+    what = "Smallest, usual and largest size" if use.ranges else "Sizes"
+    help_ = f'{what} by the name of a dimension, e.g. "{sample}"; sums, as past + sequence, follow.'
+    return option(None, read=readable, metavar="NAME=SIZE ...", help=help_)

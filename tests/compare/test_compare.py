@@ -174,11 +174,11 @@ def test_bfloat16_inputs_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"w": None}, "missing 'w'"),
-        ({"extra": np.ones(3)}, "unknown 'extra'"),
-        ({"x": np.ones((1, 1, 96))}, "'x' is float64, the model takes float32"),
-        ({"x": np.ones((1, 1, 95), np.float32)}, "'x' is \\(1, 1, 95\\)"),
-        ({"x": np.ones((1, 96), np.float32)}, "'x' is \\(1, 96\\)"),
+        ({"w": None}, "found: 'x'"),
+        ({"extra": np.ones(3)}, "found: 'extra', 'w', 'x'"),
+        ({"x": np.ones((1, 1, 96))}, "'x' is float64 .* takes 'x' float32"),
+        ({"x": np.ones((1, 1, 95), np.float32)}, "'x' is float32 \\[1, 1, 95\\]"),
+        ({"x": np.ones((1, 96), np.float32)}, "'x' is float32 \\[1, 96\\]"),
     ],
 )
 def test_inputs_that_do_not_fit(change: dict, message: str) -> None:

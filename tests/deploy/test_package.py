@@ -81,7 +81,7 @@ def test_options_of_the_configuration(tmp_path: Path) -> None:
         (TensorProto.DOUBLE, "TYPE_FP64"),
         (TensorProto.INT64, "TYPE_INT64"),
         (TensorProto.BOOL, "TYPE_BOOL"),
-        (TensorProto.STRING, "TYPE_STRING"),
+        (TensorProto.STRING, ""),
         (TensorProto.BFLOAT16, ""),
         (TensorProto.FLOAT8E4M3FN, ""),
     ],
