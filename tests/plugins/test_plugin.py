@@ -170,7 +170,7 @@ def test_whatever_a_library_does_is_told(project: Path, code: str, word: str) ->
     assert word in trial.detail
 
 
-def test_a_library_that_nothing_can_try_has_not_passed(native_library: Path, tmp_path: Path) -> None:
+def test_libraries_that_are_not_loaded(native_library: Path, tmp_path: Path) -> None:
     library = tmp_path / "librmsnorm_plugin.so"
     shutil.copy(native_library, library)
     code = (
