@@ -5,15 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rmsnorm_export.options import (
-    Count,
-    FilePath,
-    Most,
-    Options,
-    only_api,
-    option,
-    progress_option,
-)
+from rmsnorm_export.options import Count, FilePath, Most, Options, only_api, option, progress_option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import ProgressChoice
 

@@ -32,8 +32,6 @@ _ELEMENT_TYPES: dict[ServingBackend, set[str]] = {
     "tensorrt": {*_FLOATS, "bool", "int8", "uint8", "int32", "int64"} - {"float64"},
 }
 
-Tensors = tuple[ServedTensor, ...]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
@@ -53,7 +51,7 @@ class ServedModel:
     path: Path | None
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
-    tensors: tuple[Tensors, Tensors]
+    tensors: tuple[tuple[ServedTensor, ...], tuple[ServedTensor, ...]]
     profiles: tuple[Profile, ...]
     loaded: LoadedModel | None = None
     record: EngineRecord | None = None
@@ -85,7 +83,7 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
     return ServedModel("onnxruntime", loaded.path, inputs, outputs, tensors, profiles, loaded)
 
 
-def _served(items: Iterable[Declared], backend: ServingBackend) -> Tensors:
+def _served(items: Iterable[Declared], backend: ServingBackend) -> tuple[ServedTensor, ...]:
     """Return inputs or outputs as clients see them, of types and shapes that the server has."""
     tensors = []
     for item in items:

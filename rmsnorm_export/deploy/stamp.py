@@ -13,13 +13,10 @@ from rmsnorm_export.errors import Failure, InputError
 from rmsnorm_export.graph.load import model_files
 from rmsnorm_export.printable import short
 from rmsnorm_export.records import from_json
-from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.digest import HASHED_BYTES, sha256_of
 from rmsnorm_export.system.reading import read_file
 
 STAMP = "step.json"
-
-HASHED_BYTES = 1 << 30
-"""Of a larger file size and time stand for the hash."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,14 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
-from rmsnorm_export.runtime.input_sizes import (
-    Declared,
-    InputSizes,
-    fill,
-    is_fixed,
-    size_of,
-    sized,
-)
+from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, fill, is_fixed, size_of, sized
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, shape_text
 from rmsnorm_export.system.reading import open_regular

@@ -11,7 +11,7 @@ import pytest
 
 from tests import warm
 from tests.cli.conftest import Run
-from tests.deploy.pipelines import EXPORT, MODEL, PROVED, OPTIMIZE, document, write
+from tests.deploy.pipelines import EXPORT, MODEL, OPTIMIZE, PROVED, document, write
 from tests.show.html_pages import Page
 
 STRICT = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"

@@ -150,7 +150,6 @@ def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) 
     )
 
 
-_PORTABLE = "make the model with optimize --target portable"
 _OF_ONNX_RUNTIME = r"(Skip)?(Simplified)?LayerNormalization"
 
 _NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
@@ -163,7 +162,6 @@ _FIXES = (
     (r"profile", "change --shapes: the profile does not fit the model"),
     (r"memory|workspace", "raise --memory-limit, lower the largest shapes, or free the GPU"),
 )
-_OTHERWISE = "try another --target of optimize, or the raw model, and report what differs"
 
 
 def cause(answer: Ended) -> str:
@@ -183,7 +181,8 @@ def failure(answer: Ended, info: BackendInfo, file: str, what: str, fix: str = "
     if re.search(r"\b(ImportError|ModuleNotFoundError)\b", text):
         return BackendMissingError(f"{info.label} cannot be imported.", found=text, fix=info.pip)
     fixes = (words for pattern, words in _FIXES if re.search(pattern, text, re.I))
-    return InputError(f"{info.label} {what}", found=text, fix=next(fixes, fix or _OTHERWISE))
+    otherwise = fix or "try another --target of optimize, or the raw model"
+    return InputError(f"{info.label} {what}", found=text, fix=next(fixes, otherwise))
 
 
 def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) -> InputError:
@@ -197,6 +196,6 @@ def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) 
     where += f" inside {quoted(inside)}" if inside else ""
     fix = "export the model with other operators there, or at another opset"
     if op in KINDS or re.fullmatch(_OF_ONNX_RUNTIME, op) or op == "RMSNormalization":
-        fix = f"this parser has neither the operator, a plugin nor a function body: {_PORTABLE}"
+        fix = "make the model with optimize --target portable: it has a function body for it"
     found = f"{where}: {one_line(str(first['text']), 300)} [{short(str(first['code']))}]"
     return InputError(f"{info.label} cannot take the model.", found=found, fix=fix)

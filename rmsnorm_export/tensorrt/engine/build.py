@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-import platform
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,7 +34,6 @@ from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineRecord, EngineResult, sidecar_path
 from rmsnorm_export.tensorrt.engine.sites import find_norms
 
-_RECORDED = ("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")
 _PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
 """Source file and line in front of a message."""
 
@@ -118,11 +116,11 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             engine=target.name,
             bytes=temporary.stat().st_size,
             sha256=sha256_of(temporary),
-            model=ready.name,
+            model=ready.path.name,
             model_sha256=sha256_of(ready.path),
             backend=info.name,
             version=built["version"],
-            versions=versions_of(_RECORDED) | {"python": platform.python_version()},
+            versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
             gpus=gpus(),
             built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             seconds=round(answer.seconds, 3),
@@ -154,9 +152,8 @@ def _outputs(model: Source, path: StrPath, options: BuildOptions) -> tuple[Path,
     sidecar = check_output(sidecar_path(target), source=origin, force=options.force)
     for one in (target, sidecar):
         if origin and one.exists() and os.path.samefile(origin, one):
-            raise UsageError(
-                "The output is the input file.", found=short(str(one), 300), fix="choose another"
-            )
+            what, fix = "The output is the input file.", "choose another"
+            raise UsageError(what, found=short(str(one), 300), fix=fix)
     return target, sidecar
 
 

@@ -32,7 +32,6 @@ class EngineModel:
 
     Attributes:
         path: the file that the parser reads.
-        name: of the file; ``memory`` for a model that was none.
         inputs, outputs: those inputs that are no initializers, and all outputs.
         sites: its norms.
         own: it has nodes of the domain rmsnorm_export, for a plugin.
@@ -41,7 +40,6 @@ class EngineModel:
     """
 
     path: Path
-    name: str
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
     sites: tuple[EngineSite, ...]
@@ -81,7 +79,6 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
         notes.append("float64 is computed in float32: TensorRT has no other type for it")
     return EngineModel(
         path=path,
-        name="memory" if loaded.path is None else path.name,
         inputs=tuple(map(declared_tensor, given_inputs(loaded.model))),
         outputs=tuple(map(declared_tensor, graph.outputs)),
         sites=sites,

@@ -88,7 +88,7 @@ class EngineRecord:
     Attributes:
         engine, bytes, sha256: name, size and hash of the engine file.
         model, model_sha256: name and hash of the ONNX file that it was built from, external data
-            not counted; ``memory`` for a model that was no file.
+            not counted.
         backend, version: what built it.
         versions: of the packages that took part.
         gpus: ``name, compute capability, driver`` of those visible at the build; () without one.

@@ -139,8 +139,8 @@ def _cmake_settings(
     if arch in ("", "all"):
         return [*settings, "-UCMAKE_CUDA_ARCHITECTURES"]
     if not _ARCHITECTURES.fullmatch(arch):
-        fix = "write it as 90; several with commas; or all"
-        raise UsageError("An architecture cannot be understood.", found=repr(arch), fix=fix)
+        what, fix = "An architecture cannot be understood.", "write it as 90, as 90,100 or as all"
+        raise UsageError(what, found=repr(arch), fix=fix)
     return [*settings, f"-DCMAKE_CUDA_ARCHITECTURES={arch.replace(',', ';')}"]
 
 

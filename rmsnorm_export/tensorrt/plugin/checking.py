@@ -85,14 +85,10 @@ def _check_in(package: str, library: Library, version: str, timeout: float) -> R
         {"runtime": package, "style": style, "library": str(library.path)},
         time_limit=timeout,
     )
-    if answer.result is None:
-        detail = f"{answer.how()}; last message: {answer.last_line() or 'none'}"
-        return RuntimeCheck(package, here, name, style, "failed", detail)
-    checks = tuple(Check(**one) for one in answer.result["checks"])
-    bad = [one for one in checks if not one.passed]
+    checks = tuple(Check(**one) for one in (answer.result or {"checks": ()})["checks"])
+    bad = [f"{one.name}: {one.detail}" for one in checks if not one.passed]
     if not bad and checks:
         return RuntimeCheck(package, here, name, style, "passed", "", checks)
-    detail = "; ".join(f"{one.name}: {one.detail}" for one in bad[:3]) or "nothing was tried"
-    if answer.last_line():
-        detail += f"; last message: {answer.last_line()}"
+    problem = "; ".join(bad[:3]) or answer.how()
+    detail = f"{problem}; last message: {answer.last_line() or 'none'}"
     return RuntimeCheck(package, here, name, style, "failed", detail, checks)

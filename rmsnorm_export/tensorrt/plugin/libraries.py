@@ -32,10 +32,7 @@ _PACKAGED = Path(__file__).parent / "_built" / "lib"
 _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
     "tensorrt": ("The TensorRT plugin is", ""),
     "onnxruntime": ("The kernels for ONNX Runtime are", " --runtime onnxruntime"),
-    "onnxruntime-cuda": (
-        "The CUDA kernels for ONNX Runtime are",
-        " --runtime onnxruntime --cuda",
-    ),
+    "onnxruntime-cuda": ("The CUDA kernels for ONNX Runtime are", " --runtime onnxruntime --cuda"),
     "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
 }
 """The libraries in words, and the options that build them."""

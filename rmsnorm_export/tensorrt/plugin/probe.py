@@ -52,14 +52,10 @@ def probe(request: Mapping[str, str]) -> dict[str, Any]:
             try:
                 checks.append({"name": name, "passed": True, "detail": trial()})
             except Exception as error:
-                checks.append({"name": name, "passed": False, "detail": _why(error)})
+                checks.append({"name": name, "passed": False, "detail": repr(error)})
     except Exception as error:
-        checks.append({"name": "load", "passed": False, "detail": _why(error)})
+        checks.append({"name": "load", "passed": False, "detail": repr(error)})
     return {"checks": checks}
-
-
-def _why(error: Exception) -> str:
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
 def _functions(request: Mapping[str, str]) -> Iterator[_Trial]:
