@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,31 +38,16 @@ _TRANSPARENT = frozenset(
 
 
 def declared_inputs(session: Any) -> dict[str, Declared]:
-    """Return the inputs that ONNX Runtime asks for, by name.
-
-    Raises:
-        InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
-    """
-    return _fed(
-        Declared(one.name, _our_name(one.type[7:-1]), tuple(one.shape or ()))
+    """Return the inputs that ONNX Runtime asks for, by name."""
+    return {
+        one.name: Declared(one.name, _our_name(one.type[7:-1]), tuple(one.shape or ()))
         for one in session.get_inputs()  # of the type ``tensor(float)``, say
-    )
+    }
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
-    """Return the inputs that a graph asks for, by name, without a session.
-
-    Raises:
-        InputError: one is not a tensor, or of a type that has no NumPy counterpart here.
-    """
-    return _fed(map(declared_tensor, given_inputs(model)))
-
-
-def _fed(inputs: Iterable[Declared]) -> dict[str, Declared]:
-    declared = {item.name: item for item in inputs}
-    for item in declared.values():
-        numpy_type(item.dtype, f" (input {quoted(item.name)})")
-    return declared
+    """Return the inputs that a graph asks for, by name, without a session."""
+    return {item.name: item for item in map(declared_tensor, given_inputs(model))}
 
 
 def given_inputs(model: ir.Model) -> list[ir.Value]:
@@ -87,7 +72,7 @@ def _our_name(name: str) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def numpy_type(name: str, where: str = "") -> np.dtype[Any]:
+def numpy_type(name: str) -> np.dtype[Any]:
     """Return the NumPy type of a tensor that is declared as ``name``.
 
     Raises:
@@ -96,7 +81,7 @@ def numpy_type(name: str, where: str = "") -> np.dtype[Any]:
     if name not in _NUMPY:
         raise InputError(
             "A tensor of the model is of a type that cannot be fed.",
-            found=f"{name}{where}",
+            found=name,
             fix="use a model whose inputs are float, integer or boolean tensors",
         )
     return _NUMPY[name]
@@ -115,13 +100,17 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Return the arrays of an .npz file by name; nothing in it is executed.
 
     Raises:
-        InputError: the file is missing, is no .npz archive, or holds Python objects.
+        InputError: the file is missing, is no .npz archive, holds Python objects or a name twice,
+            or unpacks to far more than it is.
     """
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("a single array, not an archive of named ones")
-            _check_archive(archive, os.fstat(file.fileno()).st_size)
+            entries = archive.zip.infolist()  # a single array has none
+            unpacked, size = sum(one.file_size for one in entries), os.fstat(file.fileno()).st_size
+            if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:
+                raise ValueError(f"{size:,} bytes unpack to {unpacked:,}")
+            if len(set(archive.files)) < len(archive.files):
+                raise ValueError("two arrays of one name")
             return {name: archive[name] for name in archive.files}
     except Exception as error:  # of NumPy, zipfile, the decompressors and Python's own parser
         raise InputError(
@@ -129,16 +118,6 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
             found=f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}",
             fix="write it with numpy.savez(path, input_name=array, ...)",
         ) from error
-
-
-def _check_archive(archive: np.lib.npyio.NpzFile, size: int) -> None:
-    """Refuse an archive that holds a name twice, or unpacks to far more than it is."""
-    if len(set(archive.files)) < len(archive.files):
-        raise ValueError("two arrays of one name")
-    assert archive.zip is not None  # it is open
-    unpacked = sum(entry.file_size for entry in archive.zip.infolist())
-    if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:
-        raise ValueError(f"{size:,} bytes unpack to {unpacked:,}")
 
 
 def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -> dict[str, Array]:
@@ -161,11 +140,8 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
         if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
         shape = item.shape or array.shape
-        fits = len(shape) == array.ndim and all(
-            size == actual
-            for size, actual in zip(shape, array.shape, strict=True)
-            if is_fixed(size)
-        )
+        sizes = zip(shape, array.shape, strict=False)
+        fits = len(shape) == array.ndim and all(a == b for a, b in sizes if is_fixed(a))
         if str(array.dtype) != item.dtype or not fits:
             raise InputError(
                 "A given input has the wrong type or shape.",

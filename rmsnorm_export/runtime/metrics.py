@@ -221,8 +221,7 @@ def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
 
 def nonfinite_agree(a: Array, b: Array) -> bool:
     """Whether NaN and infinities are in the same places with the same signs."""
-    both = np.isfinite(a) & np.isfinite(b)
-    return bool(both.all() or (both | _identical(a, b)).all())
+    return bool(((np.isfinite(a) & np.isfinite(b)) | _identical(a, b)).all())
 
 
 def _identical(a: Array, b: Array) -> npt.NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import rmsnorm_export as rx
 from rmsnorm_export.deploy import package
@@ -22,14 +22,13 @@ from tests.deploy.models import (
     N,
     batch_mean_model,
     decoder_model,
-    graph_model,
     identity_model,
     needs_triton,
     norm_model,
+    parsed,
     read_config,
     save_external,
     tree,
-    value,
 )
 
 pytestmark = needs_triton
@@ -62,16 +61,13 @@ def test_a_model_with_a_batch(tmp_path: Path) -> None:
 
 
 def test_options_of_the_configuration(tmp_path: Path) -> None:
-    shapes = {"shapes": "ids=1x1,4x12,16x20"}
-    packaged = package_model(
-        decoder_model(), tmp_path / "m", name="d", max_batch=16, kind="cpu", **shapes
-    )
-    config = config_of(packaged)
+    options = {"max_batch": 16, "kind": "cpu", "shapes": "ids=1x1,4x12,16x20"}
+    config = config_of(package_model(decoder_model(), tmp_path / "m", name="d", **options))
     assert (config.instance_group[0].count, config.instance_group[0].kind) == (1, 2)  # KIND_CPU
     assert dims_of(config) == [[-1], [-1, N]]
     for wrong in ({"max_batch": 17}, {"version": 0}):
         with pytest.raises(UsageError):
-            package_model(decoder_model(), tmp_path / "m", name="e", **shapes, **wrong)
+            package_model(decoder_model(), tmp_path / "m", name="e", **options | wrong)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +124,11 @@ def test_requests_that_change_each_other_are_not_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize("factor", [np.nan, np.inf])
 def test_an_answer_without_a_number_is_no_pass(tmp_path: Path, factor: float) -> None:
     """Of two outputs one is enough: the other does not speak for it."""
-    nodes = [helper.make_node("Neg", ["x"], ["good"]), helper.make_node("Mul", ["x", "w"], ["bad"])]
-    outputs = [value(name, 1, ["batch", 4]) for name in ("good", "bad")]
-    weight = {"w": np.full(4, factor, np.float32)}
-    model = graph_model(nodes, [value("x", 1, ["batch", 4])], outputs, weight)
+    model = parsed(
+        "(float[batch,4] x) => (float[batch,4] good, float[batch,4] bad)"
+        "{ good = Neg(x) bad = Mul(x, w) }",
+        w=np.full(4, factor, np.float32),
+    )
     with pytest.raises(VerificationError, match="does not answer") as caught:
         package_model(model, tmp_path, name="t")
     assert "output 'bad' has no finite number" in caught.value.found
