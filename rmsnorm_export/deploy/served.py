@@ -1,4 +1,4 @@
-"""What is to be packaged: an ONNX model or a TensorRT engine, as clients of the server see it.
+"""A model to be packaged: an ONNX model or a TensorRT engine, as clients of the server see it.
 
 Element types are those of ``DataType`` in Triton's model_config.proto that a backend takes: the
 conversion in onnxruntime_backend (src/onnxruntime_utils.cc) has no bfloat16; TensorRT's

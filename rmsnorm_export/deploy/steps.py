@@ -23,7 +23,7 @@ from rmsnorm_export.system.progress import Progress
 
 @dataclasses.dataclass(slots=True)
 class Made:
-    """What a step made, apart from the files in its folder.
+    """Products of a step, apart from the files in its folder.
 
     Attributes:
         summary: one line.

@@ -112,7 +112,7 @@ TABLES: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a pipeline is to do: the file that says it, and its tables; None: absent."""
+    """A pipeline file and its tables; None: absent."""
 
     path: Path
     pipeline: Pipeline

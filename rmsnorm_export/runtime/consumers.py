@@ -1,4 +1,4 @@
-"""What runs our files: the facts of ``facts.json``, one row per runtime and first version.
+"""Runtimes that run our files: the facts of ``facts.json``, one row per runtime and first version.
 
 A row tells which forms of a norm load and give the right numbers beside the standard operators,
 and which target is chosen for ``--for``. ``operators`` there holds what came of loading ONNX's own

@@ -147,7 +147,7 @@ def _computed(tree: ast.expr, known: Mapping[str | int, int]) -> Any:
 
 
 Point = tuple[str, dict[str, Shape]]
-"""What was given for it, e.g. ``ids=1x16``; and the shapes of all inputs, which belong together."""
+"""Its label, e.g. ``ids=1x16``, and the shapes of all inputs, which belong together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -99,8 +99,8 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     mixed = floats and a.dtype != b.dtype
     if mixed and narrower(a.dtype, b.dtype) == b.dtype:
         a, b = b, a
-    known = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
-    if not known or a.shape != b.shape:
+    comparable = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
+    if not comparable or a.shape != b.shape:
         raise InputError(
             "Arrays of these shapes and types cannot be compared element by element.",
             found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
@@ -220,12 +220,12 @@ def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
 
 
 def nonfinite_agree(a: Array, b: Array) -> bool:
-    """Whether NaN and infinities are in the same places with the same signs."""
+    """Tell whether NaN and infinities are in the same places with the same signs."""
     return bool(((np.isfinite(a) & np.isfinite(b)) | _identical(a, b)).all())
 
 
 def _identical(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """NaN is identical to NaN."""
+    """Compare numbers; NaN is identical to NaN."""
     return np.asarray((np.isnan(a) & np.isnan(b)) | (a == b))
 
 

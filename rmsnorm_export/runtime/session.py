@@ -91,7 +91,7 @@ def open_session(
     fix = "check the model with onnx.checker, or update onnxruntime"
     with _told("ONNX Runtime does not load the model.", fix):
         session = ort.InferenceSession(model, options, providers=providers)
-    # A provider that does not start is left out with a warning.
+    # A provider that does not start is omitted with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
         raise BackendMissingError(
             "ONNX Runtime does not start its CUDA provider.",

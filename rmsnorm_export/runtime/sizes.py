@@ -57,7 +57,7 @@ LARGEST = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What a command takes sizes for.
+    """The purpose of sizes in a command.
 
     Attributes:
         ranges: as ranges; else as points.
@@ -73,16 +73,16 @@ class Use:
 
 
 ONE_POINT = Use(most_points=1)
-"""What ``verify`` takes."""
+"""Of ``verify``."""
 
 POINTS = Use(least=1, most_points=32, most_elements=2**28)
-"""What ``bench`` takes; 1 GiB of one input in f32."""
+"""Of ``bench``; 1 GiB of one input in f32."""
 
 RANGES = Use(ranges=True)
-"""What engines take."""
+"""Of engines."""
 
 DECLARED = Use(ranges=True, least=1)
-"""What ``export`` takes."""
+"""Of ``export``."""
 
 
 def shape_text(shape: Sequence[object]) -> str:
@@ -96,16 +96,16 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
     Raises:
         UsageError: naming the part that cannot be read, and how to write it.
     """
-    given: Given = {}
+    entries: Given = {}
     values: tuple[tuple[SizeKind, Any], ...] = ((DIMENSION, dims), (INPUT, shapes))
     for kind, value in values:
         for part in [value] if isinstance(value, str | Mapping) else value or ():
-            entries = _entries(part, kind, use) if isinstance(part, str) else part.items()
-            for name, sizes in entries:
-                if (kind, name) in given:
+            pairs = _entries(part, kind, use) if isinstance(part, str) else part.items()
+            for name, sizes in pairs:
+                if (kind, name) in entries:
                     raise _unreadable(f"{name} stands twice", kind, use)
-                given[kind, name] = _rows(name, sizes, kind, use)
-    return given
+                entries[kind, name] = _rows(name, sizes, kind, use)
+    return entries
 
 
 def read_range(text: str) -> tuple[int, int | None]:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime accepts: one row of ``facts.json`` per operator, provider and element types.
+"""Norms that ONNX Runtime accepts: a row of ``facts.json`` per operator, provider and types.
 
 The CPU rows are run by the tests against the installed ONNX Runtime, types, ranks, scale shapes,
 opsets and rounding included. The CUDA rows are read from ONNX Runtime's sources and not run; they

@@ -48,7 +48,7 @@ def version(headers: pathlib.Path) -> str:
 
 
 def missing_tools() -> str | None:
-    """What is needed besides the headers and not here."""
+    """Programs that are needed besides the headers and not here."""
     if find_nvcc() is None:
         return "needs nvcc: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl"
     missing = [name for name in ("g++", "cmake", "ninja") if tool(name) is None]

@@ -153,7 +153,7 @@ def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) 
 _OF_ONNX_RUNTIME = r"(Skip)?(Simplified)?LayerNormalization"
 
 _NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
-"""What a runtime says where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
+"""Words of a runtime where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
 
 _FIXES = (
     (r"SIGKILL|MemoryError", "the memory ran out: use a machine with more"),

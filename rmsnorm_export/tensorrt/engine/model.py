@@ -1,4 +1,4 @@
-"""What must be known of the model before a backend sees it: inputs, norms, pitfalls."""
+"""The model before a backend sees it: inputs, norms, pitfalls."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SOURCES = Path(__file__).parent / "_sources"
 """The CMake project: in a checkout a link to the folder plugins/."""
 
 _PACKAGED = Path(__file__).parent / "_built" / "lib"
-"""What a wheel has inside (pyproject.toml)."""
+"""The build inside a wheel (pyproject.toml)."""
 
 _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
     "tensorrt": ("The TensorRT plugin is", ""),

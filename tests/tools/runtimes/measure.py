@@ -20,12 +20,12 @@ from tests.tools.runtimes.catalogue import Installable
 
 _SECONDS = 300
 SAVED = ".optimized"
-"""What ``child.py`` writes behind the name of a file for ONNX Runtime's optimized model."""
+"""Suffix that ``child.py`` writes behind the name of a file for ONNX Runtime's optimized model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a runtime did with one file.
+    """A runtime's run of one file.
 
     Attributes:
         error: what it said; "" when it ran.

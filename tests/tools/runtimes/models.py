@@ -69,7 +69,7 @@ def block(dtype: int, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
 
 
 def feed() -> Array:
-    """What the block is run on."""
+    """The input of the block."""
     return np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
 
 
