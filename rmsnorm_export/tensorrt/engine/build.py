@@ -40,9 +40,6 @@ _PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
 _NAMED = 5
 """Norms that an error names."""
 
-_MESSAGES = 50
-"""Different warnings that are kept."""
-
 
 @takes(BuildOptions)
 def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineResult | Components:
@@ -158,9 +155,9 @@ def _outputs(model: Source, path: StrPath, options: BuildOptions) -> tuple[Path,
 
 
 def _messages(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Return warnings without their place in the source, each once."""
+    """Return the first warnings without their place in the source, each once."""
     texts = (one_line(_PLACE.sub("", text.strip()), 600) for text in warnings)
-    return tuple(dict.fromkeys(texts))[:_MESSAGES]
+    return tuple(dict.fromkeys(texts))[:50]
 
 
 def require_plugin(record: EngineRecord) -> None:
