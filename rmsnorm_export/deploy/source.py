@@ -51,8 +51,7 @@ def export_source(
         converted.result.save(place)
         log = converted.log
     else:
-        names = ("dtype", "shapes", "dims")
-        loading: Any = {name: getattr(load, name) for name in names}
+        loading: Any = {name: getattr(load, name) for name in ("dtype", "shapes", "dims")}
         model, inputs, _ = load_generative(source, arguments=load.arguments or {}, **loading, **how)
         cache: Any = {"static_cache": table.static_cache}
         options |= {"multi_token": table.multi_token, "inputs": inputs, **cache, **how}
