@@ -26,10 +26,10 @@ def sampled(
     names: str, cases: Iterable[Any], sample: Container[Any], **options: Any
 ) -> pytest.MarkDecorator:
     """``pytest.mark.parametrize``; cases that are not in ``sample`` are thorough."""
-    several = "," in names
     parameters = [
         pytest.param(
-            *(case if several else (case,)), marks=() if case in sample else pytest.mark.thorough
+            *(case if "," in names else (case,)),
+            marks=() if case in sample else pytest.mark.thorough,
         )
         for case in cases
     ]

@@ -7,18 +7,13 @@ import importlib
 import subprocess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import pytest
 
-from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
 from tests.tools import shim
-from tests.tools.corpus import cache
 from tests.tools.lib.command import module_command, module_environment
-
-COPY = 4e12
 
 
 def gpu(name: str) -> ModuleType:
@@ -35,25 +30,22 @@ def driver() -> str:
 
 
 def test_random_problems_hold(driver: str) -> None:
-    said: list[str] = []
-    outcome = gpu("correct").run([driver], problems=40, seed=7, tell=said.append, small=True, sm=90)
-    assert outcome.wrong == []
-    assert outcome.problems == 40
+    outcome = gpu("correct").run([driver], problems=40, seed=7, tell=print, small=True, sm=90)
+    assert (outcome.wrong, outcome.problems) == ([], 40)
     assert len(outcome.kinds) >= 6
-    assert outcome.line().startswith("40 problems, 0 wrong")
 
 
-@pytest.mark.parametrize("field", ["epsilon", "scale_before_cast", "scale_offset"])
-def test_a_wrong_kernel_is_found(driver: str, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+@pytest.mark.parametrize("change", [{"epsilon": 0.7}, {"scale_before_cast": True}])
+def test_a_wrong_kernel_is_found(
+    driver: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
     """The driver is asked for another norm than the one that the judge expects."""
-    other = {"epsilon": 0.7, "scale_before_cast": True, "scale_offset": 0.5}
     header = shim._header
 
     def changed(job: shim.Job, overruled: dict[str, object]) -> bytes:
-        if job.spec.round_rstd or job.scale is None:
-            return header(job, overruled)
-        spec = dataclasses.replace(job.spec, **{field: other[field]})
-        return header(dataclasses.replace(job, spec=spec), overruled)
+        if not (job.spec.round_rstd or job.scale is None):
+            job = dataclasses.replace(job, spec=dataclasses.replace(job.spec, **change))
+        return header(job, overruled)
 
     monkeypatch.setattr(shim, "_header", changed)
     outcome = gpu("correct").run([driver], problems=60, seed=7, tell=print, small=True, sm=90)
@@ -62,15 +54,15 @@ def test_a_wrong_kernel_is_found(driver: str, monkeypatch: pytest.MonkeyPatch, f
 
 
 @pytest.mark.parametrize("op", ["norm", "skip", "fp8", "rotary"])
-def test_what_is_timed_is_right(op: Any) -> None:
+def test_what_is_timed_is_right(op: str) -> None:
     """Ours, by the kernels on a CPU, and those of PyTorch; a rate that is lost would be wrong."""
     torch = pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
     if (missing := kernel_build.missing_compiler()) is not None:
         pytest.skip(missing)
     bench, peers, work = gpu("bench"), gpu("peers"), gpu("work")
-    assert set(get_args(work.Op)) == {"norm", "skip", "fp8", "rotary"}
     ours = gpu("library").Library(kernel_build.shim_library()).contenders()
     theirs = [peer for peer in peers.PEERS if peer.name in ("torch fused", "unfused")]
+    bound = bench.ROTARY_BOUND if op == "rotary" else bench.ERROR_BOUND
     for dtype, rows in (("bfloat16", 96), ("float16", 4)):
         case = work.Work(op, rows, 128, dtype)
         made = work.buffers(case, torch.Generator("cpu").manual_seed(0))
@@ -79,130 +71,20 @@ def test_what_is_timed_is_right(op: Any) -> None:
                 with pytest.raises(peers.UnavailableError, match="no quantised output"):
                     peer.make(case)
                 continue
-            found = peer.make(case)(made)
-            y = found[0] if isinstance(found, tuple) else found
-            bound = bench.ROTARY_BOUND if op == "rotary" else bench.ERROR_BOUND
+            results = peer.make(case)(made)
+            y = results[0] if isinstance(results, tuple) else results
             assert work.worst_error(case, made, y) <= bound
         wrong = y.clone()
         wrong.view(torch.uint8)[-1, 5] ^= 0x30
         assert not work.worst_error(case, made, wrong) <= bound
 
 
-def test_the_problems_are_of_every_sort() -> None:
-    rng = np.random.default_rng(1)
-    jobs = [gpu("correct").draw(rng, small=False) for _ in range(300)]
-    defaults = NormSpec().attributes()
-    seen = {name for job in jobs for name in job.spec.attributes() if _differs(job.spec, name)}
-    # A job has its axes flattened: it knows rows, and how many of them lie side by side.
-    of_kinds = {"activation", "gate_first", "rotary_dim", "rotary_interleaved"}
-    assert seen >= set(defaults) - {"axis", "last_axis"} | of_kinds
-    assert {job.inner for job in jobs} > {1, 2, 3}
-    assert {job.quantize for job in jobs} == set(get_args(shim.How))
-    assert max(job.x.shape[1] for job in jobs) > 100_000
-
-
-def _differs(spec: NormSpec, name: str) -> bool:
-    return spec.attributes()[name] != NormSpec(kind=spec.kind).attributes()[name]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    kernel_build.find_nvcc() is None, reason="no nvcc: pip install 'rmsnorm-export[plugin]'"
-)
-def test_nvcc_builds_what_is_timed_and_what_is_checked() -> None:
-    """The structures of ctypes are those of the library; the driver has the GPU's memory."""
-    pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-    build, work = gpu("build"), gpu("work")
-    nvcc = str(kernel_build.find_nvcc())
-
-    def fill(folder: Path) -> None:
-        kernel_build.nvcc_objects([(unit, 90) for unit in kernel_build.UNITS], folder)
-        build.library(nvcc, "90", folder)
-        build.driver(nvcc, "90", folder)
-
-    tests = kernel_build.PLUGINS / "tests"
-    key = kernel_build.source_hash(
-        kernel_build.KERNELS, tests / "gpu", tests / "kernels", settings=(nvcc, "90")
-    )
-    folder = cache.entry("kernels", "gpu", key, fill)
-    ours = gpu("library").Library(folder / "librmsnorm_kernels.so").contenders()
-    for op in get_args(work.Op):
-        for peer in ours:
-            peer.make(work.Work(op, 4, 128, "bfloat16"))
-    with pytest.raises(gpu("peers").UnavailableError, match="1 to 1048576 elements"):
-        ours[0].make(work.Work("norm", 4, 1 << 21, "float16"))
-    # Without a GPU the driver says so at the first allocation, and does not crash.
-    row = np.zeros((1, 8), np.float32)
-    job = shim._header(shim.Job(spec=NormSpec(), x=row, scale=row[0]), {})
-    done = subprocess.run(
-        [folder / "rmsnorm_driver"], input=job, capture_output=True, check=False, timeout=60
-    )
-    assert done.returncode in (0, 2, 3)
-
-
-def row(contender: str, seconds: float, **work: Any) -> dict[str, Any]:
-    work = {"op": "norm", "rows": 16384, "n": 4096, "dtype": "bfloat16", "bytes": 4e8} | work
-    timing = {"median": seconds, "low": seconds, "high": seconds, "graph": True}
-    return {
-        "work": work,
-        "cache": "warm" if work["rows"] <= 32 else "cold",
-        "contender": contender,
-        "timing": timing,
-        "error": 1.0,
-        "remark": "",
-        "bytes_per_second": work["bytes"] / seconds,
-    }
-
-
-def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "status": "done",
-        "detail": "",
-        "failures": [{"what": "speed", "error": "OSError: no\nspace"}],
-        "wrong": [],
-        "skipped": [{"what": "compute-sanitizer", "reason": "not in PATH", "fix": "install it"}],
-        "date": "2000-01-01 00:00 UTC",
-        "device": "none",
-        "driver": "0",
-        "host": "a processor",
-        "versions": {"torch": "0"},
-        "kernels": "none",
-        "correctness": ["not run"],
-        "copy_bytes_per_second": COPY,
-        "rows": rows,
-    }
-
-
-def test_verdicts() -> None:
-    """95 % of the copy rate at 4,096, 80 % at 128; behind one peer, 1.9 us for few rows."""
-    rows = [
-        row("ours", 1e-4 / 0.95),
-        row("quack", 1e-4),
-        row("Liger", 2e-4),
-        row("ours", 1e-4 / 0.80, n=128),
-        row("Liger", 2e-4, n=128),
-        row("ours, low latency", 1.9e-6, rows=1),
-    ]
-    lines = "\n".join(gpu("kernels_page").verdicts(report(rows)))
-    assert "n 1K to 64K: least 95.0% of the copy rate (n = 4096, bfloat16)" in lines
-    assert "n 64 to 256: least 80.0%" in lines
-    assert lines.count("MISSED") == 1
-    assert "slowest 1.90 us (norm, 1 x 4096); goal 2 us: met" in lines
-    assert "against quack, L2 cold: ahead on 0 of 1; worst 0.95 of our time" in lines
-    assert "against Liger, L2 cold: ahead on 2 of 2" in lines
-
-
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU: run bench.gpu")
-    done = subprocess.run(
-        module_command("bench.gpu", "--out", str(tmp_path)),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, environment = module_command("bench.gpu", "--out", str(tmp_path)), module_environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 6
     assert done.stderr.splitlines()[0] == "error: there is no GPU to check on"
     assert list(tmp_path.iterdir()) == []

@@ -14,35 +14,22 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
     if done.returncode:
         pytest.skip("no git, or no repository: a release is made from a clone")
     return done.stdout
 
 
-def test_the_version_of_a_tag_is_that_of_the_package() -> None:
+def test_the_version_of_a_tag_is_that_of_the_package_and_of_the_changes() -> None:
+    version = f"v{rmsnorm_export.__version__}"
     tags = [tag for tag in _git("tag", "--points-at", "HEAD").split() if re.match(r"v\d", tag)]
-    assert tags in ([], [f"v{rmsnorm_export.__version__}"])
-    released = set(_git("tag", "--list", "v[0-9]*").split())
-    assert tags or f"v{rmsnorm_export.__version__}" not in released, "the next version is to come"
-
-
-def test_the_changes_begin_with_the_version() -> None:
+    assert tags in ([], [version])
+    assert tags or version not in _git("tag", "--list", "v[0-9]*").split(), "the next is to come"
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    versions = re.findall(r"^## (\d+\.\d+\.\d+)(?: \((.+)\))?$", text, re.MULTILINE)
-    assert versions, "## VERSION (YYYY-MM-DD), or (not released)"
-    assert versions[0][0] == rmsnorm_export.__version__
-    for version, date in versions:
-        released = re.fullmatch(r"\d{4}-\d\d-\d\d", date)
-        assert released or (version, date) == (rmsnorm_export.__version__, "not released")
-    if f"v{versions[0][0]}" in _git("tag", "--points-at", "HEAD").split():
-        assert versions[0][1] != "not released"
-
-
-def test_the_version_stands_in_one_place() -> None:
-    assert rmsnorm_export.__version__ not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (first, date), *others = re.findall(r"^## (\S+) \((.+)\)$", text, re.MULTILINE)
+    assert f"v{first}" == version
+    assert date != "not released" or not tags
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", other) for _, other in others)
 
 
 def test_what_the_tests_and_the_pages_install_is_pinned() -> None:

@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
     options.add_argument("--seconds", type=float, default=8, help="of timing per architecture")
     options.add_argument("--layers", type=int, default=4, help="of each model (default: 4)")
-    options.add_argument("--no-decoder", action="store_true", help="leave out the last part")
+    options.add_argument("--no-decoder", action="store_true", help="omit the last part")
     return options.parse_args()
 
 

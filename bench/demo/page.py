@@ -9,10 +9,8 @@ import numpy as np
 
 import rmsnorm_export as rx
 from bench.demo.models import Exported
-from rmsnorm_export.show import section_of, to_html
-from rmsnorm_export.show.engine import engine_lines
-from rmsnorm_export.show.page import About
-from rmsnorm_export.show.text import Line
+from rmsnorm_export.show import sections_of, show_blocks, to_html
+from rmsnorm_export.show.text import Line, flat
 
 
 def end(source: Exported, date: str) -> tuple[list[Line], list[str]]:
@@ -31,10 +29,10 @@ def end(source: Exported, date: str) -> tuple[list[Line], list[str]]:
     compared = rx.verify(source.path, path, inputs={str(name): np.asarray(source.tokens)})
     lines, built = _engine(path)
     names = (source.path.name, path.name)
-    sections = [section_of(compared, "Verification", compared=names)]
+    sections = sections_of(compared, "Verification", compared=names)
     if built is not None:
-        sections.insert(0, section_of(built, "Engine"))
-    about = About([("Date", date), ("Output", path.name)])
+        sections = [*sections_of(built, "Engine"), *sections]
+    about = [date, f"output {path.name}"]
     page = source.path.with_suffix(".html")
     page.write_text(to_html(result.report, about=about, sections=sections), encoding="utf-8")
     problems = [] if compared.passed else [f"the models differ: {compared.reason}"]
@@ -54,4 +52,4 @@ def _engine(path: Path) -> tuple[list[Line], rx.EngineResult | None]:
         )
     except rx.Error as error:
         return [f"no engine: {error.what} {error.found}"], None
-    return engine_lines(built), built
+    return flat(show_blocks(built)), built

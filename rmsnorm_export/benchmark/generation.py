@@ -77,13 +77,13 @@ def bench_generation(folder: str | os.PathLike[str], options: BenchOptions) -> B
     bundle = open_folder(folder)
     if count < 1 or not all(part in bundle.files for part in _PARTS):
         raise UsageError(
-            "Generation is measured with a graph for the prompt and one for each token.",
+            "The folder needs a graph for the prompt and one for each token.",
             found=", ".join(bundle.files),
             fix="export with --task generation, without --multi-token or --names optimum",
         )
     if options.native or options.shapes or options.dims:
         raise UsageError(
-            "Generation is measured with variants and a prompt of its own.",
+            "Generation takes no native, shapes or dims: it has a prompt of its own.",
             found=f"generate {count} with native, shapes or dims",
             fix="omit these, or generate",
         )

@@ -96,7 +96,7 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         return bench_engine(model, options)
     if options.generate is not None:
         raise UsageError(
-            "Only a folder of graphs generates.",
+            "Only a folder of graphs can generate.",
             found=f"generate {options.generate}, and no folder",
             fix="give the folder that export --task generation made to bench --generate",
         )

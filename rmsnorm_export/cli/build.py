@@ -23,7 +23,7 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
     \b
     Examples:
       rmsnorm-export build decoder/ -o engines/ \\
-        --dims batch=1,1,4 sequence=1,128,2048 past=1,512,4096
+        --dims "batch=1,1,4 sequence=1,128,2048 past=1,512,4096"
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
     from rmsnorm_export.graph.bundle import Components

@@ -38,6 +38,6 @@ def command(files: Files, pipeline: str, **options: Any) -> None:
 
     files.check(pipeline)
     files.remember(pipeline)
-    with console.progress(files.state, "Reading the pipeline", log=__name__) as step:
+    with console.progress(files.state, "Reading the pipeline") as step:
         deployment = run_pipeline(pipeline, force=files.force, progress=step, **options)
     files.finish(deployment, deployment.error)

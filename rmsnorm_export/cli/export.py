@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +18,16 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.options import Requirement
-from rmsnorm_export.rewrite.result import GenerationExport
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.rewrite.result import Report
     from rmsnorm_export.system.progress import Progress
 
-_DIFFERS = "What was exported differs from PyTorch by more than is allowed; it was written."
-_RTOL = "see the table for where; verify has other bounds"
-_OWN = {
-    record: [entry for entry in entries(record) if entry.facts.cli]
-    for record in (records.ExportOptions, records.GenerationOptions)
+_RECORDS: dict[str | None, Any] = {
+    None: records.ExportOptions,
+    "generation": records.GenerationOptions,
 }
-_SOURCE = [entry.name for entry in entries(records.SourceOptions)]
+_RTOL = "see the table for where; verify has other bounds"
 
 
 def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -41,8 +37,6 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        if name in arguments:
-            raise click.BadParameter(f"{name!r} is given twice")
         try:
             arguments[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -102,71 +96,67 @@ def command(
     """
     if verify and files.state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    record = records.GenerationOptions if task else records.ExportOptions
-    mine = {entry.name for entry in _OWN[record]}
-    for entry in (entry for own in _OWN.values() for entry in own):
-        if entry.name not in mine and options.pop(entry.name, entry.default) != entry.default:
-            other = "one graph, not for" if task else "the"
-            raise click.UsageError(f"{entry.flag} is for {other} --task generation")
-    requirement = Requirement(require=options.pop("require"))
-    loading = records.SourceOptions(**{name: options.pop(name) for name in _SOURCE})
-    outcome.check_place(files, source, output, of_graphs=task is not None, is_model=False)
-    options["drawings"] = files.drawn
-    with console.progress(files.state, "Starting", log=__name__) as tell:
-        tell("loading the module", 0, 1)
-        export = _export_decoder if task else _export_graph
-        reports, write, compare = export(source, loading, options, tell)
+    own = _those_of(_RECORDS[task], options)
+    for entry in entries(_RECORDS[None if task else "generation"]):
+        if options.get(entry.name, entry.default) != entry.default and entry.name not in own:
+            what = "is not for" if task else "is for"
+            raise click.UsageError(f"{entry.flag} {what} --task generation")
+    requirement = Requirement(require=options["require"])
+    loading = records.SourceOptions(**_those_of(records.SourceOptions, options))
+    files.check(source, output)
+    outcome.check_place(files, console.STDIO, output, of_graphs=task is not None)
+    own["drawings"] = files.drawn
+    with console.progress(files.state, "Starting") as step:
+        step("loading the module", 0, 1)
+        made, compare = (_decoder if task else _graph)(source, loading, own, step)
+        reports = made.reports if task else {"": made.report}
         unmet, error = outcome.first_problem(reports, requirement)
-        files.remember(source)
-        written = parity = None
+        written, more = None, {}
         if unmet is None:
-            tell("writing", 0, 1)
-            written = write(files, output)
-        if unmet is None and verify:
-            tell("comparing with PyTorch", 0, 1)
+            step("writing", 0, 1)
+            weights = {} if task else {"weights": options["weights"]}
+            written = outcome.write_model(files, output, made, **weights)
+        if written and verify:
+            step("comparing with PyTorch", 0, 1)
             try:
-                parity = compare(output)
-                error = error or parity.error(_DIFFERS, fix=_RTOL)
+                more = {"verification": compare(output)}
+                error = error or more["verification"].error(fix=_RTOL)
             except Exception as problem:  # what is written is: its report is not lost
                 error = with_problem(error, "--verify", problem)
-    if task:
-        nothing = GenerationExport(Path(output), reports, (), "", 0.0)
-        outcome.finish_folder(files, written or nothing, error, parity)
-    else:
-        outcome.finish_model(files, source, reports[""], written, error, parity)
+    files.remember(source)
+    outcome.finish_written(files, reports, written, error, **more)
 
 
-_Exported = tuple["dict[str, Report]", Callable[[Files, str], Any], "Callable[[str], Verification]"]
-"""The reports, and what writes the files and compares them with PyTorch."""
+def _those_of(record: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    names = {entry.name for entry in entries(record)}
+    return {name: value for name, value in options.items() if name in names}
 
 
-def _export_graph(
-    source: str,
-    loading: records.SourceOptions,
-    options: dict[str, Any],
-    tell: Progress,
+_Exported = tuple[Any, Callable[[str], "Verification"]]
+"""The graph or graphs, with reports, and what compares the files with PyTorch."""
+
+
+def _graph(
+    source: str, loading: records.SourceOptions, options: dict[str, Any], step: Progress
 ) -> _Exported:
     from rmsnorm_export.compare.options import VerifyOptions
     from rmsnorm_export.compare.source import compare_file, load_source
     from rmsnorm_export.torch.export.export import convert
 
-    weights = options.pop("weights")
+    options.pop("weights")
     loaded, example = load_source(source, loading, seed=0, option="--shapes")
     options |= {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
-    result = convert(loaded.module, example.args, progress=tell, **options).result
+    result = convert(loaded.module, example.args, progress=step, **options).result
     notes = (*result.report.notes, *loaded.notes)
+    report = dataclasses.replace(result.report, source=source, notes=notes)
     return (
-        {"": dataclasses.replace(result.report, source=source, notes=notes)},
-        lambda files, place: outcome.write_model(files, place, result, weights),
+        dataclasses.replace(result, report=report),
         lambda place: compare_file(place, loaded, example, VerifyOptions()),
     )
 
 
-def _export_decoder(
-    source: str,
-    loading: records.SourceOptions,
-    options: dict[str, Any],
-    tell: Progress,
+def _decoder(
+    source: str, loading: records.SourceOptions, options: dict[str, Any], step: Progress
 ) -> _Exported:
     from rmsnorm_export.compare.generation import verify_made
     from rmsnorm_export.torch.generation.export import make_decoder
@@ -176,16 +166,13 @@ def _export_decoder(
     arguments, cache = loading.arguments or {}, options["static_cache"]
     model, inputs, notes = load_generative(source, arguments=arguments, seed=0, **how)
     decoder = make_decoder(
-        model, records.GenerationOptions(inputs=inputs, progress=tell, **options)
+        model, records.GenerationOptions(inputs=inputs, progress=step, **options)
     )
     reports = {
         name: dataclasses.replace(report, notes=(*report.notes, *notes))
         for name, report in decoder.reports.items()
     }
     return (
-        reports,
-        lambda files, place: dataclasses.replace(
-            decoder.save(Path(place), force=files.force), reports=reports
-        ),
+        dataclasses.replace(decoder, reports=reports),
         lambda place: verify_made(model, Path(place), inputs, static_cache=cache, rtol=None),
     )

@@ -22,15 +22,10 @@ _OPTIONAL = {
 """Modules that are not always installed with this package, and what brings them."""
 
 
-def error_document(error: Error | None) -> dict[str, object]:
-    """The key of a JSON document for what the command ends with; none where it ends well."""
-    return {} if error is None else {"error": dataclasses.asdict(explain(error))}
-
-
 class ReportedError(Exception):
-    """Raised by a command that has printed its document, with the error in it, already.
+    """An error that a command has printed in its document already.
 
-    Only the three lines and the exit code are left to do.
+    Only the three lines and the exit code are still to do.
     """
 
     def __init__(self, failure: Failure) -> None:
@@ -39,53 +34,46 @@ class ReportedError(Exception):
 
 
 def explain(error: BaseException) -> Failure:
-    """What to tell the user about ``error``, in lines that are safe to print."""
+    """Return what to tell the user about ``error``, in lines that are safe to print."""
     if isinstance(error, ReportedError):
         return error.failure
     failure = _failure(error)
-    what = one_line(failure.what).rstrip(".")
-    return Failure(
-        what[:1].upper() + what[1:],
-        one_line(failure.found) or "no details",
-        one_line(failure.fix) or "run the command again with --debug for the details",
-        failure.exit_code,
-    )
+    found = one_line(failure.found) or "no details"
+    fix = one_line(failure.fix) or "run the command again with --debug for the details"
+    return Failure(one_line(failure.what), found, fix, failure.exit_code)
 
 
 def _failure(error: BaseException) -> Failure:
     if isinstance(error, OptionError):
         return Failure.of(error.at(error.entry.flag))
     if isinstance(error, click.ClickException):
-        context = error.ctx if isinstance(error, click.UsageError) else None
+        context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "rmsnorm-export"
-        return Failure(
-            "The command line cannot be used as given.",
-            error.format_message(),
-            f"see {path} --help",
-            int(ExitCode.USAGE),
-        )
+        what = "The command line cannot be used as given."
+        return Failure(what, error.format_message(), f"see {path} --help", int(ExitCode.USAGE))
     if isinstance(error, ModuleNotFoundError) and error.name:
         from rmsnorm_export.system.packages import pip_install
 
         package = error.name.split(".")[0]
-        return Failure(
-            f"The package {package} is needed and not installed.",
-            str(error),
-            pip_install(_OPTIONAL.get(package, "rmsnorm-export")),
-            int(ExitCode.BACKEND),
-        )
+        what = f"The package {package} is needed and not installed."
+        fix = pip_install(_OPTIONAL.get(package, "rmsnorm-export"))
+        return Failure(what, str(error), fix, int(ExitCode.BACKEND))
     return Failure.of(error)
 
 
 def with_problem(error: Error | None, place: str, problem: Exception) -> Error:
-    """What a command ends with after a later part of it, e.g. ``--html``, failed, too."""
+    """Return the error of a command whose later part, e.g. ``--report``, failed, too."""
     failure = _failure(problem)
-    if error is not None:
-        found = f"{error.found}; {place}: {failure.what} {failure.found}"
-        failure, place = dataclasses.replace(Failure.of(error), found=found), ""
-    made = failure.error(f"{place}: " if place else "")
-    made.__cause__ = problem
-    return made
+    if error is None:
+        return failure.error(f"{place}: ")
+    found = f"{error.found}; {place}: {failure.what} {failure.found}"
+    return dataclasses.replace(Failure.of(error), found=found).error()
+
+
+def three_lines(error: BaseException) -> list[str]:
+    """Return what happened, what was found and how to fix it."""
+    failure = explain(error)
+    return [f"error: {failure.what}", f"found: {failure.found}", f"fix: {failure.fix}"]
 
 
 def report(error: BaseException, state: State) -> int:
@@ -93,13 +81,13 @@ def report(error: BaseException, state: State) -> int:
 
     On stderr three lines, after the traceback with ``--debug``. With ``--format json`` a document
     on stdout too, unless the error is part of one that is printed already. Where stdout carries
-    the model, the document goes to stderr and the three lines stay away, so that stderr parses.
+    the model, the document goes to stderr instead of the three lines, so that stderr parses.
     """
     failure = explain(error)
     if state.debug:
         traceback.print_exception(error, file=sys.stderr)
     if not (state.json and state.model_on_stdout):
-        click.echo(f"error: {failure.what}\nfound: {failure.found}\nfix: {failure.fix}", err=True)
+        click.echo("\n".join(three_lines(error)), err=True)
     if state.json and not isinstance(error, ReportedError):
         from rmsnorm_export.records import document
 

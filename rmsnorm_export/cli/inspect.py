@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +11,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
-from rmsnorm_export.cli.outcome import file_size, first_problem, is_folder
+from rmsnorm_export.cli.outcome import first_problem, is_folder
 from rmsnorm_export.errors import Error
 from rmsnorm_export.rewrite.options import InspectOptions, Requirement
 
@@ -41,33 +39,30 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
     from rmsnorm_export.rewrite.optimize import inspect
     from rmsnorm_export.rewrite.result import GenerationExport
 
-    requirement, first = Requirement(require=require), models[0]
+    requirement = Requirement(require=require)
     files.check(*models)
     reports: dict[str, Report] = {}
     problem: Error | None = None
-    start = time.perf_counter()
-    piped = files.source(console.STDIO) if console.STDIO in models else b""
     with console.progress(files.state, "Looking for RMSNorms") as step:
         for number, model in enumerate(models):
-            if len(models) > 1:
-                step(model, number, len(models))
+            step(model, number, len(models))
             try:
-                source = piped if model == console.STDIO else files.source(model)
-                one: Any = inspect(source, drawings=files.drawn, **options)
-                if is_folder(model):
-                    inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
-                    reports |= {f"{inside}{name}": each for name, each in one.reports.items()}
-                else:
-                    reports[model] = one
+                one: Any = inspect(files.source(model), drawings=files.drawn, **options)
             except Error as error:
                 problem = problem or error
+                continue
+            if is_folder(model):
+                inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
+                reports |= {f"{inside}{name}": each for name, each in one.reports.items()}
+            else:
+                reports[model] = one
     if problem and not reports:
         raise problem
-    if len(models) == 1 and not is_folder(first):
-        report = reports[first]
-        report = dataclasses.replace(report, source=console.source_name(first, report.source))
-        files.finish(report, requirement.unmet(report), facts=file_size(first))
+    if len(models) == 1 and not is_folder(models[0]):
+        report = reports[models[0]]
+        files.finish(report, requirement.unmet(report))
         return
-    path = Path(first) if len(models) == 1 else Path()
-    made = GenerationExport(path, reports, (), "", time.perf_counter() - start)
-    files.finish(made, problem or first_problem(reports, requirement)[0])
+    seconds = sum(report.seconds for report in reports.values())
+    path = Path(models[0]) if len(models) == 1 else Path()
+    result = GenerationExport(path, reports, (), "", seconds)
+    files.finish(result, problem or first_problem(reports, requirement)[0])

@@ -6,7 +6,6 @@ Only click is imported here; a command's own imports happen when it is asked for
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import os
 import sys
@@ -17,7 +16,6 @@ import click
 from rmsnorm_export.cli import failure
 from rmsnorm_export.cli.options import DEBUG, LOGGING, PROGRAM, State
 from rmsnorm_export.errors import ExitCode, UsageError
-from rmsnorm_export.printable import nearest
 from rmsnorm_export.system.late import sympy_when_used
 
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
@@ -41,21 +39,13 @@ Exit codes: 0 done; 1 internal error; 2 wrong usage; 3 input unreadable, or
 output not writable; 4 verification or a proof failed; 5 --require not met;
 6 a needed package or GPU is missing; 7 what was to be compared could not be
 run here; 130 interrupted; 141 the reader of the output went away.
-
-\b
-Data goes to stdout, logs and errors to stderr. An error is three lines: what
-happened, what was found, how to fix it. With --format json stdout holds one
-JSON document, errors included.
 """
 
 
 class _Commands(click.Group):
     """The group of commands; a command's module is imported when it is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"rmsnorm_export.cli.{cmd_name}")
@@ -66,23 +56,10 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] == "expand":
-            every = [] if "--site" in args else ["--site", "*"]
-            args = ["optimize", *args[1:], "--target", "plain", *every]
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if near := nearest(args[0], _COMMANDS):
-                message = f"No such command {args[0]!r}. Did you mean {near!r}?"
-                raise click.UsageError(message, ctx) from error
-            raise
-
 
 @click.group(
     cls=_Commands,
+    commands=dict.fromkeys(_COMMANDS),  # for suggestions and completion
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
 )
@@ -131,20 +108,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             click.echo("interrupted", err=True)
         return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        pass
     except Exception as error:
-        if _is_broken_pipe(error):
-            _discard_output()
-            return int(ExitCode.BROKEN_PIPE)
-        try:
+        with contextlib.suppress(BrokenPipeError):
             return failure.report(error, state)
-        except BrokenPipeError:
-            _discard_output()
-            return failure.explain(error).exit_code
-
-
-def _is_broken_pipe(error: Exception) -> bool:
-    """A write to a pipe without a reader is an ``OSError`` of two kinds, by platform."""
-    return isinstance(error, OSError) and error.errno == errno.EPIPE
+    _discard_output()
+    return int(ExitCode.BROKEN_PIPE)
 
 
 def _fill_closed_streams() -> None:
@@ -157,7 +127,7 @@ def _fill_closed_streams() -> None:
 
 
 def _escape_unencodable() -> None:
-    """Names that the terminal's encoding lacks are escaped instead of ending the run."""
+    """Escape names that the terminal's encoding lacks, instead of ending the run."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

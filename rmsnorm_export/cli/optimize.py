@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.cli import console, outcome
@@ -33,26 +31,16 @@ def command(
       rmsnorm-export optimize fused.onnx -o plain.onnx --target plain --site "*layers.0*"
     """
     from rmsnorm_export.rewrite.optimize import optimize
-    from rmsnorm_export.rewrite.result import GenerationExport
 
     requirement, of_graphs = Requirement(require=require), outcome.is_folder(model)
     outcome.check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
-    options["drawings"] = files.drawn
     with console.progress(files.state, "Optimizing") as step:
-        result: Any = optimize(source, progress=step, **options)
-        if of_graphs:
-            reports = result.reports
-        else:
-            name = console.source_name(model, result.report.source)
-            reports = {"": dataclasses.replace(result.report, source=name)}
+        made: Any = optimize(source, progress=step, drawings=files.drawn, **options)
+    reports = made.reports if of_graphs else {"": made.report}
     unmet, error = outcome.first_problem(reports, requirement)
     written = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
-            written = outcome.write_model(files, output, result, weights)
-    if of_graphs:
-        nothing = GenerationExport(Path(output), reports, (), "", result.seconds)
-        outcome.finish_folder(files, written or nothing, error)
-    else:
-        outcome.finish_model(files, model, reports[""], written, error)
+            written = outcome.write_model(files, output, made, weights=weights)
+    outcome.finish_written(files, reports, written, error)

@@ -5,6 +5,7 @@ Only click and the records are imported here.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shlex
 import typing
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PROGRAM = "rmsnorm-export"
 
 
+@dataclasses.dataclass(slots=True)
 class State:
     """What the options for all commands say.
 
@@ -30,14 +32,11 @@ class State:
         command: the whole command line, for the reports.
     """
 
-    __slots__ = ("command", "debug", "json", "model_on_stdout", "verbosity")
-
-    def __init__(self) -> None:
-        self.verbosity = 0
-        self.debug = False
-        self.json = False
-        self.model_on_stdout = False
-        self.command = PROGRAM
+    verbosity: int = 0
+    debug: bool = False
+    json: bool = False
+    model_on_stdout: bool = False
+    command: str = PROGRAM
 
     @classmethod
     def of_arguments(cls, arguments: list[str]) -> State:
@@ -46,8 +45,7 @@ class State:
         A wrong option must be reported in the format, and on the stream, that were asked for.
         ``--debug`` is taken out of the arguments, wherever it stands.
         """
-        state = cls()
-        state.command = shlex.join([PROGRAM, *arguments])
+        state = cls(command=shlex.join([PROGRAM, *arguments]))
         end = arguments.index("--") if "--" in arguments else len(arguments)
         words = {*arguments[:end], *map("=".join, itertools.pairwise(arguments[:end]))}
         arguments[:end] = [word for word in arguments[:end] if word != "--debug"]
@@ -61,42 +59,23 @@ FILE = click.Path(allow_dash=True)
 PATH = click.Path(path_type=Path)
 
 
-def _tell_state(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Change the state: these options are no arguments of a command."""
-    state = context.ensure_object(State)
-    if parameter.name == "output_format":
-        state.json = value == "json"
-    else:
-        state.verbosity += value if parameter.name == "verbose" else -value
+def _count(context: click.Context, parameter: click.Parameter, value: int) -> None:
+    context.ensure_object(State).verbosity += value if parameter.name == "verbose" else -value
 
 
-_STATE: dict[str, Any] = {"expose_value": False, "callback": _tell_state}
+_STATE: dict[str, Any] = {"expose_value": False, "callback": _count, "count": True}
 LOGGING = [
-    click.Option(
-        ["-v", "--verbose"],
-        **_STATE,
-        count=True,
-        help="Print every site, bound and file; log what happens. Twice: log more.",
-    ),
-    click.Option(
-        ["-q", "--quiet"],
-        **_STATE,
-        count=True,
-        help="Print the first line of the report only, and no progress.",
-    ),
+    click.Option(["-v", "--verbose"], **_STATE, help="Print all details, and log; -vv logs more."),
+    click.Option(["-q", "--quiet"], **_STATE, help="Print the verdict alone, and no progress."),
 ]
 """Options of all commands, taken before and after the command's name."""
 
 DEBUG = click.Option(
-    ["--debug"],
-    is_flag=True,
-    expose_value=False,
-    help="Print the traceback of an error; may stand after the command's name, too.",
+    ["--debug"], is_flag=True, expose_value=False, help="Print the traceback of an error, too."
 )
-
 FORMAT = click.Option(
-    ["--format", "output_format"],
-    **_STATE,
+    ["--format"],
+    expose_value=False,  # ``State.of_arguments`` has read it
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,

@@ -12,43 +12,30 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE, PATH
 
-PROGRAMS = (
-    "trtexec", "trtexec-static", "polygraphy", "onnxruntime", "triton", "triton-preload",
-    "onnxruntime-native", "onnxruntime-cpp", "triton-native", "onnxruntime-cuda", "triton-cuda",
-    "python",
-)  # fmt: skip
-
 _RUNTIME = click.Option(
     ["--runtime"],
     type=click.Choice(("tensorrt", "onnxruntime", "torch")),
     default="tensorrt",
     show_default=True,
-    help="The TensorRT plugin, ONNX Runtime's CPU kernels (with --cuda those of CUDA, too), or"
-    " the CUDA kernels of PyTorch.",
+    help="The program that the libraries are for.",
+)
+_ARCH = "CUDA architectures, or all.  [default: those of the GPUs at hand; without a GPU all]"
+_HEADERS = "TensorRT's headers.  [default: TENSORRT_INCLUDE_DIR, TENSORRT_ROOT, the system's]"
+_TOOLKIT = (
+    "A CUDA toolkit; for ONNX Runtime also that CUDA kernels are wanted.  [default: CUDA_HOME,"
+    " PATH, /usr/local/cuda, the PyPI packages]"
 )
 _BUILD = [
     _RUNTIME,
-    click.Option(
-        ["--arch"],
-        metavar="90,100",
-        help="CUDA architectures; all: every one the kernels are tuned for.  [default: those of the"
-        " GPUs at hand, or all where there is none]",
-    ),
-    click.Option(
-        ["--tensorrt", "tensorrt_include"],
-        type=PATH,
-        metavar="DIR",
-        help="TensorRT's headers.  [default: TENSORRT_INCLUDE_DIR, TENSORRT_ROOT, the system's"
-        " folders]",
-    ),
+    click.Option(["--arch"], metavar="90,100", help=_ARCH),
+    click.Option(["--tensorrt", "tensorrt_include"], type=PATH, metavar="DIR", help=_HEADERS),
     click.Option(
         ["--cuda"],
         is_flag=False,
         flag_value=True,
         type=click.UNPROCESSED,
         metavar="[DIR]",
-        help="A CUDA toolkit; for ONNX Runtime also that CUDA kernels are wanted.  [default:"
-        " CUDA_HOME, PATH, /usr/local/cuda, the PyPI packages]",
+        help=_TOOLKIT,
     ),
     click.Option(["--force"], is_flag=True, help="Compile again; replace files in the output."),
     click.Option(["-o", "--output"], type=PATH, metavar="DIR", help="Folder for copies."),
@@ -60,9 +47,7 @@ _CHECK = [
 ]
 _LINES = [
     click.Argument(["model"], type=FILE, default="model.onnx"),
-    click.Option(
-        ["--for", "loader"], type=click.Choice(PROGRAMS), help="Only this program and its line."
-    ),
+    click.Option(["--for", "loader"], metavar="PROGRAM", help="Only the line of this program."),
 ]
 
 

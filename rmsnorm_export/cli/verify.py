@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,13 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.sizes import ONE_POINT, read
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.backends import BackendChoice
+
+_FACTORY = re.compile(r"[\w.]+:[\w.]+")
+"""``package.module:factory``."""
 
 _PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 
@@ -45,10 +48,6 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
     """
     from rmsnorm_export.compare.verify import verify
 
-    if a == b == console.STDIO:
-        raise UsageError(
-            "Only one model can be read from stdin.", found="verify - -", fix="give one path"
-        )
     arrays = options["inputs"]
     files.check(a, b, arrays)
     # Random inputs without elements compare nothing; whoever means them gives the inputs.
@@ -64,19 +63,15 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
 
 
 def _backend(argument: str, choice: BackendChoice) -> BackendChoice:
-    """``torch`` in place of ``auto`` for what ``export`` takes and nothing else does."""
-    path = Path(argument)
+    """Return ``torch`` in place of ``auto`` for what ``export`` takes and nothing else does."""
     if choice != "auto" or argument == console.STDIO:
         return choice
     from rmsnorm_export.graph.bundle import bundle_at
 
-    if bundle_at(argument) is not None:
-        return choice
+    path = Path(argument)
     with contextlib.suppress(OSError, ValueError):
-        if path.is_dir() or path.suffix == ".json":
+        if path.suffix == ".json" or (path.is_dir() and bundle_at(argument) is None):
             return "torch"
-        module, colon, name = argument.partition(":")
-        names = [*module.split("."), *name.split(".")]
-        if colon and not path.exists() and all(part.isidentifier() for part in names):
+        if _FACTORY.fullmatch(argument) and not path.exists():
             return "torch"
     return choice

@@ -70,9 +70,9 @@ _AUTO: dict[ModelKind, str] = {
     "engine": "tensorrt",  # which of the two it is for, its checks tell
 }
 _REFUSALS: dict[ModelKind, tuple[str, str]] = {
-    "onnx": ("ONNX model", "leave the backend away"),
+    "onnx": ("ONNX model", "omit the backend"),
     "pytorch": ("PyTorch model", "export it first, or use the backend torch"),
-    "engine": ("engine", "leave the backend away: the file says which it is"),
+    "engine": ("engine", "omit the backend: the file says which it is"),
 }
 """What a backend does not run, and what to do about it."""
 

@@ -247,7 +247,7 @@ class EngineFile(Backend):
         info = backend_of_file(path) if record is None else BACKENDS[record.backend]
         if info is None and choice == "auto":
             raise InputError(
-                "The engine is of no backend that is known.",
+                "The backend of the engine is not known.",
                 found=f"{shown}, without a record beside it",
                 fix="give an engine of TensorRT or TensorRT-RTX, or say which with --backend-a,"
                 " --backend-b",

@@ -37,11 +37,11 @@ def verify_folders(
         raise UsageError(
             "The components of a folder have inputs of their own.",
             found="inputs, and two folders",
-            fix="leave them out, or compare the file of one component",
+            fix="omit them, or compare the file of one component",
         )
     if a.files.keys() != b.files.keys():
         raise UsageError(
-            "The folders have other components.",
+            "The folders have different components.",
             found=f"{', '.join(a.files)}; and {', '.join(b.files)}",
             fix="compare two exports of one model, with the same options",
         )

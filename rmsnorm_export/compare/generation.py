@@ -69,7 +69,7 @@ def verify_export(
     bundle = bundle_at(b)
     if bundle is None or bundle.manifest is None:
         raise UsageError(
-            "Generated tokens are compared with the folder of an export.",
+            "Generated tokens can be compared with the folder of an export only.",
             found=short(os.fspath(b), 300)
             if isinstance(b, str | os.PathLike)
             else type(b).__name__,
@@ -344,7 +344,7 @@ def _in_place_of_forward(
     runners = _runners(model, folder)
     if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
         raise NotRunError(
-            "The components of this model are not put together here.",
+            "The components of this model cannot be run together here.",
             found=", ".join(runners),
             fix="compare two folders component by component, without --generate",
         )

@@ -248,7 +248,7 @@ def copy_external(model: ir.Model, source: str | None, target: Path) -> None:
             refusals_as(
                 "The external data cannot be copied for a marked model.",
                 location,
-                fix="free some space in the folder of temporary files, or leave bisection out",
+                fix="free some space in the folder of temporary files, or switch bisection off",
             ),
             place.open("wb") as file,
         ):

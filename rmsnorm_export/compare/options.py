@@ -85,7 +85,7 @@ class VerifyOptions(Options):
     require_verified: bool = option(
         False,
         cli=False,
-        help="In a pipeline, fail with exit code 7 where an engine was left out for want of a GPU.",
+        help="In a pipeline, fail with exit code 7 where no GPU was there to run an engine.",
     )
 
     def agree(self) -> None:
@@ -93,11 +93,11 @@ class VerifyOptions(Options):
             raise UsageError(
                 "Shapes are for random inputs.",
                 found="inputs and shapes together",
-                fix="leave one of them out",
+                fix="omit one of them",
             )
         if self.generate is not None and (self.shapes or self.dims or self.max_ulp is not None):
             raise UsageError(
-                "Of a generation only the inputs, --rtol and --seed can be chosen.",
+                "With --generate only the inputs, --rtol and --seed can be chosen.",
                 found="generate with shapes, dims or max_ulp",
-                fix="give the inputs of generate() as --inputs FILE.npz, or leave them out",
+                fix="give the inputs of generate() as --inputs FILE.npz, or omit them",
             )

@@ -58,7 +58,7 @@ class Proving:
         elements = math.prod(layout.row) * rounds
         if elements > self.elements:
             raise InputError(
-                "The rows of this model are more than its file lets a proof run.",
+                "The proofs of this model would compute more than its size allows.",
                 found=f"{elements} elements, {self.elements} are left",
                 fix="prove a model with fewer sites, or verify the models as a whole",
             )

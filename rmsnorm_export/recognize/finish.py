@@ -188,7 +188,7 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     return dataclasses.replace(grown, nodes=_between(grown))
 
 
-_SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "leave that option out")
+_SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "omit that option")
 
 
 def same_where_added(left: Dims, right: Dims) -> bool:
@@ -220,7 +220,7 @@ def _stays_apart(
     """Why no operator takes the sum ``total`` that ``node`` adds, what was found and what to do."""
     if match.spec.kind != "RMSNorm":
         return ("a node takes a gate or a sum, not both", f"the gate {match.gate}",
-                "leave the gate out of the node if the sum matters more")  # fmt: skip
+                "keep the gate apart if the sum matters more")  # fmt: skip
     if ctx.types.dtype(total) != match.dtype:
         return ("the sum is of another type than the norm", ctx.describe(total),
                 "add in the type in which the norm is computed")  # fmt: skip

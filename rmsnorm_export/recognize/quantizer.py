@@ -80,7 +80,7 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
     for name, usual in odd.items():
         if plain.get_int(name, usual[0]) not in usual:
             return kept(match, node, f"the node has no counterpart of its {name}",
-                         f"{name} {plain.get_int(name)}", "leave that attribute out")  # fmt: skip
+                         f"{name} {plain.get_int(name)}", "omit that attribute")  # fmt: skip
     # An exporter that quantizes the input of every Linear writes one node for each of them.
     repeated = [n for n in ctx.read_by(y) if n is not node and ctx.same(n.outputs[0], codes)]
     twins = [n for n in repeated if not n.outputs[0].is_graph_output()]

@@ -269,7 +269,7 @@ def quantized(node: ir.Node) -> Flaw:
     return (
         "quantized", "the norm is quantized on the way from the row to its output",
         f"{node.op_type} {name_of(node)!r}",
-        "optimize first and quantize then, or leave the operators of the norm out of it",
+        "optimize first and quantize then, or exclude the operators of the norm",
     )  # fmt: skip
 
 

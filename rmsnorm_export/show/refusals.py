@@ -1,65 +1,75 @@
-"""What was left as it was, and why: norms apart from what only looks like one."""
+"""The nodes that stay as they were, and why: norms apart from what only looks like one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.printable import collapse, family, one_line, plural, printable
+from rmsnorm_export.printable import collapse, family, one_line
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show.page import MOST_ROWS, Article, Facts, Section, Table
-from rmsnorm_export.show.proofs import scoped
-from rmsnorm_export.show.text import FAMILIES, Line, grouped, name_lines
+from rmsnorm_export.show.page import MOST_ROWS, Section
+from rmsnorm_export.show.text import FAMILIES, Line, Table, grouped, name_lines, titled
 
-APART: dict[RefusalKind, tuple[str, str]] = {
+_APART: dict[RefusalKind, tuple[str, str]] = {
     "residual": ("residuals", "in front of a norm"),
     "quantizer": ("quantizers", "behind a norm"),
     "rotary": ("rotary embeddings", "behind a norm"),
 }
 """What stays apart from the node of a norm, and where it stands."""
 
-_GROUPS = 100
-"""Groups on a page."""
 
-
-def reasons_of(refused: Sequence[Refusal]) -> list[list[Refusal]]:
-    """Refusals with the same reason as one group, the largest first."""
-    return grouped(refused, lambda refusal: (refusal.reason, refusal.message, refusal.hint))
-
-
-def refusal_lines(refused: Sequence[Refusal], *, verbose: int) -> list[Line]:
-    """A group for each reason.
-
-    What was found and what to do are left out for look-alikes, where nothing is to be done, unless
-    every one is listed.
-    """
-    groups = reasons_of(refused)
-    width = len(str(len(groups[0])))
+def refusal_lines(report: Report, *, verbose: int) -> list[Line]:
+    """Return a title and a group for each reason of each kind of refusal."""
+    unfused = "cannot be fused" if report.planned else "were not fused"
+    kinds = [
+        ("refused", f"RMSNorms that {unfused}", report.unfused),
+        *(
+            (what, f"nodes {where} that are not in its node", report.apart(kind))
+            for kind, (what, where) in _APART.items()
+        ),
+        ("look-alikes", "no RMSNorms, left alone", report.look_alikes),
+    ]
     lines: list[Line] = []
-    for members in groups:
-        first = members[0]
-        alike = first.kind == "look-alike"
-        what = f"  {len(members):{width}} x  {printable(first.reason)}: {one_line(first.message)}"
-        lines.append((what, "yellow" if first.kind == "norm" else ""))
-        if verbose > 0:
-            lines += map(_one_refusal, members)
-        elif alike:
-            lines += name_lines(scoped(refusal.node, refusal.scope) for refusal in members)
-        else:
-            lines += _findings(members)
-        if first.hint and (verbose > 0 or not alike):
-            lines.append(f"      {'hint' if alike else 'fix':5}  {one_line(first.hint)}")
+    for what, meaning, refused in kinds:
+        groups = grouped(refused, lambda one: (one.reason, one.message, one.hint))
+        width = len(str(max(map(len, groups), default=0)))
+        shown = [line for group in groups for line in _group_lines(group, width, verbose)]
+        lines += titled(f"{what} ({len(refused)}): {meaning}", shown)
     return lines
 
 
-def _one_refusal(refusal: Refusal) -> str:
-    where = "" if refusal.scope == "main" else f" in {printable(refusal.scope)}"
-    node = f"{printable(refusal.node)} [{printable(refusal.op)}]{where}"
-    return f"      {node}: {one_line(refusal.found)}"
+def _group_lines(members: Sequence[Refusal], width: int, verbose: int) -> list[Line]:
+    """Return the lines of refusals with one reason.
+
+    What was found and what to do are omitted for look-alikes, where nothing is to be done, unless
+    every one is listed.
+    """
+    first = members[0]
+    alike = first.kind == "look-alike"
+    reason = f"  {len(members):{width}} x  {first.reason}: {one_line(first.message)}"
+    lines: list[Line] = [(reason, "warn" if first.kind == "norm" else "")]
+    if verbose > 0:
+        lines += [f"      {_node_text(one)}: {one_line(one.found)}" for one in members]
+    elif alike:
+        lines += name_lines(scoped(one.node, one.scope) for one in members)
+    else:
+        lines += _findings(members)
+    if first.hint and (verbose > 0 or not alike):
+        lines.append(f"      {'hint' if alike else 'fix':5}  {one_line(first.hint)}")
+    return lines
+
+
+def scoped(name: str, scope: str) -> str:
+    """Return a name, and the function or subgraph that holds it."""
+    return name if scope == "main" else f"{name} in {scope}"
+
+
+def _node_text(refusal: Refusal) -> str:
+    return scoped(f"{refusal.node} [{refusal.op}]", refusal.scope)
 
 
 def _findings(members: Sequence[Refusal]) -> list[Line]:
-    """What was found where; findings that differ in numbers only are one."""
+    """Return what was found where; findings that differ in numbers only are one."""
     kinds: dict[tuple[str, ...], list[Refusal]] = {}
     for refusal in members:
         kinds.setdefault(family(one_line(refusal.found)), []).append(refusal)
@@ -74,42 +84,14 @@ def _findings(members: Sequence[Refusal]) -> list[Line]:
 
 
 def refusal_sections(report: Report) -> list[Section]:
-    """Return a section each for refused norms and for look-alikes, where there are any."""
-    left = "cannot become one node" if report.planned else "did not become one node"
-    sections = []
-    if refused := report.unfused:
-        intro = f"{plural(len(refused), 'RMSNorm')} (as far as the file tells) that {left}."
-        sections.append(_refusal_section("Refused norms", intro, refused))
-    for kind, (what, where) in APART.items():
-        if apart := report.apart(kind):
-            intro = f"{plural(len(apart), 'node')} {where} that are no part of its node."
-            sections.append(_refusal_section(what.capitalize(), intro, apart))
-    if alike := report.look_alikes:
-        intro = (
-            f"{plural(len(alike), 'place')} where the nodes look like an RMSNorm and compute"
-            " something else. Leaving them alone is right; nothing is to be done."
-        )
-        sections.append(_refusal_section("Look-alikes", intro, alike))
-    return sections
-
-
-def _refusal_section(title: str, intro: str, refused: Sequence[Refusal]) -> Section:
-    articles = [_reason_article(members) for members in reasons_of(refused)[:_GROUPS]]
-    return Section(title, articles, len(refused), intro)
-
-
-def _reason_article(members: Sequence[Refusal]) -> Article:
-    first = members[0]
-    count = plural(len(members), "node")
-    sentence = one_line(first.message).rstrip(".")
-    heads = ("Node", "Operator", "In", "Found")
-    rows = [(r.node, r.op, r.scope, one_line(r.found, 600)) for r in members[:MOST_ROWS]]
-    advice = "Better" if first.kind == "look-alike" else "To do"
-    return Article(
-        f"{first.reason} ({count})",
-        [
-            Facts([(advice, one_line(first.hint))]),
-            Table(f"{count} and what was found there", heads, rows, names=heads[:3], folded=True),
-        ],
-        note=f"{sentence[:1].upper()}{sentence[1:]}.",
-    )
+    """Return a section with the groups and a row for each node, where there are any."""
+    every = [*report.refused, *report.unfolded]
+    if not every:
+        return []
+    heads = ("node", "operator", "in", "kind", "reason", "found")
+    rows = [
+        (r.node, r.op, r.scope, r.kind, r.reason, one_line(r.found, 600))
+        for r in every[: MOST_ROWS + 1]
+    ]
+    blocks = [*refusal_lines(report, verbose=0), Table("every node", heads, rows, folded=True)]
+    return [Section(f"Not fused ({len(every):,})", blocks)]

@@ -1,84 +1,55 @@
 """The different rewrites of a model: what sites that differ in names alone have in common.
 
-A model with 250 norms has a handful. As text each is a group of lines; on a page each is explained
-and drawn once, and its sites refer to it.
+A model with 250 norms has a handful. As text each is a group of lines; on a page each is drawn.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
 from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
-from rmsnorm_export.printable import collapse, one_line, plural, printable
-from rmsnorm_export.rewrite.drawing import Drawing
+from rmsnorm_export.printable import number, one_line, plural
+from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.show.draw import pictures
-from rmsnorm_export.show.page import Article, Facts, Part, Section, Table, Text
-from rmsnorm_export.show.proofs import PROOF_HEADS, proof_cells, proof_text, scoped
-from rmsnorm_export.show.text import Line, grouped, name_lines
-from rmsnorm_export.show.text import table as text_table
+from rmsnorm_export.show.drawing import Pictures, pictures
+from rmsnorm_export.show.page import Section
+from rmsnorm_export.show.refusals import scoped
+from rmsnorm_export.show.text import Block, Line, Table, aligned, badness, grouped, name_lines
 
 MOST = 60
-"""Rewrites that are explained; sites of further ones have their row in the table only."""
+"""Rewrites that are drawn; sites of further ones have their row in the table only."""
 
-_FAMILIES = 6
-"""Lines of collapsed names per rewrite."""
-
-_WORDS = 24
-"""Operator types shown of a spelling."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rewrite:
-    """Sites that are equal but for their names.
-
-    Attributes:
-        label: ``R1``, ``R2``, ... in the order of size; its element has this id.
-        sites: in the report's order.
-        kept: they were one node already.
-        drawing: the graphs, where they were recorded.
-    """
-
-    label: str
-    sites: tuple[Site, ...]
-    kept: bool
-    drawing: Drawing | None
+_PROOF_HEADS = ("proof", "ulp seen", "ulp allowed", "error before", "error after")
 
 
 def _sameness(site: Site) -> tuple[object, ...]:
-    """What the sites of one group have in common; attributes in the order of their names."""
+    """Return what the sites of one group have in common; attributes in the order of their names."""
     attributes = tuple(sorted((name, str(value)) for name, value in site.attributes.items()))
     plain = (site.op, site.spelling, site.numerics, site.dtype, site.n, str(site.epsilon))
     return (*plain, attributes, site.notes)
 
 
-def epsilon_text(site: Site) -> str:
-    """Seven digits, as many as a float32 has."""
-    return f"{site.epsilon:.7g}"
-
-
 def _columns(site: Site) -> list[str]:
     return [
-        printable(site.op),
-        printable(site.dtype),
+        site.op,
+        site.dtype,
         "n=?" if site.n is None else f"n={site.n}",
-        f"epsilon={epsilon_text(site)}",
+        f"epsilon={site.epsilon:.7g}",
         site.numerics,
-        " ".join(f"{printable(k)}={printable(str(v))}" for k, v in site.attributes.items()),
+        " ".join(f"{name}={value}" for name, value in site.attributes.items()),
     ]
 
 
 def group_lines(sites: Sequence[Site]) -> list[Line]:
-    """Equal sites once, with their number: a line of facts, the spelling, the names."""
+    """Return equal sites once, with their number: a line of facts, the spelling, the names."""
     groups = grouped(sites, _sameness)
-    rows = [[f"{len(group)} x", *_columns(group[0])] for group in groups]
+    rows = aligned([[f"{len(group)} x", *_columns(group[0])] for group in groups], right=(0,))
     lines: list[Line] = []
-    for row, group in zip(text_table(rows, right=(0,)), groups, strict=True):
+    for row, group in zip(rows, groups, strict=True):
         lines.append(row)
         if group[0].spelling:
-            lines.append(f"      was    {printable(group[0].spelling)}")
+            lines.append(f"      was    {group[0].spelling}")
         lines += name_lines(scoped(site.name, site.scope) for site in group)
         lines += name_lines((str(site.module) for site in group if _module_says_more(site)), "from")
         lines += [f"      note   {one_line(note)}" for note in group[0].notes]
@@ -86,112 +57,125 @@ def group_lines(sites: Sequence[Site]) -> list[Line]:
 
 
 def _module_says_more(site: Site) -> bool:
-    """Whether the PyTorch module is known and the node is not named after it."""
+    """Return whether the PyTorch module is known and the node is not named after it."""
     return site.module is not None and site.module not in site.name
 
 
 def site_lines(sites: Sequence[Site]) -> list[Line]:
-    """Every site: its name, a line of facts, what it replaces and, where asked for, its proof."""
+    """Return every site: its name, facts, what it replaces and, where asked for, its proof."""
     lines: list[Line] = []
-    rows = text_table([_columns(site) for site in sites], indent="      ")
+    rows = aligned([_columns(site) for site in sites], indent="      ")
     for row, site in zip(rows, sites, strict=True):
-        lines += [f"  {printable(scoped(site.name, site.scope))}", row]
+        lines += [f"  {scoped(site.name, site.scope)}", row]
         if _module_says_more(site):
-            lines.append(f"      from   {printable(str(site.module))}")
+            lines.append(f"      from   {site.module}")
         if site.nodes:
-            lines.append(f"      was    {printable(site.spelling)}")
-            lines.append(f"             {', '.join(map(printable, site.nodes))}")
+            lines.append(f"      was    {site.spelling}")
+            lines.append(f"             {', '.join(site.nodes)}")
         if site.proof is not None:
-            lines.append(f"      proof  {proof_text(site.proof)}")
+            lines.append(f"      proof  {_proof_text(site.proof)}")
         lines += [f"      note   {one_line(note)}" for note in site.notes]
     return lines
 
 
-def rewrites_of(report: Report) -> list[Rewrite]:
-    """Return all rewrites of a report, the most frequent first, those of kept nodes last."""
-    groups = [
-        (kept, group)
-        for kept, sites in ((False, report.fused), (True, report.kept))
-        for group in grouped(sites, lambda site: (*_sameness(site), site.drawing))
+def proof_lines(report: Report) -> list[Line]:
+    """Return how many sites were proved, by what, and the worst that was seen."""
+    proofs = [(site, site.proof) for site in report.fused if site.proof is not None]
+    if not proofs:
+        return []
+    passed = sum(proof.passed for _, proof in proofs)
+    runtimes = ", ".join(dict.fromkeys(one_line(proof.runtime) for _, proof in proofs))
+    holds = f"{plural(len(report.fused), 'site')} hold{'s' if len(report.fused) == 1 else ''}"
+    summary = f"proofs: {passed} of {holds}, computed by {runtimes}"
+    site, worst = max(proofs, key=lambda pair: badness(pair[1].max_ulp))
+    where = f", at {scoped(site.name, site.scope)}" if worst.max_ulp else ""
+    before = max((proof.error_before for _, proof in proofs), key=badness)
+    after = max((proof.error_after for _, proof in proofs), key=badness)
+    lines: list[Line] = [
+        (summary, "good" if passed == len(report.fused) else "bad"),
+        f"  largest difference from the original: {_distance(worst)}{where}",
+        f"  largest error against float64: {number(before)} ulp before, {number(after)} ulp after",
     ]
-    rewrites = []
-    for index, (kept, members) in enumerate(groups, 1):
-        drawn = members[0].drawing
-        known = drawn is not None and 0 <= drawn < len(report.drawings)
-        graphs = report.drawings[drawn] if known and drawn is not None else None
-        rewrites.append(Rewrite(f"R{index}", tuple(members), kept, graphs))
-    return rewrites
+    return lines + [
+        (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
+        for site, proof in proofs
+        if not proof.passed
+    ]
+
+
+def _proof_text(proof: Proof) -> str:
+    verdict = "holds" if proof.passed else f"FAILED ({one_line(proof.reason)})"
+    return (
+        f"{verdict}: {_distance(proof)}, {proof.mismatch:.2%} of elements differ; error against"
+        f" float64 {number(proof.error_before)} ulp before, {number(proof.error_after)} after"
+    )
+
+
+def _distance(proof: Proof) -> str:
+    return f"{number(proof.max_ulp)} ulp ({number(proof.bound_ulp)} allowed)"
+
+
+def _proof_cells(proof: Proof | None) -> list[str]:
+    """Return as many texts as ``_PROOF_HEADS``; errors are distances from float64 in ulp."""
+    if proof is None:
+        return ["\u2013"] * len(_PROOF_HEADS)
+    verdict = "holds" if proof.passed else f"FAILED: {one_line(proof.reason, 200)}"
+    measured = (proof.max_ulp, proof.bound_ulp, proof.error_before, proof.error_after)
+    return [verdict, *map(number, measured)]
 
 
 def rewrite_sections(report: Report) -> list[Section]:
-    """Return the explained rewrites, each drawn once, and the table of all sites."""
-    rewrites = rewrites_of(report)
-    if not rewrites:
+    """Return the kinds of rewrites, each graph drawn once, and the table of all sites."""
+    every = (*report.fused, *report.kept)
+    if not every:
         return []
-    drawn: dict[int, str] = {}
-    intro = (
-        f"{plural(len(report.fused) + len(report.kept), 'site')} of "
-        f"{plural(len(rewrites), 'kind')}. Sites of one kind differ in names, weights and leading"
-        " sizes only, so each kind is drawn once."
-    )
-    articles: list[Part] = [_article(rewrite, drawn) for rewrite in rewrites[:MOST]]
-    if len(rewrites) > MOST:
-        rest = plural(len(rewrites) - MOST, "rewrite")
-        articles.append(Text([f"{rest} more: their sites are in the table below."]))
+    kinds = [
+        kind
+        for sites in (report.fused, report.kept)
+        for kind in grouped(sites, lambda site: (*_sameness(site), site.drawing))
+    ]
+    blocks: list[Block | Pictures] = []
+    drawn: set[int] = set()
+    for kind in kinds[:MOST]:
+        blocks += group_lines(kind)
+        position = kind[0].drawing
+        if position is None or position in drawn:
+            continue
+        drawn.add(position)
+        if position in range(len(report.drawings)):  # a report may come from a file
+            blocks.append(pictures(report.drawings[position]))
+    if len(kinds) > MOST:
+        blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
+    blocks.append(_meanings(every))
     return [
-        Section("Rewrites", articles, len(rewrites), intro),
-        _sites_section(report, rewrites),
+        Section(f"Rewrites ({len(kinds):,})", blocks),
+        Section(f"Sites ({len(every):,})", [_sites_table(every, len(report.fused))]),
     ]
 
 
-def _article(rewrite: Rewrite, drawn: dict[int, str]) -> Article:
-    site, count = rewrite.sites[0], plural(len(rewrite.sites), "site")
-    attributes = [
-        f"{name}={value} {ATTRIBUTE_WORDS.get(name, '')}".rstrip()
-        for name, value in site.attributes.items()
-    ]
-    parts: list[Part] = [
-        Facts(
-            [
-                ("Sites", collapse(scoped(s.name, s.scope) for s in rewrite.sites)[:_FAMILIES]),
-                ("Spelling", " \u2192 ".join(site.spelling.split()[:_WORDS])),
-                ("Numerics", f"{site.numerics}: {NUMERICS_MEANING.get(site.numerics, '')}"),
-                ("Row", f"{site.dtype}, {site.n or 'unknown number of'} elements"),
-                ("Epsilon", epsilon_text(site)),
-                ("Attributes", attributes),
-                ("Notes", [one_line(note) for note in site.notes]),
-            ]
-        )
-    ]
-    if rewrite.drawing is not None:
-        earlier = drawn.setdefault(id(rewrite.drawing), rewrite.label)
-        if earlier == rewrite.label:
-            parts.append(pictures(rewrite.drawing))
-        else:
-            parts.append(Text([f"The graphs are those of {earlier}."]))
-    return Article(f"{rewrite.label} {site.op} ({count}{', kept' if rewrite.kept else ''})", parts)
+def _meanings(sites: Sequence[Site]) -> Table:
+    """Return what the classes of numerics and the attributes of sites mean."""
+    classes = {site.numerics: NUMERICS_MEANING[site.numerics] for site in sites}
+    names = dict.fromkeys(name for site in sites for name in site.attributes)
+    attributes = [(name, ATTRIBUTE_WORDS.get(name, "")) for name in names]
+    return Table("meaning of the words", ("word", "meaning"), [*classes.items(), *attributes])
 
 
-def _sites_section(report: Report, rewrites: Sequence[Rewrite]) -> Section:
-    """Return a row for each site; after MOST_ROWS a page would no longer open in seconds."""
-    proved_ = any(site.proof is not None for site in report.fused)
-    heads = ("Site", "Kind", "Operator", "Numerics", "Type", "n", "Epsilon", "Module")
-    heads = (*heads, *(PROOF_HEADS if proved_ else ()))
+def _sites_table(sites: Sequence[Site], fused: int) -> Table:
+    proved = any(site.proof is not None for site in sites)
+    heads = ("site", "operator", "numerics", "type", "n", "epsilon", "module")
     rows = [
         [
             scoped(site.name, site.scope),
-            rewrite.label,
             site.op,
-            "kept" if rewrite.kept else site.numerics,
+            site.numerics if index < fused else "kept",
             site.dtype,
             "?" if site.n is None else str(site.n),
-            epsilon_text(site),
+            f"{site.epsilon:.7g}",
             site.module or "",
-            *(proof_cells(site.proof) if proved_ else ()),
+            *(_proof_cells(site.proof) if proved else ()),
         ]
-        for rewrite in rewrites
-        for site in rewrite.sites
+        for index, site in enumerate(sites)
     ]
-    numbers = ("n", "Epsilon", *PROOF_HEADS[1:])
-    table = Table("All sites", heads, rows, numbers=numbers, names=("Site", "Operator", "Module"))
-    return Section("Sites", [table], len(rows))
+    numbers = ("n", "epsilon", *_PROOF_HEADS[1:])
+    return Table("", (*heads, *(_PROOF_HEADS if proved else ())), rows, numbers=numbers)

@@ -1,119 +1,108 @@
-"""Lines of text for a person: aligned, continued between words on a terminal, and never cut.
+"""What a result consists of for people, lines and tables, and how a terminal shows them.
 
-Logs get grepped, so no name is shortened; what comes from a model is made printable before.
+Logs get grepped, so that no line is broken and no name shortened. Whatever a model holds is made
+printable here, where lines become text.
 """
 
 from __future__ import annotations
 
-import io
+import dataclasses
 import math
-import re
-import textwrap
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from rmsnorm_export.printable import collapse, one_line, printable
 from rmsnorm_export.system.provenance import FileState, Provenance
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 Item = TypeVar("Item")
 
 Line = str | tuple[str, str]
-"""A line of text, or a line and the rich style of the whole of it."""
-
-Verdict = tuple[str, str]
-"""The line that says it all, and its kind: ``good``, ``warn``, ``bad`` or ""."""
+"""A line of text, or a line and the style of the whole of it, a key of ``STYLES``."""
 
 FAMILIES = 4
 """Families of names shown per group, and kinds of finding; a real model has one or two."""
 
-_KIND_STYLES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red", "": "bold"}
+STYLES: dict[str, dict[str, Any]] = {
+    "": {},
+    "bold": {"bold": True},
+    "dim": {"dim": True},
+    "good": {"fg": "green", "bold": True},
+    "warn": {"fg": "yellow", "bold": True},
+    "bad": {"fg": "red", "bold": True},
+}
+"""Style of a line -> how click shows it; the page has a class for each."""
 
-_LABEL = re.compile(r"( +(\d+ x|[a-z]{3,5}) {2,3}| {13})(?=\S)")
-"""What the continuation of a line hangs under: a count, a label, or the place below a label."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """Rows below heads.
+
+    Attributes:
+        title: above it.
+        heads: of the columns.
+        rows: as many texts as heads.
+        numbers: heads of columns of numbers.
+        styles: of the rows; fewer than rows: the others have none.
+        folded: closed on a page at first.
+    """
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Collection[str] = ()
+    styles: Sequence[str] = ()
+    folded: bool = False
+    kind: ClassVar[str] = "table"
+
+    def lines(self) -> list[Line]:
+        """Return it as a terminal shows it, or nothing where it has no rows."""
+        if not self.rows:
+            return []
+        right = [i for i, head in enumerate(self.heads) if head in self.numbers]
+        heads, *rows = aligned([self.heads, *self.rows], right=right)
+        styles = [*self.styles, *([""] * (len(rows) - len(self.styles)))]
+        title = [(self.title, "bold")] if self.title else []
+        return ["", *title, (heads, "bold"), *zip(rows, styles, strict=True)]
+
+
+Block = Line | Table
 
 
 def text_of(line: Line) -> str:
-    """A line without its style."""
-    return line if isinstance(line, str) else line[0]
+    """Return a line without its style, safe to print."""
+    return printable(line if isinstance(line, str) else line[0]).rstrip()
 
 
-def rich_text(lines: Iterable[Line]) -> Text:
-    """``lines`` as one text with styles, for rich."""
-    from rich.text import Text
-
-    styled = [Text(*((line,) if isinstance(line, str) else line)) for line in lines]
-    return Text("\n").join(styled)
+def style_of(line: Line) -> str:
+    """Return the style of a line, or ""."""
+    return "" if isinstance(line, str) else line[1]
 
 
-def render(lines: Iterable[Line], *, styled: bool = False, width: int | None = None) -> str:
-    """``lines`` as one string.
-
-    Args:
-        lines: what to print.
-        styled: with terminal styles.
-        width: of a terminal: longer lines are continued, indented, between words. None: no line is
-            broken, so that a log can be searched. Nothing is ever cut.
-    """
-    # ``doctor`` says what is wrong with an installation in which rich is missing, too.
-    from rich.console import Console
-    from rich.text import Text
-
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        force_terminal=styled,
-        color_system="standard" if styled else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    for line in lines:
-        text, style = (line, "") if isinstance(line, str) else line
-        for part in [text.rstrip()] if width is None else _continued(text, width):
-            console.print(Text(part, style=style), soft_wrap=True)
-    return buffer.getvalue()
+def flat(blocks: Iterable[Block]) -> list[Line]:
+    """Return the lines of blocks, of tables, too."""
+    lines: list[Line] = []
+    for block in blocks:
+        lines += block.lines() if isinstance(block, Table) else [block]
+    return lines
 
 
-def _continued(text: str, width: int) -> list[str]:
-    """``text`` in lines of ``width``, unless a single word is longer.
+def render(blocks: Iterable[Block], *, styled: bool = False) -> str:
+    """Return blocks as one string, with terminal styles where they are asked for."""
+    import click
 
-    They go on under what follows a label or a count, else a little to the right.
-    """
-    label = _LABEL.match(text)
-    indent = " " * (label.end() if label else len(text) - len(text.lstrip()) + 4)
-    wrapped = textwrap.wrap(
-        text.rstrip(),
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return wrapped or [""]
+    texts = []
+    for line in flat(blocks):
+        style = STYLES[style_of(line)] if styled else {}
+        texts.append(click.style(text_of(line), **style) if style else text_of(line))
+    return "".join(f"{text}\n" for text in texts)
 
 
-def headline(verdict: Verdict) -> Line:
-    """The first line, in the colour of its kind."""
-    text, kind = verdict
-    return text, _KIND_STYLES[kind]
-
-
-def kind_of_line(line: Line) -> str:
-    """The kind of the verdict that ``headline`` has made a line of; "" for another line."""
-    style = "" if isinstance(line, str) else line[1]
-    return next((kind for kind, known in _KIND_STYLES.items() if known == style), "")
-
-
-def table(
-    rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "  "
+def aligned(
+    rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  "
 ) -> list[str]:
-    """``rows`` with aligned columns, those in ``right`` to the right; the last is not padded."""
-    if not rows:
-        return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    """Return rows with aligned columns, those in ``right`` to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
@@ -125,7 +114,7 @@ def table(
 
 
 def name_lines(names: Iterable[str], label: str = "nodes") -> list[Line]:
-    """The families of ``names``, one a line, the label in front of the first."""
+    """Return the families of names, one a line, the label in front of the first."""
     families = collapse(names)
     lines: list[Line] = [
         f"      {'' if i else label:5}  {name}" for i, name in enumerate(families[:FAMILIES])
@@ -136,43 +125,33 @@ def name_lines(names: Iterable[str], label: str = "nodes") -> list[Line]:
 
 
 def note_lines(notes: Iterable[str], indent: str = "") -> list[Line]:
-    """A line each, as ``note: ...``."""
+    """Return a line each, as ``note: ...``."""
     return [f"{indent}note: {one_line(note)}" for note in notes]
 
 
-def file_text(file: FileState) -> str:
-    """A file of a report on one line."""
-    return f"{printable(file.path)}, {file.bytes:,} bytes, sha256 {file.sha256}"
+def titled(title: str, lines: Sequence[Line]) -> list[Line]:
+    """Return lines below a title, or nothing where there are none."""
+    return ["", (title, "bold"), *lines] if lines else []
 
 
 def provenance_lines(made: Provenance) -> list[Line]:
-    """What a report says of its making."""
+    """Return what a report says of its making."""
     versions = "".join(f", {name} {version}" for name, version in made.versions.items())
     return [
-        "",
-        ("made by", "bold"),
         f"  {made.tool}{versions}, Python {made.python}, {made.platform}",
         f"  {made.date}",
         f"  {one_line(made.command)}",
-        *(f"  read   {file_text(file)}" for file in made.inputs),
-        *(f"  wrote  {file_text(file)}" for file in made.outputs),
+        *(f"  read   {_file_text(file)}" for file in made.inputs),
+        *(f"  wrote  {_file_text(file)}" for file in made.outputs),
     ]
 
 
-def provenance_facts(made: Provenance) -> list[tuple[str, str | list[str]]]:
-    """Return the same for the summary of a page."""
-    versions = [f"{name} {version}" for name, version in made.versions.items()]
-    return [
-        ("Files read", [file_text(file) for file in made.inputs]),
-        ("Files written", [file_text(file) for file in made.outputs]),
-        ("Command", one_line(made.command)),
-        ("Versions", ", ".join([made.tool, *versions, f"Python {made.python}", made.platform])),
-        ("Date", made.date),
-    ]
+def _file_text(file: FileState) -> str:
+    return f"{file.path}, {file.bytes:,} bytes, sha256 {file.sha256}"
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
-    """Items of one key together, the largest group first."""
+    """Return items of one key together, the largest group first."""
     groups: dict[Hashable, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -180,10 +159,5 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list
 
 
 def badness(value: float) -> float:
-    """Order for the worst of some measurements: what is not a number is worse than all."""
+    """Order measurements for the worst of them: what is not a number is worse than all."""
     return math.inf if math.isnan(value) else value
-
-
-def largest(values: Iterable[float]) -> float:
-    """The worst of some measurements."""
-    return max(values, key=badness)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import datetime
 import hashlib
@@ -17,9 +16,6 @@ from pathlib import Path
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of, versions_of
-
-COMMAND: contextvars.ContextVar[str] = contextvars.ContextVar("command", default="Python API")
-"""The command line that runs, for the reports that are written meanwhile."""
 
 STDIN = "-"
 """The path of a model that was piped in."""
@@ -55,7 +51,7 @@ class Provenance:
         python: version of the interpreter.
         platform: operating system and machine.
         date: UTC, ISO 8601; that of ``SOURCE_DATE_EPOCH`` where it is set.
-        command: the command line, or ``Python API``.
+        command: the command line.
         inputs: the files that were read, external data included.
         outputs: the files that were written.
     """
@@ -93,7 +89,7 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-def provenance(inputs: Iterable[FileState], outputs: Iterable[Path]) -> Provenance:
+def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
     return Provenance(
         tool=f"rmsnorm-export {version_of('rmsnorm-export')}".rstrip(),
@@ -101,7 +97,7 @@ def provenance(inputs: Iterable[FileState], outputs: Iterable[Path]) -> Provenan
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         date=utc_now().isoformat(timespec="seconds"),
-        command=COMMAND.get(),
+        command=command,
         inputs=tuple(inputs),
         outputs=file_states(outputs),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import write_whole
 
 _MODELS = (".onnx", ".engine", ".plan")
@@ -20,7 +21,7 @@ _MODELS = (".onnx", ".engine", ".plan")
 class Shown:
     """A result that shows itself.
 
-    ``repr`` is one line. A notebook and rich show the verdict and tables, never a whole graph.
+    ``repr`` is one line. A notebook shows text and tables, never a whole graph.
     """
 
     __slots__ = ()
@@ -43,7 +44,7 @@ class Shown:
 
     def to_json(self) -> str:
         """Every field, as one JSON document; see docs/reference/cli.md."""
-        return str(self._show("to_json"))
+        return to_json(self._shown())
 
     def to_html(self) -> str:
         """A page for a browser, which needs no other file and no network."""
@@ -101,7 +102,3 @@ class Shown:
     def _repr_html_(self) -> str:
         """For notebooks."""
         return str(self._show("to_fragment"))
-
-    def __rich__(self) -> Any:
-        """For ``rich.print``."""
-        return self._show("to_rich")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rmsnorm_export.benchmark.result import AGAIN, RAW, headlines
-from rmsnorm_export.show.benchmark import benchmark_lines
-from rmsnorm_export.show.text import render
+from rmsnorm_export.show import show_blocks, to_text
 
 from .results import CASES, benchmark, timing
 
@@ -42,7 +41,7 @@ def test_the_headline_of_shapes_that_disagree() -> None:
 
 
 def test_the_text_ranks_and_says_what_is_not_ranked() -> None:
-    lines = render(benchmark_lines(benchmark())).splitlines()
+    lines = to_text(benchmark()).splitlines()
     first = lines.index("cpu, ids=1x16: raw 5 ms, 90 rounds in 9 openings")
     order = [line.split()[0] for line in lines[first + 2 : first + 7]]
     assert order == ["raw", "raw", "ort", "onnx", "portable"]
@@ -51,10 +50,10 @@ def test_the_text_ranks_and_says_what_is_not_ranked() -> None:
     assert "plain: failed: no room" in text
     assert "native on cpu: wrong outputs: logits at ids=1x16" in text
     assert "note: the provider cuda is not in this ONNX Runtime" in text
-    assert len(benchmark_lines(benchmark(), verbose=-1)) == 1
-    detailed = render(benchmark_lines(benchmark(), verbose=1))
+    assert len(show_blocks(benchmark(), verbose=-1)) == 1
+    detailed = to_text(benchmark(), verbose=1)
     assert "ort: 12 nodes, 2 norms are one node, 0 refused" in detailed
-    wrong = render(benchmark_lines(benchmark(wrong=True)))
+    wrong = to_text(benchmark(wrong=True))
     assert wrong.startswith("WRONG OUTPUTS: ort on cpu: logits")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rmsnorm_export.cli.main import main
+from rmsnorm_export.system.packages import is_installed
+from rmsnorm_export.tensorrt.engine.backends import RTX
+
+needs_rtx = pytest.mark.skipif(
+    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
+    reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
+)
 
 Run = Callable[..., "Outcome"]
 
@@ -74,24 +80,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return start
 
 
-@pytest.fixture
-def spawn(tmp_path: Path) -> Run:
-    """As ``run``, in a process of its own: for what only a real process shows."""
-
-    def start(*arguments: object, stdin: bytes = b"") -> Outcome:
-        done = subprocess.run(
-            [sys.executable, "-m", "rmsnorm_export", *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=tmp_path,
-            timeout=120,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr.decode())
-
-    return start
-
-
 def norm_nodes(prefix: str, x: str, epsilon: str = "epsilon") -> list[onnx.NodeProto]:
     """An RMSNorm of ``x`` as torch.onnx spells it, to ``{prefix}/y``."""
     steps = [
@@ -113,14 +101,11 @@ def model(norms: int = 3, refused: int = 0, n: int = 40, scale: float = 1.0) -> 
     """``norms`` RMSNorms with Tanh after each, then ``refused`` with epsilon a graph input."""
     nodes: list[onnx.NodeProto] = []
     x = "x"
-    for i in range(norms):
-        nodes += norm_nodes(f"/layers.{i}/norm", x)
-        x = f"/layers.{i}/tanh"
-        nodes.append(helper.make_node("Tanh", [f"/layers.{i}/norm/y"], [x], name=x))
-    for i in range(refused):
-        nodes += norm_nodes(f"/odd.{i}/norm", x, "eps_input")
-        x = f"/odd.{i}/tanh"
-        nodes.append(helper.make_node("Tanh", [f"/odd.{i}/norm/y"], [x], name=x))
+    places = [(f"/layers.{i}", "epsilon") for i in range(norms)]
+    for place, epsilon in places + [(f"/odd.{i}", "eps_input") for i in range(refused)]:
+        nodes += norm_nodes(f"{place}/norm", x, epsilon)
+        x = f"{place}/tanh"
+        nodes.append(helper.make_node("Tanh", [f"{place}/norm/y"], [x], name=x))
     nodes.append(helper.make_node("Identity", [x], ["out"], name="/last"))
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", n])]
     if refused:
@@ -131,15 +116,10 @@ def model(norms: int = 3, refused: int = 0, n: int = 40, scale: float = 1.0) -> 
         "epsilon": np.array(1e-5, np.float32),
         "weight": np.linspace(0.5, 1.5, n, dtype=np.float32) * np.float32(scale),
     }
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        inputs,
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["rows", n])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    opset = helper.make_opsetid("", 18)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=9)
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, ["rows", n])
+    graph = helper.make_graph(nodes, "g", inputs, [out], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_a_good_engine_without_a_gpu(engine: Path) -> None:
 def test_an_unusable_engine_is_named_first(engine: Path) -> None:
     engine.with_name("m.engine.json").unlink()
     engine.write_bytes(b"no engine at all")
-    with pytest.raises(InputError, match="of no backend that is known"):
+    with pytest.raises(InputError, match="backend of the engine is not known"):
         rx.verify(engine, chain(1))
     with pytest.raises(InputError, match="does not exist"):
         rx.verify(engine.with_name("missing.engine"), chain(1))

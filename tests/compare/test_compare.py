@@ -25,8 +25,7 @@ from rmsnorm_export.errors import (
 )
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
 from rmsnorm_export.records import from_json, to_json
-from rmsnorm_export.show import show_lines
-from rmsnorm_export.show.text import render
+from rmsnorm_export.show import to_text
 
 CHAIN = "{core}\n  y = Mul (v, w)"
 FUSED = "  y = SimplifiedLayerNormalization <epsilon = 0.000001> (x, w)"
@@ -335,7 +334,7 @@ def test_what_cannot_be_run_here_neither_agrees_nor_differs(
     assert error is not None
     assert error.exit_code == ExitCode.NOT_RUN == 7
     assert from_json(to_json(outcome), Verification) == outcome
-    text = render(show_lines(outcome))
+    text = to_text(outcome)
     assert text.startswith("the models could NOT BE RUN here: ")
     assert says in text
 

@@ -28,10 +28,10 @@ def test_a_record_names_everything_that_an_audit_asks_for(
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(data)
     read = file_states([tmp_path / "a/in", tmp_path / "gone"])
-    made = provenance([*read, piped_in(b"two")], [tmp_path / "b/out"])
+    made = provenance([*read, piped_in(b"two")], [tmp_path / "b/out"], "optimize")
     assert made.tool == f"rmsnorm-export {rx.__version__}"
     assert {"onnx", "onnx-ir", "numpy"} <= set(made.versions)
-    assert made.command == "Python API"
+    assert made.command == "optimize"
     assert made.date.endswith("+00:00")
     assert made.inputs == (state(str(tmp_path / "a/in"), b"one"), state("-", b"two"))
     assert made.outputs == (state(str(tmp_path / "b/out"), b"three"),)
@@ -44,6 +44,6 @@ def test_a_record_names_everything_that_an_audit_asks_for(
 
 def test_the_date_is_that_of_source_date_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
-    assert provenance((), ()).date == "1970-01-02T00:00:00+00:00"
+    assert provenance((), (), "").date == "1970-01-02T00:00:00+00:00"
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     assert utc_now().year > 2000

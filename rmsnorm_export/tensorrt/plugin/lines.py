@@ -57,7 +57,7 @@ def library(loader: str = "python") -> Path:
     """
     if loader not in TABLE:
         raise UsageError(
-            "The loader is unknown.", found=repr(loader), fix=f"one of {', '.join(TABLE)}"
+            "The loader is unknown.", found=repr(loader), fix=f"use one of {', '.join(TABLE)}"
         )
     row = TABLE[loader]
     return find_build(row.runtime).path(row.style)

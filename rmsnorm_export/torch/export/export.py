@@ -155,7 +155,7 @@ def _opset(options: ExportOptions) -> int | None:
         raise UsageError(
             f"The opset is out of the range of the target {target}.",
             found=f"opset {opset!r}",
-            fix=f"use {oldest} to {NEWEST_OPSET}, or leave it away",
+            fix=f"use {oldest} to {NEWEST_OPSET}, or omit it",
         )
     return opset
 

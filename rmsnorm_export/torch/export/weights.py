@@ -116,7 +116,7 @@ def _read_weight(state: WeightValues, names: list[str], like: torch.Tensor) -> i
         raise
     except Exception as error:
         raise InputError(
-            "The value of a weight cannot be had.",
+            "The value of a weight cannot be read.",
             found=f"{name!r}: {type(error).__name__}: {error}",
             fix="check what state does for this name",
         ) from error

@@ -199,7 +199,7 @@ def _refuse_names(path: Path, config: type, settings: Mapping[str, Any]) -> None
     methods = [key for key in settings if callable(getattr(config, key, None))]
     if names := [*methods, *(settings.keys() & {"transformers_weights"})]:
         raise InputError(
-            "The config has a setting that is not taken.",
+            "The config has a setting that is not supported.",
             found=f"{path}: {short(names[0])}",
             fix="remove it; weights are those of model.safetensors or of its index",
         )
@@ -215,7 +215,7 @@ def _check_memory(path: Path, model: torch.nn.Module) -> None:
             "The random weights of this config do not fit into memory.",
             found=f"{path}: {need / 2**30:.1f} GiB for {type(model).__name__} in "
             f"{dtype_name(first.dtype)}, {free / 2**30:.1f} GiB are free",
-            fix="make the config smaller (e.g. num_hidden_layers; what it leaves out has the size "
+            fix="make the config smaller (e.g. num_hidden_layers; what it omits has the size "
             "of a full model), use --dtype f16, or a machine with more memory",
         )
 

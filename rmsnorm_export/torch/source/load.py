@@ -65,7 +65,7 @@ def load(
 
         return (from_folder if path.is_dir() else from_config)(path, converted)
     raise UsageError(
-        "The source is nothing that can be exported.",
+        "The source cannot be exported.",
         found=f"{source} is no file or folder that exists"
         if not path.exists()
         else f"{source} is a file of another kind",

@@ -29,7 +29,7 @@ def main() -> int:
     chosen = (model for model in everything if options.k in model.name)
     if options.freeze:
         if options.k:
-            parser.error("--freeze writes all models: leave -k out")
+            parser.error("--freeze writes all models: omit -k")
         print(freeze(chosen, path, exported=options.corpus).summary())
         return 0
     frozen = Frozen.read(path)

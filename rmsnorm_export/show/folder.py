@@ -1,0 +1,75 @@
+"""A folder of graphs, one after the other: what became of the norms of each, or what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rmsnorm_export.graph.bundle import Components
+from rmsnorm_export.printable import plural
+from rmsnorm_export.rewrite.result import GenerationExport
+from rmsnorm_export.show import sections_of, show_blocks
+from rmsnorm_export.show.page import Section
+from rmsnorm_export.show.text import Block, Line, flat, style_of, text_of, titled
+
+
+def generation_blocks(
+    export: GenerationExport, *, verbose: int = 0, output: Sequence[str] = ()
+) -> list[Block]:
+    """Return the lines of a folder; with ``verbose`` above 0 every site of every graph."""
+    lines: list[Block] = [_generation_verdict(export)]
+    if verbose < 0:
+        return lines
+    for name, report in export.reports.items():
+        lines += titled(name, flat(show_blocks(report, verbose=verbose)))
+    return [*lines, "", *output] if output else lines
+
+
+def generation_sections(export: GenerationExport) -> list[Section]:
+    """Return the sections of each graph, after a verdict on each."""
+    return _sections(export.reports)
+
+
+def components_blocks(result: Components, *, verbose: int = 0) -> list[Block]:
+    """Return the verdict on each component, then its lines under its name."""
+    lines: list[Block] = [*_verdicts(result.results)]
+    if verbose < 0:
+        return lines
+    for name, one in result.results.items():
+        lines += titled(name, flat(show_blocks(one, verbose=verbose)))
+    return lines
+
+
+def components_sections(result: Components) -> list[Section]:
+    """Return the sections of each component."""
+    return _sections(result.results)
+
+
+def _verdicts(results: Mapping[str, Any]) -> list[Line]:
+    return [
+        (f"{name}: {text_of(line)}", style_of(line))
+        for name, one in results.items()
+        for line in flat(show_blocks(one, verbose=-1))
+    ]
+
+
+def _sections(results: Mapping[str, Any]) -> list[Section]:
+    parts = [section for name, one in results.items() for section in sections_of(one, name)]
+    return [Section("Graphs", _verdicts(results)), *parts]
+
+
+def _generation_verdict(export: GenerationExport) -> Line:
+    """Return the verdict: good where no RMSNorm of any graph stays as it was."""
+    reports = export.reports.values()
+    done = sum(len(report.fused) + len(report.kept) for report in reports)
+    total = done + sum(len(report.unfused) for report in reports)
+    graphs = plural(len(reports), "graph")
+    if total == 0:
+        return f"no RMSNorm found in {graphs}", "warn"
+    verb = "can be" if export.planned else "is" if total == 1 else "are"
+    inside = sum(report.fusions.norms for report in reports if report.fusions is not None)
+    text = f"{done} of {plural(total, 'RMSNorm')} {verb} one node, in {graphs}"
+    text += f"; {inside} of them in attention" if inside else ""
+    if any(report.unproved for report in reports):
+        return text, "bad"
+    return text, "good" if done == total else "warn"

@@ -1,0 +1,232 @@
+"""Each command as a program: its output, reports and exit codes; nothing else is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rmsnorm_export as rx
+from rmsnorm_export import diagnosis
+from rmsnorm_export.benchmark import measure
+from rmsnorm_export.proof.prove import prove_site
+from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.records import from_json
+from rmsnorm_export.tensorrt import plugin
+from rmsnorm_export.tensorrt.plugin import Built, CommandLines
+from tests.deploy.pipelines import MODEL, PROVED, write
+from tests.plugins.test_plugin import project  # noqa: F401
+from tests.plugins.test_plugin import pytestmark as needs_compiler
+from tests.show.samples import Page
+
+from .conftest import Run, model
+
+FAST = ("--seconds", 0.1, "--threads", 1, "--provider", "cpu")
+
+
+def op_types(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+@pytest.mark.parametrize(
+    ("target", "op"),
+    [
+        ("portable", "RMSNorm"),
+        ("onnx", "RMSNormalization"),
+        ("ort", "SimplifiedLayerNormalization"),
+    ],
+)
+def test_optimize(run: Run, three: Path, target: str, op: str) -> None:
+    before = three.read_bytes()
+    done = run("optimize", three, "-o", "out.onnx", "--target", target, "--require", "all")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith("3 of 3 RMSNorms are one node\n")
+    assert f"3 x  {op}  float32  n=40  epsilon=1e-05  exact" in done.text
+    assert f"wrote {three.parent / 'out.onnx'} (" in done.text
+    assert op_types(three.parent / "out.onnx").count(op) == 3
+    assert three.read_bytes() == before
+    assert sorted(p.name for p in three.parent.iterdir()) == ["out.onnx", "three.onnx"]
+    back = run("optimize", "out.onnx", "-o", "plain.onnx", "--target", "plain", "--site", "*")
+    assert (back.code, back.stderr) == (0, "")
+    assert op_types(three.parent / "plain.onnx").count("ReduceMean") == 3
+    assert not onnx.load(three.parent / "plain.onnx").functions
+
+
+def test_verbosity_before_and_after_the_command(run: Run, three: Path) -> None:
+    plain = run("inspect", three).text
+    for arguments in (["-q", "inspect", three], ["inspect", three, "--quiet"]):
+        assert run(*arguments).text == plain.splitlines()[0] + "\n"
+    for arguments in (["-v", "inspect", three], ["inspect", "-v", three]):
+        assert run(*arguments).text.count("/ReduceMean_1") == 3
+    assert "/ReduceMean_1" not in plain
+    assert run("-v", "inspect", three, "-q").text.count("\n") == plain.count("\n")
+
+
+def test_with_the_model_on_stdout_the_document_is_all_of_stderr(run: Run, mixed: Path) -> None:
+    done = run("optimize", "-", "-o", "-", "--format", "json", stdin=mixed.read_bytes())
+    onnx.load_model_from_string(done.stdout)
+    assert json.loads(done.stderr)["output"] == {"path": "-", "bytes": len(done.stdout)}
+    unmet = run("optimize", mixed, "-o", "-", "--format", "json", "--require", "all")
+    assert (unmet.code, unmet.stdout) == (5, b"")
+    assert json.loads(unmet.stderr)["error"]["exit_code"] == 5
+    missing = run("optimize", "missing.onnx", "-o", "-", "--format", "json")
+    assert (missing.code, missing.stdout) == (3, b"")
+    assert json.loads(missing.stderr)["kind"] == "error"
+
+
+def test_require_that_is_not_met_writes_reports_and_no_model(run: Run, mixed: Path) -> None:
+    done = run("optimize", mixed, "-o", "out.onnx", "--require", "all", "--report", "r.json")
+    done.assert_error(5, "--require all", "2 norms", "epsilon-not-constant")
+    assert "nothing was written" in done.text
+    assert sorted(p.name for p in mixed.parent.iterdir()) == ["mixed.onnx", "r.json"]
+    report = json.loads((mixed.parent / "r.json").read_text())
+    assert (report["output"], report["error"]["exit_code"]) == (None, 5)
+    several = run("inspect", mixed, mixed.rename(mixed.with_name("b.onnx")), "-q")
+    several.assert_error(3, "mixed.onnx")
+    assert several.text == "2 of 3 RMSNorms can be one node, in 1 graph\n"
+
+
+def test_a_proof_that_fails_keeps_the_nodes_and_ends_with_4(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Proof:
+        proof = prove_site(*arguments, **options)
+        return dataclasses.replace(proof, passed=False, reason="9 ulp apart")
+
+    monkeypatch.setattr("rmsnorm_export.proof.prove.prove_site", fail)
+    done = run("optimize", three, "-o", "out.onnx", "--prove", "--format", "json")
+    done.assert_error(4, "3 proofs failed", "9 ulp apart")
+    assert done.json["error"]["exit_code"] == 4
+    assert [refusal["reason"] for refusal in done.json["refused"]] == ["proof-failed"] * 3
+    assert op_types(three.parent / "out.onnx").count("ReduceMean") == 3
+    unmet = run("optimize", three, "-o", "o2.onnx", "--prove", "--require", "1")
+    unmet.assert_error(5, "proof-failed")
+    assert not (three.parent / "o2.onnx").exists()
+
+
+def test_verify(run: Run, three: Path, tmp_path: Path) -> None:
+    assert run("optimize", three, "-o", "out.onnx").code == 0
+    np.savez(tmp_path / "in.npz", x=np.ones((7, 40), np.float32))
+    sizes = {"": "[2, 40]", "--shapes x=3x40": "[3, 40]", "--inputs in.npz": "[7, 40]"}
+    for given, fed in sizes.items():
+        done = run("verify", three, "out.onnx", *given.split())
+        assert (done.code, done.stderr) == (0, "")
+        assert done.text.startswith("the models agree: 1 of 1 output within bounds\n")
+        assert f"x float32 {fed}" in done.text
+    onnx.save(model(3, scale=1.01), tmp_path / "other.onnx")
+    done = run("verify", three, "other.onnx", "--format", "json", "--report", "page.html")
+    done.assert_error(4, "out: largest difference")
+    outcome = from_json(done.text, rx.Verification)
+    assert not outcome.passed
+    assert outcome.outputs[0].metrics.max_abs > outcome.outputs[0].bound_abs
+    assert "the models DIFFER: 0 of 1 output" in Page((tmp_path / "page.html").read_text()).text
+
+
+def test_a_model_that_cannot_be_run_here(run: Run, tmp_path: Path) -> None:
+    """It neither agrees nor differs: a word and an exit code of its own, and no report is lost."""
+    bent = model(1)
+    bent.graph.node[-1].CopyFrom(helper.make_node("Bend", ["x"], ["out"], domain="their.own"))
+    bent.opset_import.append(helper.make_opsetid("their.own", 1))
+    onnx.save(bent, tmp_path / "bent.onnx")
+    arguments = ("verify", "bent.onnx", "bent.onnx", "--report", "page.html", "--format", "json")
+    done = run(*arguments)
+    done.assert_error(7, "could not be run here", "their.own:Bend")
+    assert (done.json["verdict"], done.json["error"]["exit_code"]) == ("not run", 7)
+    assert "could NOT BE RUN here" in (tmp_path / "page.html").read_text()
+
+
+def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ("--report", "a.json", "--report", "a.html")
+    done = run("bench", three, *FAST, "--target", "ort,onnx", "--shapes", "x=1x40,3x40", *files)
+    assert done.code == 0, done.stderr
+    assert done.text.startswith("cpu: ")
+    assert done.text.count("95 % interval") == 2
+    report = json.loads(three.with_name("a.json").read_text(encoding="utf-8"))
+    assert (report["schema_version"], report["kind"]) == (1, "benchmark")
+    assert {t["variant"] for t in report["timings"]} == {"raw", "raw again", "ort", "onnx"}
+    assert "95 % interval" in three.with_name("a.html").read_text(encoding="utf-8")
+    onnx.save(model(3, scale=3.0), three.with_name("wrong.onnx"))
+    real = measure.make_target
+
+    def wrong(_: Any, *rest: Any) -> Any:
+        return real(three.with_name("wrong.onnx"), *rest)
+
+    monkeypatch.setattr(measure, "make_target", wrong)
+    done = run("bench", three, *FAST, "--target", "ort", *files, "--force")
+    done.assert_error(4, "ort on cpu")
+    assert "WRONG OUTPUTS" in done.text
+    report = json.loads(three.with_name("a.json").read_text(encoding="utf-8"))
+    assert report["error"]["exit_code"] == 4
+
+
+def test_package(run: Run, three: Path, tmp_path: Path) -> None:
+    for version, options in ((1, ("--max-batch", 4)), (2, ("--version", 2, "-q"))):
+        done = run("package", three, "-o", "models", "--name", "net", *options)
+        assert (done.code, done.stderr) == (0, "")
+        verdict = f"packaged net, version {version}, for onnxruntime: batches up to 4"
+        assert done.text.splitlines()[0] == verdict
+        assert (tmp_path / "models" / "net" / str(version) / "model.onnx").is_file()
+
+
+def test_deploy(run: Run, tmp_path: Path) -> None:
+    strict = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
+    path = write(tmp_path, MODEL, PROVED, strict)
+    arguments = ("deploy", path, "--report", "page.html")
+    assert run(*arguments).code == 4
+    page = Page((tmp_path / "page.html").read_text()).text
+    for words in ("net: verify FAILED", "3 of 3 RMSNorms are one node", "fix "):
+        assert words in page
+    run(*arguments).assert_error(2, "--force")
+    assert run(*arguments, "--force").code == 4
+    write(tmp_path, MODEL, "[optimize]\nrequire = 4")
+    done = run("deploy", path)
+    done.assert_error(5, "Step optimize: [optimize] --require 4 is not met", "3 norms are one node")
+    assert "net: optimize FAILED" in done.text
+
+
+@needs_compiler
+def test_plugin(run: Run, tmp_path: Path, project: Path) -> None:  # noqa: F811
+    run("plugin", "lines").assert_error(6, "plugin build")
+    run("plugin", "check").assert_error(6, "plugin build")
+    build = ("plugin", "build", "--runtime", "onnxruntime")
+    done = run(*build, "-o", tmp_path / "out", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    built = from_json(done.text, Built)
+    assert str(built.path("register")) in run(*build).text
+    done = run("plugin", "lines", "m.onnx", "--format", "json")
+    assert from_json(done.text, CommandLines) == plugin.command_lines("m.onnx")
+    line = run("plugin", "lines", "--for", "onnxruntime-native").text
+    assert line == f"options.register_custom_ops_library({str(built.path('register'))!r})\n"
+    done = run("plugin", "check", "--runtime", "onnxruntime")
+    done.assert_error(4, "The plugin does not work", "librmsnorm_onnxruntime.so in onnxruntime")
+    assert "FAILED" in done.text
+    project.write_text("int x = no_such_name;\n")
+    run(*build).assert_error(1, "did not compile", "no_such_name", "read the log, /")
+
+
+def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = (
+        diagnosis._Known("onnx", True, "models", "onnx"),
+        diagnosis._Known("onnxruntime", False, "running", "onnxruntime", "'probed'"),
+        diagnosis._Known("no_such_package", False, "nothing", "nothing"),
+    )
+    monkeypatch.setattr(diagnosis, "_KNOWN", small)
+    done = run("doctor", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    found = from_json(done.text, diagnosis.Diagnosis)
+    assert found.works
+    assert [c.status for c in found.components] == ["ok", "ok", "missing"]
+    assert found.components[0].version == onnx.__version__
+    assert found.components[1].detail == "probed"
+    names = [test.name for test in found.self_tests]
+    assert names == ["target portable", "target onnx", "target ort", "target plain"]
+    assert all(test.passed and "right within" in test.detail for test in found.self_tests)
+    text = run("doctor").text
+    assert "the core works; 2 of 3 packages" in text
+    assert "for nothing: pip install nothing" in text

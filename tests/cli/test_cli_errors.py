@@ -1,0 +1,175 @@
+"""Errors of all commands: an exit code, three lines that say what is wrong, nothing changed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from rewrite.folders import snapshot
+
+from rmsnorm_export.errors import BackendMissingError, RequirementError
+from rmsnorm_export.tensorrt.engine import backends
+
+from .conftest import Run, model, needs_rtx
+
+LONG = "x" * 300
+USAGE = [
+    ("optimise", "optimise", "'optimize'"),
+    ("--bogus inspect three.onnx", "--bogus"),
+    ("optimize", "MODEL"),
+    ("optimize m.onnx", "--output"),
+    ("optimize m.onnx -o o.onnx --bogus", "--bogus"),
+    ("optimize m.onnx -o o.onnx --target cuda", "cuda"),
+    ("optimize three.onnx -o o.onnx --for onnxruntim", "did you mean 'onnxruntime'"),
+    ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
+    ("optimize three.onnx -o three.onnx", "The output is the input file", "--force"),
+    ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),
+    ("inspect three.onnx --taget ort", "--target"),
+    ("inspect three.onnx --report -", "needs a file"),
+    ("inspect three.onnx --report ./three.onnx --force", "would overwrite a model"),
+    ("inspect three.onnx --report new --report new", "would overwrite a model or another report"),
+    ("inspect three.onnx --report taken.onnx", "taken.onnx", "--force"),
+    ("optimize three.onnx -o o.onnx --report o.onnx --force", "would overwrite a model"),
+    ("verify a.onnx", "B"),
+    ("verify a b --shapes x", "NAME"),
+    ("verify a b --rtol small", "small"),
+    ("verify three.onnx three.onnx --shapes z=3x40", "no input 'z'"),
+    ("verify three.onnx three.onnx --shapes x=3 --inputs wrong.npz", "inputs and shapes"),
+    ("bench three.onnx --seconds 0", "above 0"),
+    ("bench three.onnx --shapes x=4x7", "does not fit input 'x'"),
+    ("bench three.onnx --target none", "nothing to compare"),
+    ("bench three.onnx --target potable,ort", "'portable'"),
+    ("package three.onnx -o n --name ../x", "name of the model"),
+    ("package three.onnx -o models", "is taken", "this tool did not make it"),
+    ("build three.onnx -o e", "e.json", "--force"),
+    ("package three.onnx -o n --version 0", "--version"),
+    ("deploy wrong.toml", "In wrong.toml, [optimize] numeric", "did you mean 'numerics'?"),
+    ("deploy wrong.toml --report wrong.toml --force", "would overwrite a model"),
+    ("plugin buld", "'build'"),
+    ("plugin lines --for tensorflow", "tensorflow"),
+    ("export m:f -o o.onnx --static-cache 8", "--static-cache is for --task generation"),
+    ("doctor 'a\x1b[2J'", "\\x1b[2J"),
+]
+INPUT = [
+    ("inspect none.onnx neither.onnx", "none.onnx"),
+    ("inspect thee.onnx", "did you mean 'three.onnx'"),
+    ("verify three.onnx three.onnx --inputs missing.npz", "missing.npz"),
+    ("verify three.onnx three.onnx --inputs wrong.npz", "41"),
+    ("optimize three.onnx -o absent/o.onnx", "does not exist"),
+    ("optimize three.onnx -o .", "is a folder"),
+    (f"optimize three.onnx -o {LONG}", "name too long"),
+    ("optimize three.onnx -o locked/o.onnx", "no permission"),
+    ("inspect three.onnx --report missing/r.html", "does not exist", "missing"),
+    ("inspect three.onnx --report .", "is a folder"),
+    ("package none.onnx -o n", "does not exist"),
+    ("package three.onnx -o no/such", "repository"),
+    ("deploy none.toml", "pipeline file cannot be read"),
+    ("check missing.engine", "does not exist", "missing.engine"),
+    ("check -", "does not exist"),
+    ("check three.onnx", "not an engine", "three.onnx", "inspect"),
+    ("plugin check missing.so", "missing.so"),
+    ("plugin check librmsnorm_torch.so", "no such file"),
+    ("build three.onnx -o no/where", "does not exist"),
+]
+OTHERS = [
+    (5, "inspect three.onnx --require 4", "3 norms can be one node"),
+    (5, "inspect mixed.onnx --require all --target ort", "epsilon-not-constant"),
+    (5, "optimize mixed.onnx -o o.onnx --require 3", "--require 3", "2 norms"),
+    (4, "verify three.onnx other.onnx", "out: largest difference"),
+]
+ENGINES = [
+    ("build three.onnx -o new", "'x' float32 [rows, 40]", "--shapes"),
+    ("build three.onnx -o new --shapes z=1x40", "no input 'z'"),
+    ("build three.onnx -o new --shapes x=1x40 --plugin require", "no plugin layers"),
+    ("build three.onnx -o new --shapes x=1x40 --optimization-level 6", "6"),
+]
+CASES = [
+    *((2, *case) for case in USAGE),
+    *((3, *case) for case in INPUT),
+    *OTHERS,
+    *(pytest.param((2, *case), marks=needs_rtx) for case in ENGINES),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, three: Path, mixed: Path) -> Path:  # noqa: ARG001 (they are in it)
+    """A folder with what the commands name."""
+    onnx.save(model(3, scale=1.01), tmp_path / "other.onnx")
+    np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
+    (tmp_path / "taken.onnx").write_text("precious")
+    (tmp_path / "wrong.toml").write_text(
+        '[pipeline]\nname = "net"\n[model]\npath = "three.onnx"\n[optimize]\nnumeric = "exact"'
+    )
+    (tmp_path / "e.json").write_text("mine")
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "models/three/1").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_error_is_three_lines_and_changes_nothing(
+    run: Run, folder: Path, case: tuple[int | str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{folder}.cache")
+    # root may write anywhere, so the system is asked in its stead
+    monkeypatch.setattr(os, "access", lambda path, _: "locked" not in str(path))
+    code, command, *words = case
+    before = snapshot(folder)
+    done = run(*shlex.split(str(command)))
+    done.assert_error(int(code), *map(str, words))
+    assert "\x1b" not in done.stderr
+    as_json = run(*shlex.split(str(command)), "--format", "json")
+    as_json.assert_error(int(code))
+    assert as_json.json.get("error", as_json.json)["exit_code"] == code
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("backend", ["auto", "tensorrt", "tensorrt-rtx"])
+def test_no_backend(run: Run, three: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "is_installed", lambda _: False)
+    done = run("build", three, "-o", "e", "--backend", backend, "--shapes", "x=1x40")
+    done.assert_error(6, "pip install")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (BackendMissingError("No runtime.", fix="pip install y"), 6, "pip install y"),
+        (RequirementError("Too few.", found="nothing", fix="more norms"), 5, "Too few"),
+        (ModuleNotFoundError("No", name="onnxruntime.capi"), 6, "pip install 'onnxruntime>="),
+        (MemoryError(), 1, "Out of memory"),
+        (PermissionError(13, "Permission denied", "/some/where"), 3, "/some/where"),
+        (OSError(28, "No space left on device"), 3, "No space left"),
+        (KeyError("secret\x1b[2J\nline"), 1, "KeyError"),
+    ],
+)
+def test_any_exception_is_three_lines(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, words: str
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("rmsnorm_export.rewrite.optimize.inspect", broken)
+    done = run("inspect", three)
+    done.assert_error(code, words)
+    assert "\x1b" not in done.stderr
+    debug = run("inspect", three, "--debug").stderr
+    assert "Traceback (most recent call last)" in debug
+    assert debug.splitlines()[-1].startswith("fix: ")
+
+
+def test_a_report_that_cannot_be_written_is_told_after_the_result(
+    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rmsnorm_export.system.files.Transaction.publish", full)
+    done = run("inspect", three, "--report", "r.html")
+    done.assert_error(3, "--report r.html", "No space left on device")
+    assert done.text.startswith("3 of 3 RMSNorms")
+    assert [path.name for path in three.parent.iterdir()] == ["three.onnx"]

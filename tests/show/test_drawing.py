@@ -1,0 +1,133 @@
+"""The graphs of sites: what is recorded of real models, and what is drawn of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import onnx
+import pytest
+from samples import REPORT, SITE, Page, change
+from spellings.look_alikes import LOOK_ALIKES
+
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
+from rmsnorm_export.show import to_html
+from rmsnorm_export.show.drawing import Box, Picture, pictures
+
+# Chains with gains, biases, gates, residuals and outputs in every place.
+NAMES = [name for name in sorted(LOOK_ALIKES) if LOOK_ALIKES[name].norms][::4]
+
+NORM = """
+[cast_{i}] wide_{i} = Cast <to = 1> (x_{i})
+[pow_{i}] square_{i} = Pow (wide_{i}, two)
+[mean_{i}] mean_{i} = ReduceMean <axes = [-1], keepdims = 1> (square_{i})
+[add_{i}] shifted_{i} = Add (mean_{i}, eps)
+[sqrt_{i}] root_{i} = Sqrt (shifted_{i})
+[div_{i}] unit_{i} = Div (wide_{i}, root_{i})
+[narrow_{i}] narrow_{i} = Cast <to = 10> (unit_{i})
+[mul_{i}] y_{i} = Mul (w, narrow_{i})
+tanh_{i} = Tanh (y_{i})
+x_{n} = Add (x_{i}, tanh_{i})"""
+
+
+def model(norms: int) -> onnx.ModelProto:
+    """Return a float16 model of pre-norm blocks, as exporters spell them; f32 inside the norms."""
+    body = "".join(NORM.format(i=i, n=i + 1) for i in range(norms))
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float16[rows, 2] x_0) => (float16[rows, 2] x_{norms})
+        <float two = {{2.0}}, float eps = {{0.000001}}, float16[2] w = {{15360, 1}}> {{{body}}}"""
+    )
+
+
+def test_equal_sites_share_a_drawing_of_the_real_nodes() -> None:
+    plain = rx.optimize(model(20))
+    assert plain.report.drawings == ()
+    assert [site.drawing for site in plain.report.fused] == [None] * 20
+    drawn = rx.optimize(model(20), drawings=True)
+    assert drawn.to_bytes() == plain.to_bytes()
+    report = drawn.report
+    assert len(report.drawings) == 2  # the first has no residual
+    assert {site.drawing for site in report.fused[1:]} == {1}
+    first, later = report.drawings
+    assert [node.name for node in first.before.nodes] == list(report.fused[0].nodes)
+    assert [node.op for node in first.before.nodes] == report.fused[0].spelling.split()
+    assert dict(first.before.nodes[0].attributes) == {"to": "float32"}
+    by_role = {value.role: value for value in first.before.values if value.role}
+    assert by_role["x"].name == "x_0"
+    assert (by_role["scale"].dtype, by_role["scale"].shape) == ("float16", "[2]")
+    assert by_role["y"].name == "y_0"
+    assert {value.constant for value in first.before.values} == {"", "2", "1e-06"}
+    assert later.after is not None
+    assert [node.op for node in later.after.nodes] == ["SkipRMSNorm"]
+    assert [value.role for value in later.after.values] == ["x", "residual", "scale", "y", "sum"]
+    page = Page(to_html(report))
+    assert page.text.count("Before: ") == page.text.count("After: 1 node") == 2
+
+
+def test_inspect_records_kept_nodes_too() -> None:
+    fused = rx.optimize(model(3), target="ort").model
+    again = rx.inspect(fused, target="ort", drawings=True)
+    kept = again.drawings[again.kept[0].drawing or 0]
+    assert kept.after is None
+    assert [node.op for node in kept.before.nodes] == ["SimplifiedLayerNormalization"]
+
+
+def every_box(box: Box) -> Iterator[Box]:
+    yield box
+    for side in box.sides:
+        yield from every_box(side)
+
+
+def boxes(picture: Picture) -> list[Box]:
+    return [one for row in picture.rows for one in every_box(row.box)]
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+def test_every_node_is_drawn_once_with_all_that_it_takes(target: Target) -> None:
+    for name in NAMES:
+        made = rx.optimize(LOOK_ALIKES[name].build(17).model, target=target, drawings=True).report
+        for drawing in made.drawings:
+            for picture, graph in zip(
+                pictures(drawing).sides, (drawing.before, drawing.after), strict=False
+            ):
+                assert graph is not None
+                numbered = [box for box in boxes(picture) if box.kind == "op"]
+                assert sorted(box.number for box in numbered) == [*range(1, len(graph.nodes) + 1)]
+                links = sum(row.link is not None for row in picture.rows) + (
+                    picture.head is not None
+                )
+                drawn = links + sum(len(box.sides) for box in numbered)
+                wires = sum(
+                    len({v for v in node.inputs if v >= 0 and not graph.values[v].constant})
+                    for node in graph.nodes
+                )
+                assert drawn == wires, name
+        assert made.drawings
+        Page(to_html(made))
+
+
+def test_a_chain_runs_down_and_the_rest_stands_beside_it() -> None:
+    (before, after) = pictures(rx.optimize(model(1), drawings=True).report.drawings[0]).sides
+    assert before.head is not None
+    assert (before.head.name, before.caption) == ("x: x_0", "Before: 8 nodes")
+    shown = [(r.box.name, r.box.details, [s.name for s in r.box.sides]) for r in before.rows]
+    assert shown[1:3] == [("Pow", "2", []), ("ReduceMean", "axes=[-1]", [])]
+    assert shown[5][2] == ["wide_0"]
+    assert before.rows[5].box.sides[0].number == 1  # given by the first node
+    assert shown[7] == ("Mul", "", ["scale: w"])
+    assert [output.name for output in before.rows[7].outputs] == ["y: y_0"]
+    assert [row.box.name for row in after.rows] == ["RMSNorm"]
+
+
+def test_a_drawing_from_elsewhere_does_not_break_the_page() -> None:
+    value = DrawnValue("x", "float16", "[]", "x")
+    loose = DrawnNode("Mul", "m", (), (-1, -1), (-1,))
+    wild = dataclasses.replace(loose, inputs=(99, 0), outputs=(0, -7))
+    again = dataclasses.replace(loose, inputs=(0,), outputs=(0,))
+    empty, odd = Subgraph((), ()), Subgraph((value,), (loose, wild, again) * 40)
+    drawings = (Drawing("s", empty, None), Drawing("s", empty, odd), Drawing("s", odd, empty))
+    fused = tuple(change(SITE, drawing=i) for i in (None, 0, 1, 2, 3, -1))
+    Page(to_html(change(REPORT, fused=fused, drawings=drawings)))

@@ -1,0 +1,119 @@
+"""Every kind of result: one line, text, JSON, a page, a notebook, a file; with any texts in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from samples import ALIKE, CLASSES, HOSTILE, PROOF, REFUSAL, REPORT, SITE, Page, change, result_of
+
+import rmsnorm_export as rx
+from rmsnorm_export import errors
+from rmsnorm_export.diagnosis import _MODEL
+from rmsnorm_export.records import from_json, to_json
+from rmsnorm_export.show import _HOMES, headline_of, sections_of, show_blocks, to_html, to_text
+from rmsnorm_export.show.page import LONGEST, MOST_ROWS, fragment
+from rmsnorm_export.show.rewrites import MOST
+from rmsnorm_export.system.shown import Shown
+
+TAGS = {"i"}.union(*(Page(to_html(result_of(name), about=["x"])).tags for name in _HOMES))
+"""Those of pages without a hostile text, and the arrow of a drawing."""
+
+
+def test_every_result_has_a_home() -> None:
+    for name in rx.__all__:
+        if not rx._HOME.get(name, "").startswith("torch"):  # PyTorch takes long to load
+            getattr(rx, name)
+    others = {"Result", "FolderResult", "ExportResult"}  # they hold a model and show its report
+    named = {cls.__name__ for cls in Shown.__subclasses__()}
+    assert set(CLASSES) == set(_HOMES) == (named - others) | {"EngineRecord"}
+
+
+@pytest.mark.parametrize("name", sorted(_HOMES))
+def test_no_text_leaves_its_place(name: str) -> None:
+    for texts in [("name",), HOSTILE, HOSTILE[::-1], *((text,) for text in HOSTILE)]:
+        result = result_of(name, texts)
+        for verbose in (-1, 0, 1):
+            text = to_text(result, verbose=verbose)
+            assert all(c.isprintable() or c == "\n" for c in text), repr(text)
+        assert headline_of(result).isprintable()
+        for html in (to_html(result, about=texts), fragment(show_blocks(result))):
+            page = Page(html)
+            assert page.tags <= TAGS
+            assert not [key for _, own in page.elements for key in own if key[:2] == "on"]
+            assert not page.values("style") + page.values("src")
+            assert all(c.isprintable() or c == "\n" for c in page.text)
+            assert all(text.isprintable() for text in page.values("title"))
+            assert {link.removeprefix("#") for link in page.values("href")} == {*page.values("id")}
+            assert "x" * (LONGEST + 1) not in html
+        assert json.loads(to_json(result))["schema_version"] == 1
+
+
+def test_a_page_loads_and_runs_nothing() -> None:
+    html = to_html(REPORT)
+    assert html == to_html(REPORT)
+    assert not TAGS & {"script", "link", "img", "iframe", "object", "embed", "form", "input"}
+    (policy,) = (a["content"] for tag, a in Page(html).elements if "http-equiv" in a)
+    assert str(policy).startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in str(policy)
+
+
+def test_a_page_says_what_the_report_says() -> None:
+    failed = change(PROOF, passed=False, reason="too far")
+    report = change(REPORT, fused=(change(SITE, proof=failed),), refused=(REFUSAL, ALIKE))
+    more = sections_of(result_of("Verification"), "Both models", compared=("a.onnx", "b.onnx"))
+    page = Page(to_html(report, about=["wrote fused.onnx"], sections=more)).text
+    words = [report.headline(), report.source, SITE.name, "FAILED: too far", "wrote fused.onnx"]
+    words += [REFUSAL.reason, REFUSAL.hint, ALIKE.reason, ALIKE.node, "Both models", "a.onnx"]
+    words += ["Every rounding to a smaller type"]  # what the class promises
+    for word in words:
+        assert word in page
+
+
+def test_sizes_stay_bounded() -> None:
+    many = [
+        change(SITE, name=f"n{i}", epsilon=1e-6 * (1 + i % (2 * MOST)))
+        for i in range(3 * MOST_ROWS)
+    ]
+    refused = [change(REFUSAL, node=f"n{i}") for i in range(2 * MOST_ROWS)]
+    html = to_html(change(REPORT, fused=tuple(many), refused=tuple(refused)))
+    assert f"and {2 * MOST_ROWS} more rows" in html
+    assert f"{MOST} rewrites more" in html
+    assert len(html) < 4_000_000
+
+
+def test_a_result_shows_its_report_and_saves_its_model(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(_MODEL)
+    result = rx.optimize(model, drawings=True)
+    assert repr(rx.inspect(model)) == "<Report: 1 of 1 RMSNorm can be one node>"
+    assert repr(result) == "<Result: 1 of 1 RMSNorm is one node>"
+    assert result.to_text() == result.report.to_text() == to_text(result.report)
+    assert from_json(result.to_json(), rx.Report) == result.report
+    assert result.report.headline() in Page(result._repr_html_()).text
+    assert len(result._repr_html_()) < 4000  # the graph alone has more
+    onnx.checker.check_model(str(result.save(tmp_path / "m.onnx").path))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".json", "{"), (".html", "<!DOCTYPE html>"), (".txt", "1 of 1 RMSNorm")]
+)
+def test_a_report_is_saved_as_its_name_says(tmp_path: Path, suffix: str, start: str) -> None:
+    place = REPORT.save(tmp_path / f"report{suffix}")
+    assert place.read_text(encoding="utf-8").startswith(start)
+    with pytest.raises(errors.UsageError, match=r"overwrite"):
+        REPORT.save(place)
+    assert REPORT.save(place, force=True) == place
+
+
+def test_a_report_takes_no_name_of_a_model_nor_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match=r"report, not a model"):
+        REPORT.save(tmp_path / "m.onnx")
+    with pytest.raises(errors.InputError, match=r"cannot be written"):
+        REPORT.save(tmp_path / "none" / "r.json")
+
+
+def test_what_is_no_result_is_an_error() -> None:
+    with pytest.raises(TypeError, match="dict has no lines to show"):
+        to_text({})
