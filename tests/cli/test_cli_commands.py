@@ -19,7 +19,7 @@ from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt import plugin
-from rmsnorm_export.tensorrt.plugin import Built, CommandLines
+from rmsnorm_export.tensorrt.plugin.result import Built, CommandLines
 from tests.deploy.pipelines import MODEL, PROVED, write
 from tests.plugins.test_plugin import project  # noqa: F401
 from tests.plugins.test_plugin import pytestmark as needs_compiler
