@@ -24,7 +24,7 @@ USAGE = [
     ("optimize m.onnx", "--output"),
     ("optimize m.onnx -o o.onnx --bogus", "--bogus"),
     ("optimize m.onnx -o o.onnx --target cuda", "cuda"),
-    ("optimize three.onnx -o o.onnx --for onnxruntim", "did you mean 'onnxruntime'"),
+    ("optimize three.onnx -o o.onnx --for onnxruntim", "give one of onnxruntime"),
     ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
     ("optimize three.onnx -o three.onnx", "The output is the input file", "--force"),
     ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),
