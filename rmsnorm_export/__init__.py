@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rmsnorm_export.rewrite.result import Report as Report, Result as Result, Site as Site
     from rmsnorm_export.tensorrt import plugin as plugin
     from rmsnorm_export.tensorrt.engine.build import build_engine as build_engine
-    from rmsnorm_export.tensorrt.engine.check import check_engine as check_engine
     from rmsnorm_export.tensorrt.engine.result import EngineResult as EngineResult
     from rmsnorm_export.tensorrt.plugin.libraries import session_options as session_options
     from rmsnorm_export.torch.export.export import ExportResult as ExportResult, export as export
@@ -61,7 +60,6 @@ _HOMES = {
     "rewrite.result": "Report Result Site",
     "tensorrt": "plugin",
     "tensorrt.engine.build": "build_engine",
-    "tensorrt.engine.check": "check_engine",
     "tensorrt.engine.result": "EngineResult",
     "tensorrt.plugin.libraries": "session_options",
     "torch.export.export": "ExportResult export",

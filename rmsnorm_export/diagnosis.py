@@ -17,7 +17,8 @@ from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import is_installed, pip_install, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
-from rmsnorm_export.tensorrt.plugin import Built, Tool, build_tools, find_builds
+from rmsnorm_export.tensorrt.plugin import build_tools, find_builds
+from rmsnorm_export.tensorrt.plugin.result import Built, Tool
 
 Status = Literal["ok", "missing", "broken"]
 

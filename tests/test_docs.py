@@ -27,7 +27,7 @@ import pytest
 
 import rmsnorm_export
 from rmsnorm_export.cli.main import cli
-from rmsnorm_export.deploy.read import read_tables
+from rmsnorm_export.deploy.settings import read_tables
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec

@@ -78,7 +78,7 @@ def test_an_error_says_a_whole_sentence() -> None:
 READ_ELSEWHERE = {
     "system/reading.py",  # which all others use
     "system/machine.py",  # files of the system
-    "runtime/consumers.py",  # a file of the package
+    "runtime/support.py",  # a file of the package
     "tensorrt/plugin/lines.py",  # a file of the package
 }
 

@@ -77,7 +77,6 @@ PUBLIC = [
     "VerificationError",
     "bench",
     "build_engine",
-    "check_engine",
     "doctor",
     "export",
     "export_generation",

@@ -11,7 +11,6 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.deploy.tables import STEPS
-from rmsnorm_export.printable import printable
 
 _PARAMS = [
     click.Argument(["pipeline"], type=FILE, metavar="PIPELINE.toml"),
@@ -19,17 +18,11 @@ _PARAMS = [
         ["--until"], type=click.Choice(STEPS), help="The last step to run; later ones stay."
     ),
     click.Option(["--dry-run"], is_flag=True, help="Say what would run and why; change nothing."),
-    click.Option(
-        ["--init"],
-        is_flag=True,
-        help="Write PIPELINE.toml, with every table and key and what it is for, and end: a pipeline"
-        " that optimizes and proves model.onnx, until you change it.",
-    ),
 ]
 
 
 @define("deploy", params=_PARAMS)
-def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
+def command(files: Files, pipeline: str, **options: Any) -> None:
     """Run the steps of PIPELINE.toml: export, optimize, build, verify, bench, package.
 
     A step that the file has a table for runs when something that its result depends on has
@@ -38,17 +31,9 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     step again, delete its folder. --force replaces a version in the model repository, too.
 
     \b
-    Examples:
-      rmsnorm-export deploy decoder.toml --init
+    Example:
       rmsnorm-export deploy decoder.toml --report decoder.html
     """
-    if init:
-        from rmsnorm_export.deploy.tables import begin
-
-        begin(pipeline, force=files.force)
-        shown = printable(pipeline)
-        click.echo(f"wrote {shown}: set [model] path there, then rmsnorm-export deploy {shown}")
-        return
     from rmsnorm_export.deploy.run import run_pipeline
 
     files.check(pipeline)

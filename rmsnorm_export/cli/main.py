@@ -26,7 +26,6 @@ _COMMANDS = {
     "verify": "Compare the outputs of two models.",
     "export": "Export a PyTorch model, every RMSNorm one node.",
     "build": "Build a TensorRT or TensorRT-RTX engine.",
-    "check": "Say whether an engine can run here.",
     "bench": "Measure a model against its targets.",
     "package": "Make a Triton model repository.",
     "deploy": "Run a whole pipeline: export to package.",

@@ -1,7 +1,7 @@
-"""Whether the server may join requests into batches, and the shapes of typical requests.
+"""The largest batch: how many requests the server may join.
 
 Triton's rule: with ``max_batch_size`` above 0 the leading axis of every input and output is the
-batch, and is left out of the configuration.
+batch, and is omitted in the configuration.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.input_sizes import Declared, fill, is_fixed, sized, symbol_of
+from rmsnorm_export.runtime.input_sizes import Declared
 
 DEFAULT_MAX_BATCH = 8
 """Where nothing says more; Triton's own default, for models that it configures itself, is 4."""
@@ -69,23 +69,3 @@ def _no_batch_axis(tensors: Sequence[Declared], *, named: bool) -> str:
     if len(leading) > 1:
         return f"the leading axes differ: {'; '.join(list(leading.values())[:2])}"
     return "" if tensors else "it has no inputs and outputs"
-
-
-def usual_request(
-    inputs: Sequence[Declared], batched: bool, profiles: Sequence[Profile], sizes: Sequence[int]
-) -> RequestShapes:
-    """Return shapes of a usual request: of the last profile, else of ``sizes``.
-
-    Args:
-        inputs: of the model.
-        batched: the leading dynamic axis is the batch, which is 1 then.
-        profiles: shapes of requests, where there are some.
-        sizes: of names of sizes, see ``input_sizes.fill``.
-    """
-    if profiles:
-        return profiles[-1][1]
-    declared = {item.name: item.shape or () for item in inputs}
-    leading = [shape[0] for shape in declared.values() if shape and not is_fixed(shape[0])]
-    known = {symbol_of(size, 0): 1 for size in leading if batched}
-    fill(known, declared.values(), sizes)
-    return {name: sized(shape, known) or () for name, shape in declared.items()}

@@ -1,36 +1,35 @@
-"""``config.pbtxt``: the model for the server, as text of Triton's model_config.proto."""
+"""``config.pbtxt``, as text of Triton's model_config.proto, and the card of a model."""
 
 from __future__ import annotations
 
-from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.packaged import MODEL_FILE, ServingBackend
+from collections.abc import Iterable, Sequence
+
+from rmsnorm_export.deploy.packaged import MODEL_FILE, PackagedModel
 from rmsnorm_export.deploy.served import ServedModel
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.printable import one_line
 
 QUEUE_DELAY_US = 100
 """Microseconds: small against a decoder's milliseconds for one step."""
 
+_CARD = """\
+# {name}
 
-def refuse_options(backend: ServingBackend, options: PackageOptions) -> None:
-    """Refuse options of a configuration that stays as it is.
+A model for Triton Inference Server, run by its {backend} backend. Requests are {batching}; -1 is
+any size. The server loads all versions. `VERSION/package.json` has the SHA-256 of every file.
 
-    Raises:
-        UsageError: naming them.
-    """
-    names = ("max_batch", "kind") if backend == "tensorrt" else ("max_batch", "kind", "plugin")
-    if given := [name for name in names if getattr(options, name) is not None]:
-        what = "Options of the configuration were given for a further version."
-        fix = "omit these options, edit config.pbtxt, or use --force to write it anew"
-        raise UsageError(what, found=", ".join(given), fix=fix)
+| | name | type | shape |
+| --- | --- | --- | --- |
+{tensors}
+
+| version | of | sha256 of that | made | asked |
+| --- | --- | --- | --- | --- |
+{versions}
+
+With the folder above this one at `/models`, `{server}` serves it.
+"""
 
 
-def config_text(
-    name: str,
-    subject: ServedModel,
-    max_batch: int,
-    options: PackageOptions,
-    kernels: str,
-) -> str:
+def config_text(name: str, subject: ServedModel, max_batch: int, kind: str, kernels: str) -> str:
     """Return the text of a ``config.pbtxt``.
 
     Every version in the folder is served: by default the server would serve the latest only, and
@@ -39,7 +38,7 @@ def config_text(
     Args:
         name, subject: the model.
         max_batch: most requests in a batch; 0: none.
-        options: of ``package``.
+        kind: ``gpu`` or ``cpu``.
         kernels: where the server finds a library of kernels for ONNX Runtime, or "".
     """
     lines = [
@@ -50,18 +49,16 @@ def config_text(
         f"max_batch_size: {max_batch}",
         "version_policy { all { } }",
     ]
-    for kind, items in zip(("input", "output"), subject.tensors, strict=True):
+    for way, items in zip(("input", "output"), subject.tensors, strict=True):
         for item in items:
             # The server knows no empty shape, so a scalar is reshaped from [1].
             dims = item.shape[1:] if max_batch else item.shape
             shape = f"dims: {[*dims]}" if dims else "dims: [1] reshape { }"
-            named = f"name: {_quoted(item.name)} data_type: {item.dtype}"
-            lines.append(f"{kind} {{ {named} {shape} }}")
-    where = "KIND_CPU" if options.kind == "cpu" else "KIND_GPU"
+            lines.append(f"{way} {{ name: {_quoted(item.name)} data_type: {item.dtype} {shape} }}")
     numbers = range(len(subject.profiles)) if subject.record is not None else ()
     # Without a list the server loads the first profile only.
     listed = "".join(f' profile: "{number}"' for number in numbers if len(numbers) > 1)
-    lines.append(f"instance_group {{ kind: {where} count: 1{listed} }}")
+    lines.append(f"instance_group {{ kind: KIND_{kind.upper()} count: 1{listed} }}")
     if max_batch:
         lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {QUEUE_DELAY_US} }}")
     if kernels:
@@ -76,3 +73,35 @@ def _quoted(text: str) -> str:
         for byte in text.encode("utf-8", "surrogateescape")
     )
     return f'"{"".join(plain)}"'
+
+
+def card(versions: Sequence[PackagedModel]) -> str:
+    """Return the card of a model, ``README.md``; its tensors are those of the last version."""
+    model = versions[-1]
+    loads = [version.load for version in versions if version.load]
+    return _CARD.format(
+        name=model.name,
+        backend=model.backend,
+        batching=f"batched, up to {model.max_batch}" if model.max_batch else "not batched",
+        tensors=_rows(
+            (way, f"`{item.name}`", item.dtype, str(list(item.shape)))
+            for way, items in (("input", model.inputs), ("output", model.outputs))
+            for item in items
+        ),
+        versions=_rows(
+            (str(one.version), f"`{one.source}`", one.source_sha256, one.made, one.answers)
+            for one in versions
+        ),
+        server=" ".join(["tritonserver --model-repository=/models", *loads[-1:]]),
+    )
+
+
+def _rows(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of a table, without what Markdown or HTML would act on."""
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    code = text[:1] == "`"
+    plain = one_line(text.strip("`"), 300).replace("`", "").replace("|", "\\|")
+    return f"`{plain}`" if code else plain.replace("<", "&lt;")

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import document
 from rmsnorm_export.system.files import TEMP_SUFFIX, locked, refusals_as, write_whole
@@ -31,17 +31,15 @@ def check_folder(folder: Path, name: str) -> None:
 
     Raises:
         UsageError: it belongs to another pipeline, or holds files of other origin.
-        InputError: it is no folder, or cannot be read or made.
+        InputError: it is no folder, or cannot be read.
     """
-    place, owner = next(path for path in (folder, *folder.parents) if os.path.lexists(path)), ""
-    if not place.is_dir() or not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        found = f"{short(str(place), 300)} is no folder that can be read and written"
-        fix = "check the path and its permissions, or give another [pipeline] folder"
-        raise InputError("The folder of the pipeline cannot be made or used.", found=found, fix=fix)
-    others = [path.name for path in place.iterdir() if not _passing(path.name)]
+    others, owner = [], ""
+    if os.path.lexists(folder):
+        with writing(folder):
+            others = [path.name for path in folder.iterdir() if not _passing(path.name)]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         owner = str(read_json(folder / OWNER)["name"])
-    if place == folder and others and owner != name:
+    if others and owner != name:
         whose = f"it is of {quoted(owner)}" if owner else f"it holds {short(min(others))}"
         what = "The folder belongs to another pipeline, or holds files that no pipeline made."
         fix = "give another [pipeline] folder, or an empty one"
@@ -85,5 +83,6 @@ def working_in(folder: Path, name: str) -> Iterator[None]:
 def writing(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Turn what the operating system refuses in a block into an ``InputError``."""
     full = "free some space and run the command again: finished steps are kept"
-    what, fix = "The folder of the pipeline cannot be written.", "check it and its permissions"
+    what = "The folder of the pipeline cannot be made or used."
+    fix = "check the path and its permissions, or give another [pipeline] folder"
     return refusals_as(what, folder, fix=fix, fix_full=full)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rmsnorm_export.options import (
-    Count,
-    FilePath,
-    Most,
-    Options,
-    only_api,
-    option,
-    progress_option,
-)
+from rmsnorm_export.options import Count, FilePath, Most, Options, only_api, option, progress_option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.progress import ProgressChoice
 
@@ -31,7 +23,7 @@ class PackageOptions(Options):
         shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
         "leading axis",
     )
-    kind: Literal["gpu", "cpu"] | None = option(None, help="Where it runs.", shown="gpu")
+    kind: Literal["gpu", "cpu"] = option("gpu", help="Where it runs.")
     shapes: Shapes | None = shapes_option(
         RANGES,
         metavar='"NAME=MIN,OPT,MAX;..."',
@@ -43,17 +35,8 @@ class PackageOptions(Options):
         None,
         metavar="FILE",
         help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs the "
-        "kernels of plugin build --for onnxruntime.",
-        shown="for an engine that of plugin build which fits this machine best, for a model none",
-    )
-    report: FilePath | None = option(
-        None,
-        toml=False,
-        metavar="FILE",
-        help="optimize --report FILE.json, for the model card: its classes and proofs.",
-    )
-    onnx: FilePath | None = only_api(
-        None, help="Model that an engine was built from, where it is not beside it."
+        "kernels of plugin build --runtime onnxruntime.",
+        shown="for an engine that of plugin build, for a model none",
     )
     owner: str = only_api(
         "", help="Who packages: a version of the same owner is replaced without ``force``."

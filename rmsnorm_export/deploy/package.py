@@ -1,21 +1,27 @@
-"""``package_model``: a model, an engine or a decoder's folder in a Triton model repository."""
+"""``package_model``: a model, an engine or a decoder's folder in a Triton model repository.
+
+Of a decoder's folder every graph is a model. The cache goes with the requests: Triton's implicit
+state belongs to one model, so that prefill could not hand its cache to decode. On one host the
+cache costs no copy through the network with Triton's shared memory.
+``docs/examples/triton_decoder.py`` is a client.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import shutil
 from pathlib import Path
 
 from rmsnorm_export.deploy.batching import decide_batch
-from rmsnorm_export.deploy.card import card
-from rmsnorm_export.deploy.config import config_text, refuse_options
-from rmsnorm_export.deploy.decoder import package_bundle
+from rmsnorm_export.deploy.config import card, config_text
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import (
     CARD_FILE,
     CONFIG_FILE,
     MODEL_FILE,
     RECORD_FILE,
-    REPORT_FILE,
     Packaged,
     PackagedModel,
 )
@@ -29,13 +35,14 @@ from rmsnorm_export.errors import (
     UsageError,
     VerificationError,
 )
-from rmsnorm_export.graph.bundle import bundle_at
+from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.graph.load import Source, load_model
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.options import takes
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
+from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
@@ -68,19 +75,43 @@ def package_model(model: Source, repository: StrPath, options: PackageOptions) -
     """
     bundle = bundle_at(model)
     if bundle is not None:
-        return package_bundle(bundle, repository, options, _put)
+        return _put_bundle(bundle, repository, options)
     return _put(model, repository, options)
+
+
+def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) -> Packaged:
+    """Put every graph of a folder into the repository; what is new is taken back if one fails."""
+    base = options.name or model_name(None, bundle.folder)
+    names = {name: model_name(f"{base}_{name}", None) for name in bundle.files}
+    places = [find_place(repository, one, options) for one in names.values()]
+    models: list[PackagedModel] = []
+    root = places[0].folder.parent
+    with contextlib.ExitStack() as undo:
+        if not root.exists():
+            undo.callback(_drop_empty, root)
+        for place in places:
+            if not place.folder.exists():
+                undo.callback(shutil.rmtree, place.folder, ignore_errors=True)
+        for name, (shapes, dims) in bundle.sizes(options.shapes, options.dims, RANGES).items():
+            own = dataclasses.replace(options, name=names[name], shapes=shapes, dims=dims)
+            models += _put(bundle.files[name], repository, own).models
+        undo.pop_all()
+    return Packaged(root, tuple(models))
+
+
+def _drop_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _put(model: Source, repository: StrPath, options: PackageOptions) -> Packaged:
     step = options.progress or (lambda *_: None)
-    name, fix = model_name(options.name, model), "check the folder; nothing was changed"
-    full = "free some space; nothing was changed"
+    name, full = model_name(options.name, model), "free some space; nothing was changed"
+    fix = "check the repository, and that the folder above it is there; nothing was changed"
     with refusals_as("The package cannot be written.", repository, fix=fix, fix_full=full):
         place = find_place(repository, name, options)
         step("reading the model", 0, 3)
-        subject = open_served(model, options)
-        package = _Package(place, subject, options)
+        package = _Package(place, open_served(model, options), options)
         with Stage(place.folder) as stage:
             step("checking the package", 1, 3)
             record = package.fill(stage.folder)
@@ -98,16 +129,15 @@ class _Package:
     def __init__(self, place: Place, subject: ServedModel, options: PackageOptions) -> None:
         self.place, self.subject, self.options = place, subject, options
         self.asked = options.max_batch
-        if not place.new_config and not options.owner:
-            refuse_options(subject.backend, options)
-            self.asked = next((kept.max_batch for kept in place.kept), None)
+        if self.asked is None and place.kept and not place.new_config:
+            self.asked = place.kept[0].max_batch
         every = (*subject.inputs, *subject.outputs)
         self.max_batch, reason = decide_batch(every, self.asked, subject.profiles)
         self.notes = [f"requests are not batched: {reason}"] if reason else []
-        if options.kind == "cpu" and subject.backend == "tensorrt":
+        if options.kind == "cpu" and subject.record is not None:
             what, fix = "An engine runs on a GPU only.", "omit --kind"
             raise UsageError(what, found="--kind cpu", fix=fix)
-        self.plugin = _plugin_library(subject, options.plugin, gpu=options.kind != "cpu")
+        self.plugin = _plugin_library(subject, options)
         for kept in place.kept:
             check_kept(kept, subject, self.max_batch)
         if not place.new_config:
@@ -116,7 +146,7 @@ class _Package:
     def fill(self, folder: Path) -> PackagedModel:
         """Make the version and, where it is new, the configuration in ``folder``."""
         subject, options, name = self.subject, self.options, self.place.folder.name
-        home, engine = folder / str(options.version), subject.record is not None
+        home, config = folder / str(options.version), folder / CONFIG_FILE
         home.mkdir()
         model = home / MODEL_FILE[subject.backend]
         _put_model(subject, model)
@@ -125,14 +155,14 @@ class _Package:
         if self.plugin is not None:
             copy_file(self.plugin, home / self.plugin.name)
             served_at = f"/models/{name}/{options.version}/{self.plugin.name}"
-        if subject.report:
-            write_whole(home / REPORT_FILE, subject.report)
-        config = folder / CONFIG_FILE
-        if self.place.new_config:
-            kernels = "" if engine else served_at
-            write_whole(config, config_text(name, subject, self.max_batch, options, kernels))
         files = [path for path in sorted(home.rglob("*")) if path.is_file()]
-        files += [config] if self.place.new_config else []
+        kernels, load = served_at, ""
+        if subject.record is not None:
+            kernels, load = "", f"--backend-config=tensorrt,plugins={served_at}" * bool(served_at)
+        if self.place.new_config:
+            text = config_text(name, subject, self.max_batch, options.kind, kernels)
+            write_whole(config, text)
+            files.append(config)
         record = PackagedModel(
             name=name,
             version=options.version,
@@ -145,10 +175,9 @@ class _Package:
             owner=options.owner,
             made=utc_now().isoformat(timespec="seconds"),
             tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
-            norms=dict(subject.norms),
             answers=answers,
-            load=f"--backend-config=tensorrt,plugins={served_at}" if engine and served_at else "",
-            notes=(*subject.loaded.notes, *self.notes),
+            load=load,
+            notes=(*(subject.loaded.notes if subject.loaded else ()), *self.notes),
             files={path.relative_to(folder).as_posix(): sha256_of(path) for path in files},
         )
         write_whole(home / RECORD_FILE, to_json(record))
@@ -156,8 +185,8 @@ class _Package:
 
     def _tried(self, model: Path) -> str:
         """Say what was asked and answered; ``max_batch`` is 0 where requests mix."""
-        if not self.options.check or self.subject.record is not None:
-            return "no, see verify" if self.options.check else "no, as it was wished"
+        if not self.options.check or self.subject.loaded is None:
+            return "no, see verify" if self.options.check else "no, check was False"
         try:
             mixed, asked = try_model(model, self.subject, self.max_batch, self.plugin)
         except (BackendMissingError, NotRunError) as error:
@@ -175,44 +204,41 @@ class _Package:
 
 def _put_model(subject: ServedModel, model: Path) -> None:
     """Copy the file as it is with its external data, or write the model from memory."""
-    if subject.path is None:
-        save_model(subject.loaded.model, model, weights="copy")
+    loaded = subject.loaded
+    if subject.path is None and loaded is not None:
+        save_model(loaded.model, model, weights="copy")
         return
+    assert subject.path is not None  # an engine is a file
     copy_file(subject.path, model)
-    for location in subject.loaded.external if subject.record is None else ():
+    if loaded is None:
+        return
+    for location in loaded.external:
         target = Path(os.path.normpath(model.parent / location))
-        if target.exists() or target.name in (REPORT_FILE, RECORD_FILE):
+        if target.exists() or target.name == RECORD_FILE:
             what = "A file of external data has a name that the package needs for another file."
             fix = "save the model again with rmsnorm-export optimize -o"
             raise UsageError(what, found=quoted(location), fix=fix)
         copy_file(Path(os.path.realpath(subject.path.parent / location)), target)
-    if subject.record is None:
-        load_model(model)  # whole by itself: no link, no path out of the folder
+    load_model(model)  # whole by itself: no link, no path out of the folder
 
 
-def _plugin_library(subject: ServedModel, given: StrPath | None, *, gpu: bool) -> Path | None:
+def _plugin_library(subject: ServedModel, options: PackageOptions) -> Path | None:
     """Return the library that the server must load for the model; None when it needs none.
-
-    Args:
-        subject: the model or engine.
-        given: by the user: for an engine the plugin, for a model kernels for ONNX Runtime.
-        gpu: the server runs it on a GPU.
 
     Raises:
         InputError: the library is missing, of no use, or not needed.
         BackendMissingError: none was given and none is built.
     """
-    state = subject.record.plugin if subject.record is not None else None
-    needed = state is not None and bool(state.library) and not state.embedded
-    if given is None:
-        return library("triton") if needed else None
-    if state is not None and needed:
-        return open_library(given, "dlopen").path
-    problem, fix = "the engine uses no plugin, or has it inside", "omit --plugin"
-    if state is None:
-        path = open_library(given, "register").path
-        if not gpu or has_cuda_nodes(path):
-            return path
+    path, record = options.plugin, subject.record
+    if path is None:
+        return library("triton") if record is not None and record.plugin else None
+    if record is not None and record.plugin:
+        return open_library(path, "dlopen").path
+    problem, fix = "the engine uses no plugin", "omit --plugin"
+    if record is None:
+        kernels = open_library(path, "register").path
+        if options.kind == "cpu" or has_cuda_nodes(kernels):
+            return kernels
         problem, fix = "it has kernels for the CPU only", "give --kind cpu, or a library for CUDA"
-    found = f"{given}: {problem}"
+    found = f"{path}: {problem}"
     raise InputError("The plugin library cannot be used.", found=found, fix=fix)

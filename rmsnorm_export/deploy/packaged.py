@@ -1,4 +1,4 @@
-"""What packaging returns and stores: frozen dataclasses of plain values."""
+"""Results of packaging, as they are returned and stored: frozen dataclasses of plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ RECORD_FILE = "package.json"
 
 CONFIG_FILE = "config.pbtxt"
 CARD_FILE = "README.md"
-REPORT_FILE = "report.json"
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
 
@@ -45,7 +44,6 @@ class PackagedModel:
         owner: the pipeline that made it, or "".
         made: when, UTC, ISO 8601.
         tool: name and version of this package.
-        norms: what became of the RMSNorms, alike ones together, e.g. ``RMSNorm: one node, exact``.
         answers: what was asked, of which runtime, and answered; or why it was not.
         load: arguments with which the server loads the plugin, for a repository at ``/models``.
         files: everything of this version, and the configuration: path from the model's folder, and
@@ -63,7 +61,6 @@ class PackagedModel:
     owner: str
     made: str
     tool: str
-    norms: dict[str, int]
     answers: str
     load: str
     notes: tuple[str, ...]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import CONFIG_FILE, RECORD_FILE, PackagedModel
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.digest import sha256_of
@@ -35,14 +35,14 @@ class Place:
     new_config: bool
 
 
-def model_name(given: str | None, source: object) -> str:
-    """Return the name as given, else that of the source file without its suffix.
+def model_name(name: str | None, source: object) -> str:
+    """Return the name, or that of the source file without its suffix.
 
     Raises:
         UsageError: it cannot be a folder name and a part of a URL.
     """
-    is_path = isinstance(source, str | os.PathLike)
-    name = (Path(source).stem if is_path else "model") if given is None else given  # type: ignore[arg-type]
+    if name is None:
+        name = Path(source).stem if isinstance(source, str | os.PathLike) else "model"
     if _MODEL_NAME.fullmatch(name):
         return name
     fix = "give --name with letters, digits, _ and -: it is a folder and a part of a URL"
@@ -56,39 +56,31 @@ def find_place(repository: StrPath, name: str, options: PackageOptions) -> Place
 
     Raises:
         UsageError: the version exists and may not be replaced, or the folder is of other origin.
-        InputError: the place cannot be written, or what is there cannot be read.
+        InputError: what is there cannot be read.
     """
     root, version, force = Path(os.path.realpath(repository)), options.version, options.force
     folder = root / name
-    existing = root if root.exists() else root.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        found = f"{short(str(existing), 300)} is no folder that files can be made in"
-        fix = "make the folder above the repository first, or check the path and permissions"
-        raise InputError("The repository cannot be made or written.", found=found, fix=fix)
-    records = _records(folder)
-    old = records.pop(version, None)
+    every = _records(folder)
+    kept = {number: record for number, record in every.items() if number != version}
+    old = every.get(version)
     ours = old is not None and options.owner != "" and old.owner == options.owner
-    config = folder / CONFIG_FILE
-    every = (*records.values(), *([old] if old else []))
-    known = {record.files.get(CONFIG_FILE) for record in every}
-    edited = config.is_file() and sha256_of(config) not in known
-    place, home = short(str(folder), 300), folder / str(version)
     problem, fix = "", "choose another --name, --version or repository, or move it away"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         problem = "it is no folder"
     elif folder.exists() and not every and any(folder.iterdir()):
         problem = "this tool did not make it"
-    elif others := _others(home, old):
+    elif others := _others(folder / str(version), old):
         problem = f"version {version} holds {short(others)}, which this tool did not make"
     elif old is not None and not (force or ours):
         problem = f"version {version} exists already"
-        fix = f"use --version {max(*records, version, 0) + 1} to add one, or --force to replace it"
+        fix = f"use --version {max(every) + 1} to add one, or --force to replace it"
     if problem:
         what = "The place of the model in the repository is taken."
-        raise UsageError(what, found=f"{place}: {problem}", fix=fix)
-    return Place(
-        folder, tuple(records.values()), force or not config.is_file() or (ours and not edited)
-    )
+        raise UsageError(what, found=f"{short(str(folder), 300)}: {problem}", fix=fix)
+    config = folder / CONFIG_FILE
+    written = {record.files.get(CONFIG_FILE) for record in every.values()}
+    new = force or not config.is_file() or (ours and sha256_of(config) in written)
+    return Place(folder, tuple(kept.values()), new)
 
 
 def _records(folder: Path) -> dict[int, PackagedModel]:
@@ -104,10 +96,8 @@ def _records(folder: Path) -> dict[int, PackagedModel]:
 
 def _others(home: Path, record: PackagedModel | None) -> str:
     """Name a file in a version's folder that is not of its record; "" without one."""
-    ours = {RECORD_FILE}
-    if record is not None:
-        ours |= {os.path.relpath(file, str(record.version)) for file in record.files}
-    elif os.path.lexists(home):
-        return home.name
+    if record is None:
+        return home.name if os.path.lexists(home) else ""
+    ours = {RECORD_FILE, *(os.path.relpath(file, home.name) for file in record.files)}
     present = {p.relative_to(home).as_posix() for p in home.rglob("*") if not p.is_dir()}
-    return next(iter(sorted(present - ours)), "")
+    return min(present - ours, default="")

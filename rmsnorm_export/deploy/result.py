@@ -1,4 +1,4 @@
-"""What a run of a pipeline did: frozen dataclasses of plain values."""
+"""Outcome of a run of a pipeline: frozen dataclasses of plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Literal["done", "skipped", "failed", "not run", "would run", "may run"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of one step in one run.
+    """Outcome of one step in one run.
 
     Attributes:
         name: of the step.
@@ -40,7 +40,7 @@ class StepOutcome:
 
     @property
     def summary(self) -> str:
-        """What came out, one line."""
+        """The result, one line."""
         return "" if self.stamp is None else self.stamp.summary
 
 
@@ -54,7 +54,6 @@ class Deployment(Shown):
         folder: where everything was written.
         dry_run: nothing was run.
         steps: in their order, those that the file has.
-        tool: name and version of this package.
         date: of the run, UTC, ISO 8601.
         seconds: that it took.
         exit_code: that of the failed step, else 0.
@@ -65,7 +64,6 @@ class Deployment(Shown):
     folder: Path
     dry_run: bool
     steps: tuple[StepOutcome, ...]
-    tool: str
     date: str
     seconds: float
     exit_code: int

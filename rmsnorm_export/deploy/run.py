@@ -5,26 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rmsnorm_export.deploy.folder import SUMMARY, check_folder, working_in, writing
-from rmsnorm_export.deploy.read import read_tables
 from rmsnorm_export.deploy.result import Deployment, State, StepOutcome
-from rmsnorm_export.deploy.settings import Settings, settle
+from rmsnorm_export.deploy.settings import read_settings
 from rmsnorm_export.deploy.stamp import STAMP, Stamp, identities, out_of_date, read_stamp
 from rmsnorm_export.deploy.steps import STEP_CLASSES, Step
-from rmsnorm_export.deploy.tables import StepName
+from rmsnorm_export.deploy.tables import Settings, StepName
 from rmsnorm_export.errors import Error, Failure, UsageError
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.folders import Stage
-from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.progress import ProgressChoice, shows_progress
 from rmsnorm_export.system.provenance import utc_now
-
-Told = Callable[[StepOutcome], None]
 
 
 @shows_progress
@@ -35,7 +30,6 @@ def run_pipeline(
     dry_run: bool = False,
     force: bool = False,
     progress: ProgressChoice = None,
-    told: Told | None = None,
 ) -> Deployment:
     """Run a pipeline: export, optimize, build, verify, bench, package, as a TOML file says.
 
@@ -52,10 +46,9 @@ def run_pipeline(
             files of it that were edited.
         progress: called with the work at hand, the steps of it that are over and its steps in all;
             None: a bar in notebooks and terminals; False: nothing.
-        told: called with the outcome of each step when it is known.
 
     Returns:
-        What became of every step; it does not raise when one fails: see ``passed``, ``exit_code``
+        The outcome of every step; it does not raise when one fails: see ``passed``, ``exit_code``
         and ``require()``. The same stands in ``FOLDER/deploy.json``.
 
     Raises:
@@ -64,16 +57,15 @@ def run_pipeline(
         InputError: a file cannot be read, or the folder not be written.
         BackendMissingError: a package that a step will need is not installed.
     """
-    file = Path(os.path.abspath(path))
-    settings = settle(file, read_tables(file))
+    settings = read_settings(Path(os.path.abspath(path)))
     if until is not None and until not in settings.steps:
         fix = f"its steps are {', '.join(settings.steps)}"
         raise UsageError("The pipeline has no such step.", found=f"--until {short(until)}", fix=fix)
     check_folder(settings.folder, settings.name)
-    run = _Run(settings, until, force, progress, told)
-    run.plan(tell=dry_run)
+    run = _Run(settings, until, force, progress)
+    planned = run.plan()
     if dry_run:
-        return run.deployment(dry_run=True)
+        return run.deployment(planned, dry_run=True)
     with working_in(settings.folder, settings.name):
         try:
             for name in settings.steps:
@@ -86,27 +78,20 @@ def run_pipeline(
 
 
 class _Run:
-    """One run, and what became of the steps so far."""
+    """One run, and the outcomes of its steps so far."""
 
     def __init__(
-        self,
-        settings: Settings,
-        until: StepName | None,
-        force: bool,
-        progress: ProgressChoice,
-        told: Told | None,
+        self, settings: Settings, until: StepName | None, force: bool, progress: ProgressChoice
     ) -> None:
-        self.settings, self.told = settings, told
-        self.progress = progress or (lambda *_: None)
+        self.settings, self.progress = settings, progress or (lambda *_: None)
         self.start = time.perf_counter()
         self.outcomes: list[StepOutcome] = []
-        wanted = settings.steps[: settings.steps.index(until) + 1] if until else settings.steps
-        self.steps = {
-            cls.name: cls(settings, force=force) for cls in STEP_CLASSES if cls.name in wanted
-        }
+        last = settings.steps.index(until) + 1 if until else len(settings.steps)
+        self.steps = {name: STEP_CLASSES[name](settings, force) for name in settings.steps[:last]}
 
-    def plan(self, *, tell: bool) -> None:
-        """Check what every step needs that may run; ``tell`` what would become of it."""
+    def plan(self) -> list[StepOutcome]:
+        """Tell what would become of every step, and check what those need that may run."""
+        planned: list[StepOutcome] = []
         before = ""
         for name in self.settings.steps:
             state: State = "not run"
@@ -119,27 +104,32 @@ class _Run:
                 state, why = "may run", f"if {before} makes something else"
             if state in ("would run", "may run"):
                 self.steps[name].check()
-            if tell:
-                self.tell(name, state, why)
+            planned.append(self.outcome(name, state, why))
+        return planned
 
     def step(self, name: StepName) -> None:
         """Skip or run one step."""
         failed = next((one.name for one in self.outcomes if one.failure is not None), None)
         if failed or name not in self.steps:
-            self.tell(name, "not run", f"{failed} failed" if failed else "it is behind --until")
+            why = f"{failed} failed" if failed else "it is behind --until"
+            self.outcomes.append(self.outcome(name, "not run", why))
             return
         step, begin, why = self.steps[name], time.perf_counter(), ""
+        state: State = "failed"
+        failure: Failure | None = None
         try:
             with writing(self.settings.folder):
                 inputs = step.inputs()
                 if why := out_of_date(step.home, inputs):
                     self._make(step, inputs, why)
+            state = "done" if why else "skipped"
         except BaseException as error:
-            self.tell(name, "failed", why, begin, Failure.of(error))
+            failure = Failure.of(error)
             if not isinstance(error, Error):
                 raise
-        else:
-            self.tell(name, "done" if why else "skipped", why, begin)
+        finally:
+            seconds = time.perf_counter() - begin
+            self.outcomes.append(self.outcome(name, state, why, seconds, failure))
 
     def _make(self, step: Step, inputs: dict[str, str], why: str) -> None:
         """Run a step in a folder of its own, which then takes the place of the old one."""
@@ -162,34 +152,30 @@ class _Run:
             stage.publish()
         progress("done", 1, 1)
 
-    def tell(
+    def outcome(
         self,
         name: StepName,
         state: State,
         why: str,
-        begin: float | None = None,
+        seconds: float = 0.0,
         failure: Failure | None = None,
-    ) -> None:
-        """Note and tell what became of a step."""
+    ) -> StepOutcome:
+        """Return the outcome of a step, with its stamp where it has a result."""
         home = self.settings.folder / name
-        seconds = 0.0 if begin is None else round(time.perf_counter() - begin, 3)
         stamp = read_stamp(home) if state in ("done", "skipped") else None
         if stamp is not None and stamp.failure is not None:
             state, failure = "failed", stamp.failure
-        self.outcomes.append(StepOutcome(name, state, why, seconds, home, stamp, failure))
-        if self.told is not None:
-            self.told(self.outcomes[-1])
+        return StepOutcome(name, state, why, round(seconds, 3), home, stamp, failure)
 
-    def deployment(self, *, dry_run: bool = False) -> Deployment:
+    def deployment(self, outcomes: list[StepOutcome], *, dry_run: bool = False) -> Deployment:
         """Return all of it."""
-        codes = (one.failure.exit_code for one in self.outcomes if one.failure is not None)
+        codes = (one.failure.exit_code for one in outcomes if one.failure is not None)
         return Deployment(
             name=self.settings.name,
             path=self.settings.path,
             folder=self.settings.folder,
             dry_run=dry_run,
-            steps=tuple(self.outcomes),
-            tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
+            steps=tuple(outcomes),
             date=utc_now().isoformat(timespec="seconds"),
             seconds=round(time.perf_counter() - self.start, 3),
             exit_code=next(codes, 0),
@@ -201,10 +187,9 @@ class _Run:
         A disk that was too full for a step may be too full for this file: the step's error is what
         matters then.
         """
-        self.told = None
-        for name in self.settings.steps[len(self.outcomes) :]:  # where the run ends in the middle
-            self.tell(name, "not run", "the run ended before")
-        deployment = self.deployment()
+        rest = self.settings.steps[len(self.outcomes) :]  # where the run ends in the middle
+        self.outcomes += [self.outcome(name, "not run", "the run ended before") for name in rest]
+        deployment = self.deployment(self.outcomes)
         try:
             with writing(self.settings.folder):
                 write_whole(self.settings.folder / SUMMARY, to_json(deployment))

@@ -17,9 +17,8 @@ from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.reading import read_file
 
 STAMP = "step.json"
-
 HASHED_BYTES = 1 << 30
-"""Of a larger file size and time stand for the hash."""
+"""Files of more are identified by their size and time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rmsnorm_export.deploy.settings import Settings, Subject
 from rmsnorm_export.deploy.stamp import files_of, identities
-from rmsnorm_export.deploy.tables import StepName
-from rmsnorm_export.errors import (
-    NotRunError,
-    RequirementError,
-)
+from rmsnorm_export.deploy.tables import Settings, StepName, Subject
+from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.records import to_json
@@ -28,7 +23,7 @@ from rmsnorm_export.system.progress import Progress
 
 @dataclasses.dataclass(slots=True)
 class Made:
-    """What a step made, apart from the files in its folder.
+    """Products of a step, apart from the files in its folder.
 
     Attributes:
         summary: one line.
@@ -58,7 +53,7 @@ class Step:
     needs: ClassVar[dict[str, str]] = {"onnxruntime": "[ort]"}
     subjects: tuple[Subject, ...] = ("raw",)
 
-    def __init__(self, settings: Settings, *, force: bool) -> None:
+    def __init__(self, settings: Settings, force: bool) -> None:
         self.settings, self.force = settings, force
         self.table: Any = getattr(settings, self.name)
         self.home = settings.folder / self.name
@@ -73,15 +68,10 @@ class Step:
 
     def inputs(self) -> dict[str, str]:
         """Return everything that its result depends on; see ``Stamp``. What it reads is there."""
-        base, settings = self.settings.path.parent, self.settings
-        named = settings.paths(self.name)
+        base, named = self.settings.path.parent, self.settings.paths(self.name)
         options = {**written(self.table), **self.more()}
-        paths = [
-            *self.files(),
-            *map(settings.place, self.subjects),
-            *itertools.chain(*named.values()),
-        ]
-        files = [file for path in paths for file in files_of(path)]
+        read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
+        files = [file for paths in read for path in paths for file in files_of(path)]
         versions = {name: version_of(name) for name in ("rmsnorm-export", *self.packages.split())}
         return {
             **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
@@ -95,15 +85,7 @@ class Step:
             require_package(module, f"[{self.name}]", brings)
 
     def run(self, folder: Path, progress: Progress) -> Made:
-        """Do the work.
-
-        Args:
-            folder: for the outputs; empty.
-            progress: called with the work at hand, the steps that are over and the steps in all.
-
-        Raises:
-            Error: it failed and has no result.
-        """
+        """Do the work: fill ``folder``; ``Error`` where it failed and has no result."""
         raise NotImplementedError
 
 
@@ -145,29 +127,17 @@ class ExportStep(Step):
 
 
 class OptimizeStep(Step):
-    """Optimizes, with proofs where there is [prove], and saves."""
+    """Optimizes, with proofs where ``prove`` is true, and saves."""
 
     name = "optimize"
     packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
     needs: ClassVar = {}
 
-    def more(self) -> dict[str, Any]:
-        prove = self.settings.prove
-        return {} if prove is None else {f"prove {k}": v for k, v in written(prove).items()}
-
-    def files(self) -> list[Path]:
-        kernels = self.settings.prove and self.settings.prove.kernels
-        return [kernels] if kernels else []
-
     def run(self, folder: Path, progress: Progress) -> Made:
         from rmsnorm_export.rewrite.optimize import optimize
 
         progress("optimizing", 0, 2)
-        options, prove = self.table.options, self.settings.prove
-        if prove is not None:
-            kernels = None if prove.kernels is None else str(prove.kernels)
-            options = dataclasses.replace(options, prove=True, seed=prove.seed, kernels=kernels)
-        options = dataclasses.replace(options, drawings=True, progress=progress)
+        options = dataclasses.replace(self.table.options, drawings=True, progress=progress)
         result: Any = optimize(self.settings.place("raw"), **keywords(options))
         graphs = self.settings.of_graphs
         reports: dict[str, Report] = result.reports if graphs else {"": result.report}
@@ -180,7 +150,7 @@ class OptimizeStep(Step):
         (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
         lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
         made = Made("", [note for one in reports.values() for note in one.notes])
-        if prove is not None:
+        if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
@@ -204,7 +174,7 @@ class BuildStep(Step):
         from rmsnorm_export.tensorrt.engine.build import build_engine
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
-        built: Any = build_engine(model, place, **keywords(self.table.options))
+        built: Any = build_engine(model, place, **keywords(self.table))
         records = [one.record for one in getattr(built, "results", {"": built}).values()]
         how = [norm.how for record in records for norm in record.norms]
         counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
@@ -229,8 +199,8 @@ class VerifyStep(Step):
     name = "verify"
     packages = "onnxruntime onnxruntime-gpu tensorrt tensorrt_rtx numpy ml_dtypes"
 
-    def __init__(self, settings: Settings, *, force: bool) -> None:
-        super().__init__(settings, force=force)
+    def __init__(self, settings: Settings, force: bool) -> None:
+        super().__init__(settings, force)
         self.pairs: list[tuple[Subject, Subject]] = []
         if settings.optimize is not None:
             self.pairs.append(("raw", "optimized"))
@@ -274,13 +244,14 @@ class BenchStep(Step):
 
     @property
     def _numerics(self) -> Any:
-        return (self.settings.optimize or self.table).options.numerics
+        optimize = self.settings.optimize
+        return (self.table if optimize is None else optimize.options).numerics
 
     def run(self, folder: Path, progress: Progress) -> Made:
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import headlines, outputs_error
 
-        options = self.table.options
+        options = self.table
         options = dataclasses.replace(options, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
         (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
@@ -299,21 +270,12 @@ class PackageStep(Step):
     packages = "onnxruntime onnx onnx-ir"
     needs: ClassVar = {}
 
-    def __init__(self, settings: Settings, *, force: bool) -> None:
-        super().__init__(settings, force=force)
-        single = settings.optimize is not None and not settings.of_graphs
-        engine: list[Subject] = ["engine"] if self.table.model == "engine" else []
-        report: list[Subject] = ["report"] if single else []
-        self.subjects = ("newest", *engine, *report)
-        places = {name: settings.place(name) for name in self.subjects}
-        self.model = places.get("engine", places["newest"])
-        self.options = dataclasses.replace(
-            self.table.options,
-            name=self.table.options.name or settings.name,
-            onnx=places["newest"] if engine else None,
-            report=places.get("report"),
-            owner=f"pipeline {settings.name}",
-        )
+    def __init__(self, settings: Settings, force: bool) -> None:
+        super().__init__(settings, force)
+        self.subjects = ("engine",) if self.table.model == "engine" else ("newest",)
+        name = self.table.options.name or settings.name
+        owner = f"pipeline {settings.name}"
+        self.options = dataclasses.replace(self.table.options, name=name, owner=owner)
 
     def more(self) -> dict[str, Any]:
         return {"name": self.options.name, "repository": self.settings.repository}
@@ -321,8 +283,9 @@ class PackageStep(Step):
     def run(self, folder: Path, progress: Progress) -> Made:
         from rmsnorm_export.deploy.package import package_model
 
+        model = self.settings.place(self.subjects[0])
         options = dataclasses.replace(self.options, force=self.force, progress=progress)
-        packaged = package_model(self.model, self.settings.repository, **keywords(options))
+        packaged = package_model(model, self.settings.repository, **keywords(options))
         (folder / "packaged.json").write_text(to_json(packaged), encoding="utf-8")
         first, names = packaged.models[0], " and ".join(one.name for one in packaged.models)
         summary = f"{names} version {first.version} for Triton's {first.backend}"
@@ -330,6 +293,7 @@ class PackageStep(Step):
         return Made(summary, notes, elsewhere=packaged.files)
 
 
-STEP_CLASSES: tuple[type[Step], ...] = (
-    ExportStep, OptimizeStep, BuildStep, VerifyStep, BenchStep, PackageStep,
-)  # fmt: skip
+STEP_CLASSES: dict[StepName, type[Step]] = {
+    cls.name: cls
+    for cls in (ExportStep, OptimizeStep, BuildStep, VerifyStep, BenchStep, PackageStep)
+}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rmsnorm_export.deploy.batching import usual_request
+from rmsnorm_export.deploy.batching import RequestShapes
 from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.runtime.input_sizes import fill, is_fixed, sized, symbol_of
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, declared_inputs, index_limits, make_inputs
-from rmsnorm_export.runtime.metrics import is_float, without_evidence
+from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 
 _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
 """Largest difference of joined requests, relative to the largest element: a product of matrices of
 another height is summed in another order, nothing more. A mean over the batch differs by orders of
 magnitude more."""
-
-Runner = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def try_model(
@@ -36,10 +36,11 @@ def try_model(
         VerificationError: ONNX Runtime rejects the model, or it answers no request, or with nothing
             to compare.
     """
+    assert subject.loaded is not None  # an engine is not run here
     session, problems = open_session(path, optimize=True, kernels=kernels), []
     declared, limits = declared_inputs(session), index_limits(subject.loaded.model)
     for sizes in SIZE_CHOICES:
-        shapes = usual_request(subject.inputs, max_batch > 0, subject.profiles, sizes)
+        shapes = _usual_request(subject, max_batch > 0, sizes)
         asked = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items())
         try:
             answers = run_session(session, make_inputs(declared, limits, shapes, seed=0))
@@ -56,8 +57,7 @@ def try_model(
             return "", f"{runtime_name()}, random {asked}"
         pair = {name: (2, *shape[1:]) for name, shape in shapes.items()}
         both = make_inputs(declared, limits, pair, seed=0)
-        mixed = _mixed(both, lambda feeds: run_session(session, feeds))
-        return mixed, f"{runtime_name()}, random {asked}, alone and joined"
+        return _mixed(both, session), f"{runtime_name()}, random {asked}, alone and joined"
     raise VerificationError(
         "The packaged model does not answer with anything that could be compared.",
         found=problems[0],
@@ -66,11 +66,22 @@ def try_model(
     )
 
 
-def _mixed(both: dict[str, Array], answer: Runner) -> str:
-    """Say how two requests in a batch differ from each alone."""
-    together = answer(both)
+def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> RequestShapes:
+    """Return shapes of a usual request: of the last profile, else of ``sizes``, a batch of 1."""
+    if subject.profiles:
+        return subject.profiles[-1][1]
+    declared = {item.name: item.shape or () for item in subject.inputs}
+    leading = [shape[0] for shape in declared.values() if shape and not is_fixed(shape[0])]
+    known = {symbol_of(size, 0): 1 for size in leading if batched}
+    fill(known, declared.values(), sizes)
+    return {name: sized(shape, known) or () for name, shape in declared.items()}
+
+
+def _mixed(both: dict[str, Array], session: Any) -> str:
+    """Say how two requests in a batch differ from each alone; "" where they do not."""
+    together = run_session(session, both)
     for row in (slice(0, 1), slice(1, 2)):
-        alone = answer({name: array[row] for name, array in both.items()})
+        alone = run_session(session, {name: array[row] for name, array in both.items()})
         for name, joined in together.items():
             if joined.shape[:1] != (2,) or joined[row].shape != alone[name].shape:
                 return f"output {name!r} of 2 requests has the shape {list(joined.shape)}"
@@ -80,9 +91,8 @@ def _mixed(both: dict[str, Array], answer: Runner) -> str:
 
 
 def _agree(joined: Array, alone: Array) -> bool:
+    metrics = compare_arrays(joined, alone)
     if not is_float(joined.dtype):
-        return bool(np.array_equal(joined, alone))
-    a, b = joined.astype(np.float64), alone.astype(np.float64)
-    scale = float(np.nanmax(np.abs(b), initial=0.0, where=np.isfinite(b)))
-    bound = _BOUNDS[str(joined.dtype)] * scale
-    return bool(np.allclose(a, b, rtol=0.0, atol=bound, equal_nan=True))
+        return metrics.mismatch == 0
+    finite = np.abs(alone[np.isfinite(alone)].astype(np.float64))
+    return bool(metrics.max_abs <= _BOUNDS[metrics.dtype] * finite.max(initial=0.0))

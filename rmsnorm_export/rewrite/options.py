@@ -119,12 +119,11 @@ class RewriteOptions(Options):
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     prove: bool = option(
         False,
-        toml=False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
         "the output is written, and the exit code is 4.",
     )
     seed: Seed = option(
-        0, toml=False, cli=False, help="Of the random inputs of the proofs, and of export --verify."
+        0, cli=False, help="Of the random inputs of the proofs, and of export --verify."
     )
     kernels: str | None = option(
         None,

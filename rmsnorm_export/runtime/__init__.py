@@ -1,1 +1,1 @@
-"""What runs models: ONNX Runtime sessions, inputs, error metrics, what each runtime can run."""
+"""Models at work: ONNX Runtime sessions, inputs, error metrics, what each runtime can run."""

@@ -1,4 +1,4 @@
-"""What runs our files: the facts of ``facts.json``, one row per runtime and first version.
+"""Runtimes that run our files: the facts of ``facts.json``, one row per runtime and first version.
 
 A row tells which forms of a norm load and give the right numbers beside the standard operators,
 and which target is chosen for ``--for``. ``operators`` there holds what came of loading ONNX's own
@@ -8,30 +8,21 @@ tests of each operator in the runtimes that were installed.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.native import (
-    DEFAULT_DOMAINS,
-    MICROSOFT_DOMAIN,
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
-)
-from rmsnorm_export.printable import did_you_mean
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
+from rmsnorm_export.runtime.support import FACTS
 
 Evidence = Literal["run", "measured", "read"]
 """``run`` by the tests; ``measured`` by hand on 2026-11-22; ``read`` in documentation, not run."""
 
 FUNCTIONS = "model-local functions"
 """The form of the portable target."""
-
-FORMS = (FUNCTIONS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +35,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         evidence: how its facts are known.
         opset, ir: newest version of the default domain, and of the format, that it loads; 0: it
             sets no limit of its own.
-        forms: of ``FORMS``, those that run.
+        forms: of a norm that run: ``FUNCTIONS`` and names of operators.
         domains: further operator domains, of which it has operators.
         target: what is written for it.
         why: for this target.
@@ -63,14 +54,14 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def source(self) -> str:
-        """Where the facts come from, half a sentence."""
+        """Return where the facts come from, half a sentence."""
         words = {"run": "run by the tests on", "measured": "measured on", "read": "read for"}
         return f"{words[self.evidence]} {', '.join(self.seen)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunsIn:
-    """Whether a runtime runs a file, as far as the table of runtimes knows.
+    """A runtime and a file that it runs, as far as the table of runtimes knows.
 
     Attributes:
         runtime: its name.
@@ -94,24 +85,28 @@ class _Facts(msgspec.Struct, frozen=True):
     operators: dict[str, dict[str, str]]
 
 
-_FACTS = msgspec.json.decode(Path(__file__).with_name("facts.json").read_bytes(), type=_Facts)
+_FACTS = msgspec.json.decode(FACTS, type=_Facts)
 
 CONSUMERS = _FACTS.rows
 """Of one runtime in the order of its versions."""
 
+_TRIED = {
+    label: {key: frozenset(names.split()) for key, names in row.items()}
+    for label, row in _FACTS.operators.items()
+}
+"""``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
 
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*", re.ASCII)
 
 
 def by_name() -> dict[str, tuple[Consumer, ...]]:
-    """The rows of each runtime, oldest first."""
+    """Return the rows of each runtime, oldest first."""
     names = dict.fromkeys(row.name for row in CONSUMERS)
     return {name: tuple(row for row in CONSUMERS if row.name == name) for name in names}
 
 
 def consumer(text: str) -> Consumer:
-    """The row for ``NAME`` or ``NAME@VERSION``; without a version, the newest.
+    """Return the row for ``NAME`` or ``NAME@VERSION``; without a version, the newest.
 
     Raises:
         UsageError: there is no such runtime, or the version was not seen: it is older than the
@@ -119,72 +114,56 @@ def consumer(text: str) -> Consumer:
     """
     name, at, version = text.strip().lower().partition("@")
     rows = by_name().get(name, ())
-    if not rows:
+    fitting = list(rows)
+    if rows and at:
+        asked = _parts(version) if _VERSION.fullmatch(version) else ()
+        newest = _parts(rows[-1].seen[-1])
+        seen = asked[: len(newest)] <= newest
+        fitting = [row for row in rows if seen and _parts(row.since) <= asked]
+    if not fitting:
+        listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in by_name().items())
         raise UsageError(
             "There is no such runtime in the table.",
             found=repr(text[:100]),
-            fix=did_you_mean(name, by_name().keys())
-            + "the known ones are "
-            + ", ".join(f"{name} ({versions(rows)})" for name, rows in by_name().items()),
-        )
-    if not at:
-        return rows[-1]
-    wanted: tuple[int, ...] = ()
-    if all(part.isascii() and part.isdigit() and len(part) < 10 for part in version.split(".")):
-        wanted = _parts(version)
-    newest = _parts(rows[-1].seen[-1])
-    fitting = [row for row in rows if _parts(row.since) <= wanted]
-    if not fitting or wanted[: len(newest)] > newest:
-        raise UsageError(
-            f"This version of {name} is not in the table.",
-            found=repr(text[:100]),
-            fix=f"known are {versions(rows)}; without @VERSION the newest is taken",
+            fix=f"give one of {listed}; without @VERSION the newest is taken",
         )
     return fitting[-1]
 
 
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
 def versions(rows: tuple[Consumer, ...]) -> str:
-    """The range that rows of one runtime stand for, e.g. ``1.15 to 1.31.1``."""
+    """Return the range that rows of one runtime stand for, e.g. ``1.15 to 1.31.1``."""
     first, last = rows[0].since, rows[-1].seen[-1]
     return first if first == last else f"{first} to {last}"
 
 
-@functools.cache
-def _tried() -> Mapping[str, Mapping[str, frozenset[str]]]:
-    """``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
-    return {
-        label: {key: frozenset(names.split()) for key, names in row.items()}
-        for label, row in _FACTS.operators.items()
-    }
-
-
 def has_operator(row: Consumer, domain: str, operator: str) -> bool | None:
-    """Whether a runtime has an operator; None: not known of all its versions in the row."""
-    answers = {_answer(row, seen, domain, operator) for seen in row.seen}
+    """Tell whether a runtime has an operator; None: not known of all its versions in the row."""
+    answers = {_answer(f"{row.name}@{seen}", domain, operator) for seen in row.seen}
     return answers.pop() if len(answers) == 1 else None
 
 
-def _answer(row: Consumer, version: str, domain: str, operator: str) -> bool | None:
-    tried = _tried().get(f"{row.name}@{version}")
-    if tried is None:
-        return None
+def _answer(label: str, domain: str, operator: str) -> bool | None:
+    tried = _TRIED.get(label, {})
     if domain in DEFAULT_DOMAINS:
-        return True if operator in tried["takes"] else False if operator in tried["lacks"] else None
+        takes, lacks = tried.get("takes", ()), tried.get("lacks", ())
+        return operator in takes if operator in takes or operator in lacks else None
     if domain == MICROSOFT_DOMAIN and domain in tried:
         return operator in tried[domain]
     return None
 
 
 def unknown(row: Consumer, operators: Sequence[tuple[str, str]]) -> str:
-    """Which of these (domain, operator) are not known of a runtime, half a sentence; "": none."""
-    if not any(f"{row.name}@{seen}" in _tried() for seen in row.seen):
+    """Name those of the (domain, operator) that are not known of a runtime; "": none."""
+    if not any(f"{row.name}@{seen}" in _TRIED for seen in row.seen):
         return "its operators other than norms were not tried"
-    names = [
+    names = sorted(
         operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
         for domain, operator in operators
         if has_operator(row, domain, operator) is None
-    ]
-    if not names:
-        return ""
+    )
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"not known whether it has {', '.join(sorted(names)[:5])}{more}"
+    return f"not known whether it has {', '.join(names[:5])}{more}" if names else ""

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.sizes import (
     DIMENSION,
     INPUT,
+    LARGEST,
     Dims,
     Given,
-    Rows,
     Shape,
     Shapes,
-    SizeKind,
     Use,
     read,
-    rows_text,
     shape_text,
 )
 
@@ -56,22 +53,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def is_fixed(size: Size) -> bool:
-    """Whether a declared size is a number; exporters write a negative one for a dynamic size."""
+    """Tell a declared size that is a number; exporters write a negative one for a dynamic size."""
     return isinstance(size, int) and size >= 0
 
 
 def symbol_of(size: Size, axis: int) -> str | int:
-    """What a dynamic size goes by in ``Known``."""
+    """Return what a dynamic size goes by in ``Known``."""
     return size if isinstance(size, str) and size else axis
 
 
-def symbols_of(shape: Iterable[Size]) -> list[str | int]:
-    """What the dynamic sizes of a shape go by."""
-    return [symbol_of(size, axis) for axis, size in enumerate(shape) if not is_fixed(size)]
-
-
 def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None:
-    """The size as a number; None where the names that are known do not tell it."""
+    """Return the size as a number; None where the names that are known do not tell it."""
     if isinstance(size, int) and size >= 0:
         return size
     symbol = symbol_of(size, axis)
@@ -85,14 +77,14 @@ def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None
 
 
 def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> tuple[int, ...] | None:
-    """The shape as numbers; None where the names that are known do not tell it."""
+    """Return the shape as numbers; None where the names that are known do not tell it."""
     sizes = [size_of(size, axis, known) for axis, size in enumerate(shape)]
     numbers = tuple(size for size in sizes if size is not None)
     return numbers if len(numbers) == len(sizes) else None
 
 
 def names_in(size: Size) -> set[str]:
-    """The names that an expression is computed from, and the whole of it, which is a name, too."""
+    """Return the names that an expression is computed from, and the whole of it, a name, too."""
     if not isinstance(size, str) or not size:
         return set()
     try:
@@ -154,10 +146,8 @@ def _computed(tree: ast.expr, known: Mapping[str | int, int]) -> Any:
     raise ValueError("not made of names, numbers, sums and products")
 
 
-_Result = TypeVar("_Result")
-
 Point = tuple[str, dict[str, Shape]]
-"""What was given for it, e.g. ``ids=1x16``; and the shapes of all inputs, which belong together."""
+"""Its label, e.g. ``ids=1x16``, and the shapes of all inputs, which belong together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,7 +165,7 @@ class Declared:
     shape: tuple[Size, ...] | None
 
     def text(self) -> str:
-        """``'ids' int64 [batch, 7]``, safe to print."""
+        """Return ``'ids' int64 [batch, 7]``, safe to print."""
         if self.shape is None:
             return f"{quoted(self.name)} {self.dtype} of unknown rank"
         sizes = ("?" if size in (None, "") else short(str(size)) for size in self.shape)
@@ -193,187 +183,116 @@ class InputSizes:
     def __init__(self, inputs: Iterable[Declared], use: Use) -> None:
         self._use = use
         self._inputs = {item.name: item for item in inputs}
-        # A session says () for a scalar, and for a rank that it does not know.
-        self._declared = {
-            name: item.shape if use.ranges else item.shape or None
+        self._shapes: dict[str, tuple[Size, ...]] = {
+            name: (None,) if item.shape is None else item.shape
             for name, item in self._inputs.items()
-        }
-        unknown: tuple[Size, ...] = (None,) if use.ranges else ()
-        self._shapes = {
-            name: unknown if shape is None else shape for name, shape in self._declared.items()
         }
         sizes = (size for shape in self._shapes.values() for size in shape)
         self._names = dict.fromkeys(name for size in sizes for name in names_in(size))
 
     def points(self, shapes: Shapes | None, dims: Dims | None = None) -> list[Point]:
-        """The shape of every input at each point; of ranges, the smallest, usual and largest.
+        """Return the shape of every input at each point; of ranges, smallest, usual and largest.
 
         Raises:
             UsageError: an input or a dimension that the model does not have; a rank or a fixed size
                 that differs; sizes out of bounds or out of order; a dimension of two sizes; a
                 dynamic size that is not known.
         """
-        return self._checked(shapes, dims, self._complete)
+        given = self._read(shapes, dims)
+        count = 3 if self._use.ranges else max(map(len, given.values()), default=1)
+        points = []
+        for number in range(count):
+            at = _rows_at(given, number)
+            label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in at.items())
+            points.append((label, self._complete(*self._bind(at))))
+        for name in self._inputs if self._use.ranges else ():
+            rows = [shapes[name] for _, shapes in points]
+            in_order = all(
+                low <= usual <= high and (usual or not high)
+                for low, usual, high in zip(*rows, strict=True)
+            )
+            if not in_order:
+                raise self._misfit(name, rows, "sizes are not min <= opt <= max, opt above 0")
+        return points
 
     def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
-        """The shapes of the inputs that are given, and the sizes of names, of a single point.
+        """Return the shapes of the inputs that are given, and the sizes of names, of one point.
 
         Raises:
             UsageError: as ``points``, but a dynamic size may be unknown.
         """
-        return self._checked(shapes, dims, lambda given: self._at(given, 0))
+        return self._bind(_rows_at(self._read(shapes, dims), 0))
 
-    def _checked(
-        self, shapes: Shapes | None, dims: Dims | None, use_of: Callable[[Given], _Result]
-    ) -> _Result:
-        """Return what follows from what is given, after every check."""
-        try:
-            given = read(shapes, dims, self._use)
-            self._check(given)
-            return use_of(given)
-        except UsageError as error:
-            fix = error.fix
-            if not any(map(symbols_of, self._shapes.values())):
-                fix = f"omit {self._use.option}: the model fixes every size"
-            raise UsageError(error.what, found=error.found, fix=fix) from error
+    def _read(self, shapes: Shapes | None, dims: Dims | None) -> Given:
+        """Return what is given, for names that the model has."""
+        given, most = read(shapes, dims, self._use), self._use.most_points
+        counts = {len(rows) for rows in given.values()} - {1}
+        if len(counts) > 1 or max(counts, default=1) > most:
+            raise UsageError(
+                "The numbers of sizes do not go together.",
+                found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in given.items()),
+                fix=f"give as many of each, or one that goes with all; {most} at most",
+            )
+        texts = [item.text() for item in self._inputs.values()]
+        for kind, name in given:
+            if name not in (self._inputs if kind is INPUT else self._names):
+                raise UsageError(
+                    f"The model has no {kind} {quoted(name)}.",
+                    found=f"its inputs are {'; '.join(texts) or 'none'}",
+                    fix="use one of these names",
+                )
+        return given
 
-    def _count(self, given: Given) -> int:
-        return 3 if self._use.ranges else max(map(len, given.values()), default=1)
-
-    def _at(self, given: Given, number: int) -> tuple[dict[str, Shape], Known]:
-        """The shapes that are given for one point, and the sizes of names."""
-        at = {key: _row_at(rows, number) for key, rows in given.items()}
+    def _bind(self, at: Mapping[tuple[str, str], Shape]) -> tuple[dict[str, Shape], Known]:
+        """Return the shapes that are given for one point, and the sizes of names."""
         known: Known = {name: row[0] for (kind, name), row in at.items() if kind is DIMENSION}
         shapes = {name: row for (kind, name), row in at.items() if kind is INPUT}
         for name, row in shapes.items():
-            # The rank may be unknown. A range is not guessed for a dimension without a name.
-            for axis, (size, value) in enumerate(zip(self._shapes[name], row, strict=False)):
+            # A session says () for a scalar, and for a rank that it does not know.
+            declared = self._inputs[name].shape or ()
+            if declared and len(declared) != len(row):
+                raise self._misfit(name, [row], f"the rank is {len(declared)}")
+            for axis, (size, value) in enumerate(zip(declared, row, strict=False)):
                 symbol = symbol_of(size, axis)
-                if not is_fixed(size) and (isinstance(symbol, str) or not self._use.ranges):
+                if is_fixed(size):
+                    if size != value:
+                        raise self._misfit(name, [row], f"dimension {axis} is {size}")
+                elif isinstance(symbol, str) and known.setdefault(symbol, value) != value:
+                    raise UsageError(
+                        f"Dimension {quoted(symbol)} has two sizes.",
+                        found=f"{known[symbol]}, and {value} in input {quoted(name)}",
+                        fix="the model gives both one name, so they are one size: give one",
+                    )
+                elif not self._use.ranges:  # a range is not guessed for what has no name
                     known.setdefault(symbol, value)
         return shapes, known
 
-    def _complete(self, given: Given) -> list[Point]:
-        """The points: shapes that are given, and those that follow."""
-        points, missing = [], {}
-        for number in range(self._count(given)):
-            shapes, known = self._at(given, number)
-            for name, item in self._inputs.items():
-                if name not in shapes:
-                    computed = sized(self._shapes[name], known)
-                    if computed is None:
-                        missing[name] = item.text()
-                    shapes[name] = computed or ()
-            label = "; ".join(
-                f"{k}={shape_text(_row_at(v, number))}" for (_, k), v in given.items()
-            )
-            points.append((label, shapes))
+    def _complete(self, shapes: dict[str, Shape], known: Known) -> dict[str, Shape]:
+        """Return a shape for every input: those given, and those that follow."""
+        computed = {name: sized(shape, known) for name, shape in self._shapes.items()}
+        missing = [n for n in self._inputs if n not in shapes and computed[n] is None]
         if missing:
-            ranges = self._use.ranges
-            sizes = f"{'smallest, usual and largest' if ranges else 'their'} sizes"
+            texts = [self._inputs[name].text() for name in missing[:5]]
+            ranges = "smallest, usual and largest" if self._use.ranges else "their"
             raise UsageError(
-                f"Inputs with dynamic sizes need a {'range' if ranges else 'shape'}.",
-                found="; ".join([*missing.values()][:5]) + (" ..." if len(missing) > 5 else ""),
-                fix=f"give {sizes} with --dims, or shapes of the inputs with {self._use.option}",
+                "Inputs with dynamic sizes need sizes.",
+                found="; ".join(texts) + (" ..." if missing[5:] else ""),
+                fix=f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes",
             )
-        for name in self._inputs:
-            problem = self._misfit(INPUT, name, tuple(shapes[name] for _, shapes in points))
-            if problem is not None:
-                raise problem
-        return points
+        complete = {name: shapes.get(name) or computed[name] or () for name in self._inputs}
+        for name, shape in complete.items():
+            if max(shape, default=0) > LARGEST or math.prod(shape) > self._use.most_elements:
+                raise self._misfit(name, [shape], "it is too large")
+        return complete
 
-    def _check(self, given: Given) -> None:
-        """Raise the first thing that does not fit the model."""
-        count = self._count(given)
-        if count > self._use.most_points:
-            raise UsageError(
-                "The grid of shapes is too large.",
-                found=f"{count} shapes, at most {self._use.most_points}",
-                fix="give fewer shapes, or run the command several times",
-            )
-        for (kind, name), rows in given.items():
-            known = self._inputs if kind is INPUT else self._names
-            if name not in known:
-                nearest = "".join(difflib.get_close_matches(name, known, n=1, cutoff=0.5))
-                raise self._unknown(kind, name, nearest)
-            if (problem := self._misfit(kind, name, rows, count)) is not None:
-                raise problem
-        self._check_conflicts(given)
-
-    def _unknown(self, kind: SizeKind, name: str, nearest: str) -> UsageError:
-        if kind is INPUT:
-            known = "; ".join(item.text() for item in self._inputs.values())
-        else:
-            known = ", ".join(map(quoted, self._names))
+    def _misfit(self, name: str, rows: Sequence[Shape], reason: str) -> UsageError:
+        shown = ",".join(map(shape_text, dict.fromkeys(rows)))
         return UsageError(
-            f"The model has no {kind.noun} {quoted(name)}.",
-            found=f"its {kind.noun}s are {known or 'none'}",
-            fix=f"use {quoted(nearest)}" if nearest else "use one of these names",
+            f"A shape does not fit input {quoted(name)}.",
+            found=f"{shown}: {reason}; the model has {self._inputs[name].text()}",
+            fix="give sizes that fit with --shapes or --dims, or omit them where all are fixed",
         )
 
-    def _misfit(self, kind: SizeKind, name: str, rows: Rows, count: int = 0) -> UsageError | None:
-        """Why the rows cannot be used; None where they can."""
-        if count and len(rows) not in (1, count):
-            what = f"{kind.noun.capitalize()} {quoted(name)} has {len(rows)} {kind.size}s where"
-            fix = "give as many of each, or one, which goes with all"
-            return UsageError(f"{what} others have {count}.", found=rows_text(rows), fix=fix)
-        if kind is DIMENSION:
-            reason = _reason((None,), rows, self._use)
-            what, found = f"The sizes of dimension {quoted(name)} cannot be used.", ""
-        else:
-            reason = _reason(self._declared[name], rows, self._use)
-            what = f"A shape does not fit input {quoted(name)}."
-            found = f"; the model has {self._inputs[name].text()}"
-        if not reason:
-            return None
-        return UsageError(
-            what, found=f"{rows_text(rows)}: {reason}{found}", fix="give sizes that fit"
-        )
 
-    def _check_conflicts(self, given: Given) -> None:
-        """Raise where a name has two sizes."""
-        seen = {
-            name: (rows, self._use.option_for(kind))
-            for (kind, name), rows in given.items()
-            if kind is DIMENSION
-        }
-        for (kind, name), rows in given.items():
-            for axis, size in enumerate(self._shapes[name] if kind is INPUT else ()):
-                if not isinstance(size, str) or not size or len(rows[0]) <= axis:
-                    continue
-                column = tuple(row[axis : axis + 1] for row in rows)
-                other, place = seen.setdefault(size, (column, f"input {quoted(name)}"))
-                if column != other and len({*column, *other}) > 1:
-                    sizes = "ranges" if self._use.ranges else "sizes"
-                    raise UsageError(
-                        f"Dimension {quoted(size)} has two {sizes}.",
-                        found=f"{rows_text(other)} in {place}, {rows_text(column)} in input "
-                        f"{quoted(name)}",
-                        fix="the model gives both one name, so they are one size: give one",
-                    )
-
-
-def _row_at(rows: Rows, number: int) -> Shape:
-    return rows[number if len(rows) > 1 else 0]
-
-
-def _reason(declared: tuple[Size, ...] | None, rows: Rows, use: Use) -> str:
-    """Why the rows do not fit, or ""."""
-    ranks = {len(row) for row in rows} | (set() if declared is None else {len(declared)})
-    if len(ranks) > 1:
-        return f"the rank is {' and '.join(map(str, sorted(ranks)))}"
-    for axis, column in enumerate(zip(*rows, strict=True)):
-        size = None if declared is None else declared[axis]
-        shown = ", ".join(map(str, column))
-        if size is not None and is_fixed(size) and set(column) != {size}:
-            return f"Dimension {axis} is {size} in the model"
-        if use.ranges and not column[0] <= column[1] <= column[2]:
-            return f"Dimension {axis} is not min <= opt <= max, {shown}"
-        if use.ranges and column[1] == 0 and size != 0:
-            return f"Dimension {axis} is empty in the usual shape, {shown}"
-        if max(column) > use.largest:
-            return f"Dimension {axis} is out of range, {shown}"
-    elements = max(map(math.prod, rows))
-    if use.most_elements is not None and elements > use.most_elements:
-        return f"too large, {elements:,} elements of at most {use.most_elements:,}"
-    return ""
+def _rows_at(given: Given, number: int) -> dict[tuple[str, str], Shape]:
+    return {key: rows[number if len(rows) > 1 else 0] for key, rows in given.items()}

@@ -32,12 +32,9 @@ BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 # 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
 DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
-# dtype -> (bits of the significand with the hidden one, exponent of the smallest normal number)
-_FORMATS: dict[np.dtype[np.generic], tuple[int, int]] = {
-    np.dtype(np.float16): (11, -14),
-    BFLOAT16_DTYPE: (8, -126),
-    np.dtype(np.float32): (24, -126),
-    np.dtype(np.float64): (53, -1022),
+_FINFO = {
+    np.dtype(kind): ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+    for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 }
 
 
@@ -49,10 +46,10 @@ class ErrorMetrics:
     on one side only, is infinitely far away. Signed zeros are equal.
 
     Attributes:
-        max_abs: largest ``|a - b|``; for strings 0 or infinity.
+        max_abs: largest ``|a - b|``.
         max_rel: largest ``|a - b| / |b|`` (0 where both are 0).
         max_ulp: largest number of steps between neighbouring numbers of the type from a to b;
-            for integers and booleans ``|a - b|``, for strings 0 or infinity.
+            for integers and booleans ``|a - b|``.
         mean_ulp: mean of the finite distances; 0 when there is none.
         ulp_histogram: pairs (bucket, elements): ``0``, ``1``, ``2``, ``3-4``, ``5-8``, ... up to
             the last one that holds something, then ``inf`` for the infinite distances, if any.
@@ -76,21 +73,21 @@ class ErrorMetrics:
 
 
 def is_float(dtype: np.dtype[np.generic]) -> bool:
-    """Whether ulp distances of ``dtype`` are distances of a floating-point format known here."""
-    return dtype in _FORMATS
+    """Tell the floating-point formats whose ulp distances are known here."""
+    return dtype in _FINFO
 
 
 def narrower(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
-    """The one of two float types that has fewer significant digits."""
-    return min(a, b, key=lambda dtype: _FORMATS[dtype][0])
+    """Return the one of two float types that has fewer significant digits."""
+    return min(a, b, key=lambda dtype: _FINFO[dtype].nmant)
 
 
 def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
-    """Metrics of ``a`` against the reference ``b``.
+    """Return the metrics of ``a`` against the reference ``b``.
 
     Args:
-        a, b: float16, bfloat16, float32, float64, integers, booleans or strings; same shape, type.
-            Of two float types the wider one is the reference, whichever it is: distances are to its
+        a, b: float16, bfloat16, float32, float64, integers or booleans; same shape, type. Of two
+            float types the wider one is the reference, whichever it is: distances are to its
             numbers, in ulp of the narrower type, and an element differs that is not the reference
             rounded.
 
@@ -98,45 +95,36 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         InputError: shapes or types differ, or the type is none of these.
     """
     a, b = np.asarray(a), np.asarray(b)
-    text = _is_text(a) and _is_text(b)
-    mixed = a.dtype != b.dtype and is_float(a.dtype) and is_float(b.dtype)
+    floats = is_float(a.dtype) and is_float(b.dtype)
+    mixed = floats and a.dtype != b.dtype
     if mixed and narrower(a.dtype, b.dtype) == b.dtype:
         a, b = b, a
-    if a.shape != b.shape or (a.dtype != b.dtype and not text and not mixed):
+    comparable = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
+    if not comparable or a.shape != b.shape:
         raise InputError(
-            "Arrays of different shape or type cannot be compared element by element.",
+            "Arrays of these shapes and types cannot be compared element by element.",
             found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
-            fix="compare arrays of the same shape and type",
+            fix="compare float, integer or boolean tensors of the same shape and type",
         )
-    if not (text or is_float(a.dtype) or a.dtype.kind in "biu"):
-        raise InputError(
-            "Arrays of this type cannot be compared.",
-            found=str(a.dtype),
-            fix="use float, integer, boolean or string tensors",
-        )
-    wide_a, wide_b = (np.ones(x.shape) if text else x.astype(np.float64) for x in (a, b))
-    if text:
-        different = np.asarray(a.astype(object) != b.astype(object), dtype=bool)
-        ulp = absolute = np.where(different, np.inf, 0.0)
-    elif is_float(a.dtype):
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    if floats:
         with np.errstate(all="ignore"):
-            apart = np.abs(wide_a - wide_b)
-        absolute = _of_numbers(apart, wide_a, wide_b)
+            absolute = _of_numbers(np.abs(wide_a - wide_b), wide_a, wide_b)
         ulp = _of_numbers(ulp_error(a, wide_b), wide_a, wide_b) if mixed else ulp_distance(a, b)
-    else:
-        ulp = absolute = _integer_distance(a, b)
+    else:  # in Python's integers, which do not overflow
+        ulp = absolute = np.abs(a.astype(object) - b.astype(object)).astype(np.float64)
     finite = ulp[np.isfinite(ulp)]
     return ErrorMetrics(
-        max_abs=_maximum(absolute),
-        max_rel=_maximum(_relative(absolute, wide_b)),
-        max_ulp=_maximum(ulp),
+        max_abs=float(absolute.max(initial=0.0)),
+        max_rel=float(_relative(absolute, wide_b).max(initial=0.0)),
+        max_ulp=float(ulp.max(initial=0.0)),
         mean_ulp=float(finite.mean()) if finite.size else 0.0,
         ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp > (0.5 if mixed else 0))) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
         nan_inf_agree=nonfinite_agree(wide_a, wide_b),
         shape=tuple(a.shape),
-        dtype="string" if text else str(a.dtype),
+        dtype=str(a.dtype),
     )
 
 
@@ -172,10 +160,7 @@ def ulp_error(
     Returns:
         float64. Below the smallest normal number the unit is the gap of the subnormals. 0 where
         both are the same infinity, both NaN, or the reference is finite but rounds to the infinity
-        that was found; infinite where else only one of them is finite.
-
-    Raises:
-        InputError: the type of ``values`` is none of these.
+        in ``values``; infinite where else only one of them is finite.
     """
     unit = ulp_unit(values.dtype, reference if magnitude is None else magnitude)
     wide = values.astype(np.float64)
@@ -194,15 +179,12 @@ def ulp_histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
     finite = ulp[np.isfinite(ulp)]
     mantissa, exponent = np.frexp(finite)
     # frexp puts an exact power of two at 0.5: it belongs to the bucket that it closes.
-    power = exponent - (mantissa == 0.5)
-    index = np.where(finite == 0, 0, np.maximum(power, 0) + 1).astype(np.int64)
-    counts = np.bincount(index.ravel(), minlength=1)
-    buckets = [
-        (str(k) if k <= 2 else f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}", int(count))
-        for k, count in enumerate(counts)
-    ]
+    power = np.maximum(exponent - (mantissa == 0.5), 0)
+    counts = np.bincount(np.where(finite == 0, 0, power + 1).ravel(), minlength=1)
+    names = [str(k) if k <= 2 else f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}" for k in range(len(counts))]
+    buckets = list(zip(names, map(int, counts), strict=True))
     infinite = int(ulp.size - finite.size)
-    return (*buckets, ("inf", infinite)) if infinite else tuple(buckets)
+    return tuple(buckets + [("inf", infinite)] * bool(infinite))
 
 
 def add_histograms(
@@ -210,28 +192,17 @@ def add_histograms(
 ) -> tuple[tuple[str, int], ...]:
     """Two histograms of ``ulp_histogram`` as that of all elements together."""
     counts = Counter(dict(a))
-    counts.update(dict(b))
-    infinite = counts.pop("inf", 0)
-    return (*counts.items(), ("inf", infinite)) if infinite else tuple(counts.items())
+    counts.update(dict(b))  # not a sum of both, which drops the empty buckets
+    return tuple(sorted(counts.items(), key=lambda item: item[0] == "inf"))
 
 
 def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
-    """The gap between neighbouring numbers of ``dtype`` at the float64 numbers ``at``.
-
-    Raises:
-        InputError: ``dtype`` is not float16, bfloat16, float32 or float64.
-    """
-    if dtype not in _FORMATS:
-        raise InputError(
-            "Only floating-point numbers have units in the last place.",
-            found=str(dtype),
-            fix="use float16, bfloat16, float32 or float64",
-        )
-    precision, smallest = _FORMATS[dtype]
+    """Return the gap between neighbouring numbers of ``dtype`` at the float64 numbers ``at``."""
+    info = _FINFO[dtype]
     finite = np.where(np.isfinite(at), at, 1.0)
     _, exponent = np.frexp(finite)  # at = m * 2**exponent with 0.5 <= m < 1
-    floor = np.where(finite == 0, smallest, np.maximum(exponent - 1, smallest))
-    return np.asarray(np.ldexp(1.0, floor - (precision - 1)))
+    floor = np.where(finite == 0, info.minexp, np.maximum(exponent - 1, info.minexp))
+    return np.asarray(np.ldexp(1.0, floor - info.nmant))
 
 
 def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
@@ -249,35 +220,19 @@ def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
 
 
 def nonfinite_agree(a: Array, b: Array) -> bool:
-    """Whether NaN and infinities are in the same places with the same signs."""
-    both = np.isfinite(a) & np.isfinite(b)
-    return bool(both.all() or (both | _identical(a, b)).all())
+    """Tell whether NaN and infinities are in the same places with the same signs."""
+    return bool(((np.isfinite(a) & np.isfinite(b)) | _identical(a, b)).all())
 
 
 def _identical(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """NaN is identical to NaN."""
+    """Compare numbers; NaN is identical to NaN."""
     return np.asarray((np.isnan(a) & np.isnan(b)) | (a == b))
 
 
 def _of_numbers(distance: Float64Array, a: Array, b: Array) -> Float64Array:
     """``distance`` where both are finite; else 0 where they are identical, and infinity."""
     both = np.isfinite(a) & np.isfinite(b)
-    if both.all():
-        return np.asarray(distance)
     return np.where(both, distance, np.where(_identical(a, b), 0.0, np.inf))
-
-
-def _is_text(a: Array) -> bool:
-    return a.dtype.kind in "OSUT"
-
-
-def _integer_distance(a: Array, b: Array) -> Float64Array:
-    """``|a - b|`` without overflow: Python integers where 64 bits could wrap."""
-    if a.dtype.itemsize < 8:
-        return np.asarray(np.abs(a.astype(np.int64) - b.astype(np.int64)).astype(np.float64))
-    high, low = np.maximum(a, b), np.minimum(a, b)
-    # The true difference of two 64-bit integers fits uint64, where subtraction is modulo 2**64.
-    return np.asarray((high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64))
 
 
 def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
@@ -285,10 +240,6 @@ def _relative(absolute: Float64Array, reference: Float64Array) -> Float64Array:
         ratio = absolute / np.abs(reference)
     ratio = np.where(absolute == 0, 0.0, ratio)
     return np.where(np.isinf(absolute), np.inf, ratio)
-
-
-def _maximum(values: Float64Array) -> float:
-    return float(values.max()) if values.size else 0.0
 
 
 def _cosine(a: Float64Array, b: Float64Array) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,21 +26,13 @@ from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
 Device = Literal["cpu", "cuda"]
 
-# Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
-_KEPT_SESSIONS = 16
-_sessions: OrderedDict[tuple[bytes, str | None], Any] = OrderedDict()
-
 
 class NoKernelError(NotRunError):
     """ONNX Runtime accepts the model but has no kernel for an operator in this type."""
 
 
-_UNKNOWN_OPERATOR = "is not a registered function/op"
-"""What ONNX Runtime 1.31 says of an operator of another's, whose library is not there."""
-
-
 def onnxruntime() -> Any:
-    """The module, imported when it is first needed.
+    """Return the module, imported when it is first needed.
 
     Raises:
         BackendMissingError: it is not installed.
@@ -57,7 +49,7 @@ def onnxruntime() -> Any:
 
 
 def runtime_name(device: Device = "cpu") -> str:
-    """For example ``onnxruntime 1.31.1 (CPU)``."""
+    """Return, for example, ``onnxruntime 1.31.1 (CPU)``."""
     return f"onnxruntime {onnxruntime().__version__} ({device.upper()})"
 
 
@@ -70,7 +62,7 @@ def open_session(
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """An ``InferenceSession``.
+    """Return an ``InferenceSession``.
 
     Args:
         source: a serialised model, or the path of one (needed above 2 GB).
@@ -96,16 +88,10 @@ def open_session(
     providers: list[Any] = [CPU]
     if device == "cuda":
         providers.insert(0, (CUDA, {"use_tf32": "0"}))
-    try:
+    fix = "check the model with onnx.checker, or update onnxruntime"
+    with _told("ONNX Runtime does not load the model.", fix):
         session = ort.InferenceSession(model, options, providers=providers)
-    # The binding raises classes of its own that share no public base.
-    except Exception as error:
-        raise _error_class(error)(
-            "ONNX Runtime does not load the model.",
-            found=first_line(error, 400, otherwise=type(error).__name__),
-            fix="check the model with onnx.checker, or update onnxruntime",
-        ) from error
-    # A provider that does not start is left out with a warning.
+    # A provider that does not start is omitted with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
         raise BackendMissingError(
             "ONNX Runtime does not start its CUDA provider.",
@@ -115,20 +101,25 @@ def open_session(
     return session
 
 
-def _error_class(error: Exception) -> type[VerificationError]:
-    """Of the error for what ONNX Runtime raised."""
-    if type(error).__name__ == "NotImplemented":
-        return NoKernelError
-    return NotRunError if _UNKNOWN_OPERATOR in str(error) else VerificationError
+@contextlib.contextmanager
+def _told(what: str, fix: str) -> Iterator[None]:
+    """Tell what ONNX Runtime raises: classes of its own that share no public base."""
+    try:
+        yield
+    except Exception as error:
+        kind = VerificationError
+        if type(error).__name__ == "NotImplemented":
+            kind = NoKernelError
+        elif "is not a registered function/op" in str(error):  # another's, without its library
+            kind = NotRunError
+        found = first_line(error, 400, otherwise=type(error).__name__)
+        raise kind(what, found=found, fix=fix) from error
 
 
 def session_options(
     *, optimize: bool, threads: int, kernels: str | os.PathLike[str] | None = None
 ) -> Any:
-    """``SessionOptions`` without warnings; ``optimize`` and ``threads`` as of ``open_session``.
-
-    Args:
-        kernels: a library of custom operators to register.
+    """Return ``SessionOptions`` without warnings; arguments as of ``open_session``.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or does not take the library.
@@ -157,13 +148,13 @@ def session_options(
 
 
 def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:
-    """Whether a library of kernels has some for the CUDA provider."""
+    """Tell whether a library of kernels has some for the CUDA provider."""
     return CUDA.encode() in read_file(library, LARGEST_LIBRARY)
 
 
 @functools.lru_cache(maxsize=4)
 def place_of_kernels(library: str) -> tuple[Device, str]:
-    """Where a library of kernels is run, and that in words, "" for one that has none for CUDA."""
+    """Return where a library of kernels is run, and that in words; "" without any for CUDA."""
     if not has_cuda_nodes(library):
         return "cpu", ""
     if CUDA in onnxruntime().get_available_providers():
@@ -174,7 +165,7 @@ def place_of_kernels(library: str) -> tuple[Device, str]:
 def run_onnxruntime(
     model: ir.Model, feeds: Mapping[str, Array], *, kernels: str | None = None
 ) -> dict[str, Array]:
-    """Outputs of a small model, graph optimization disabled, one thread; bfloat16 included.
+    """Return the outputs of a small model: no graph optimization, one thread, any float type.
 
     Args:
         model, feeds: the model, and its inputs by name.
@@ -186,51 +177,42 @@ def run_onnxruntime(
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
-    key = (content, kernels)
-    session = _sessions.get(key)
-    if session is None:
-        device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
-        session = open_session(content, threads=1, device=device, kernels=kernels)
-        _sessions[key] = session
-        while len(_sessions) > _KEPT_SESSIONS:
-            _sessions.popitem(last=False)
-    else:
-        _sessions.move_to_end(key)
-    return run_session(session, feeds)
+    return run_session(_small_session(content, kernels), feeds)
+
+
+# Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
+@functools.lru_cache(maxsize=16)
+def _small_session(content: bytes, kernels: str | None) -> Any:
+    device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
+    return open_session(content, threads=1, device=device, kernels=kernels)
 
 
 def run_session(
     session: Any, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Outputs of ``session`` by name.
+    """Return outputs of ``session`` by name.
 
     Args:
         session: of ``open_session``.
         feeds: its inputs.
-        outputs: names of those wanted; None: every one.
+        outputs: names of some; None: every one.
 
     Raises:
         NoKernelError, VerificationError: the run fails, for example because the shapes do not fit.
     """
-    every = [output.name for output in session.get_outputs()]
-    names = every if outputs is None else list(outputs)
+    names = list(outputs or (output.name for output in session.get_outputs()))
     by_bytes = any(
         word in argument.type
         for argument in (*session.get_inputs(), *session.get_outputs())
         for word in ("bfloat16", "float8")
     )
-    try:
+    fix = "give inputs, or their shapes, that the model accepts"
+    with _told("ONNX Runtime cannot run the model on these inputs.", fix):
         if not by_bytes:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
         values = {name: _to_ort(array) for name, array in feeds.items()}
         results = session.run_with_ort_values(names, values)
-        return {name: _from_ort(value) for name, value in zip(names, results, strict=True)}
-    except Exception as error:
-        raise _error_class(error)(
-            "ONNX Runtime cannot run the model on these inputs.",
-            found=first_line(error, 400, otherwise=type(error).__name__),
-            fix="give inputs, or their shapes, that the model accepts",
-        ) from error
+        return dict(zip(names, map(_from_ort, results), strict=True))
 
 
 _BY_BYTES = {BFLOAT16: BFLOAT16_DTYPE, CODE_TYPES["fp8"][0]: np.dtype(ml_dtypes.float8_e4m3fn)}

@@ -24,7 +24,6 @@ _HOMES = {
     "Components": ("folder", "components"),
     "Deployment": ("deployment", "deployment"),
     "Diagnosis": ("doctor", "diagnosis"),
-    "EngineCheck": ("engine", "engine_check"),
     "EngineRecord": ("engine", "record"),
     "EngineResult": ("engine", "engine"),
     "GenerationExport": ("folder", "generation"),

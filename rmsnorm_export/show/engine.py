@@ -8,7 +8,6 @@ from rmsnorm_export.printable import collapse, one_line, plural
 from rmsnorm_export.show.text import FAMILIES, Block, Line, Table, grouped, note_lines, titled
 from rmsnorm_export.tensorrt.engine.backends import BACKENDS
 from rmsnorm_export.tensorrt.engine.result import (
-    EngineCheck,
     EngineNorm,
     EngineRecord,
     EngineResult,
@@ -16,12 +15,6 @@ from rmsnorm_export.tensorrt.engine.result import (
 )
 
 _NORM_STYLES = {"unfused": "warn", "unknown": "warn"}
-
-_VERDICTS = {
-    "yes": ("it can be used here: ", "good"),
-    "no": ("it CANNOT be used here", "bad"),
-    "unknown": ("not run: nothing stands against it, and only a GPU could tell more", "warn"),
-}
 
 
 def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
@@ -31,7 +24,7 @@ def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
     if verbose < 0:
         return lines
     lines += [
-        f"  {record.model.name} -> {result.path} ({record.bytes:,} bytes)",
+        f"  {record.model} -> {result.path} ({record.bytes:,} bytes)",
         f"  {_label(record.backend)} {record.version}, {_gpus(record)}, {record.seconds:.1f} s",
     ]
     for number, profile in enumerate(record.profiles, 1):
@@ -107,25 +100,3 @@ def _families(group: Sequence[EngineNorm]) -> str:
     families = collapse(norm.name for norm in group)
     rest = f" and {len(families) - FAMILIES} more kinds" if len(families) > FAMILIES else ""
     return ", ".join(families[:FAMILIES]) + rest
-
-
-def engine_check_blocks(check: EngineCheck, *, verbose: int = 0) -> list[Block]:
-    """Return whether an engine can be used here, and what stands against it."""
-    text, kind = _VERDICTS[check.usable]
-    text += f"{check.loaded_by} loads it" if check.usable == "yes" else ""
-    lines: list[Block] = [(f"usable: {check.usable}; {text}", kind)]
-    if verbose < 0:
-        return lines
-    lines.append(f"  {check.path} ({check.path.stat().st_size:,} bytes)")
-    built = f", version {check.built_with}" if check.built_with else ""
-    here = f"version {check.installed}" if check.installed else "none that answers"
-    here = f"; here: {here}" if check.backend else ""
-    lines.append(f"  built by {_label(check.backend)}{built}{here}")
-    if check.record is not None:
-        record = check.record
-        lines.append(
-            f"  from {record.model.name}, {record.built}, on {record.platform}, {_gpus(record)}"
-        )
-    for problem, fix in zip(check.problems, check.fixes, strict=True):
-        lines += [(f"problem: {one_line(problem)}", "bad"), f"    fix: {one_line(fix)}"]
-    return lines + note_lines(check.notes)

@@ -18,9 +18,7 @@ def package_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
             for way, items in (("input", model.inputs), ("output", model.outputs))
             for item in items
         ]
-        norms = [(f"{count:,}", what) for what, count in model.norms.items()]
         lines.append(Table(f"requests of {model.name}", ("", "name", "type", "shape"), requests))
-        lines.append(Table("norms", ("nodes", "form"), norms, numbers=("nodes",)))
         lines += ["", f"asked: {one_line(model.answers, 300)}"]
         if model.load:
             lines.append(f"the server loads the plugin with {model.load}")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.show.text import Block, Table, note_lines
-from rmsnorm_export.tensorrt.plugin import Built, CheckResult, CommandLines, RuntimeCheck
-from rmsnorm_export.tensorrt.plugin.result import Check
+from rmsnorm_export.show.text import Block, Table
+from rmsnorm_export.tensorrt.plugin.result import (
+    Built,
+    Check,
+    CheckResult,
+    CommandLines,
+    RuntimeCheck,
+)
 
 _TRIAL_STYLES = {"passed": "", "missing": "dim"}
 _SHORT = 8
@@ -45,7 +50,7 @@ def plugin_check_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]
         for check in (trial.checks if verbose > 0 else _failed(trial))
     ]
     lines.append(Table("checks", ("runtime", "status", "check", "details"), checks))
-    return lines + note_lines(result.notes)
+    return lines
 
 
 def _failed(trial: RuntimeCheck) -> list[Check]:

@@ -21,7 +21,7 @@ HEAVY = (
     "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "torch", "ml_dtypes", "logging", "ctypes",
     "tensorrt", "tensorrt_rtx", "polygraphy", "jinja2", "rmsnorm_export.tensorrt.plugin",
 )  # fmt: skip
-COMMANDS = ("", "optimize", "inspect", "verify", "export", "build", "check", "doctor", "plugin")
+COMMANDS = ("", "optimize", "inspect", "verify", "export", "build", "doctor", "plugin")
 
 
 def test_help_loads_nothing_but_click() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("tritonclient") is None,
@@ -22,72 +23,51 @@ N = 40
 Dims = Sequence[int | str | None]
 
 
-def value(name: str, dtype: int, dims: Dims | None) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, dims)
+def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    """A graph as text, with weights."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]> g {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in weights.items())
+    return model
 
 
-def graph_model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    constants: dict[str, np.ndarray] | None = None,
+def model_of(
+    body: str, dims: Dims, dtype: int = TensorProto.FLOAT, **weights: np.ndarray
 ) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(v, k) for k, v in (constants or {}).items()]
-    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    """``body`` from x to y, both of one type and shape."""
+    sizes = ",".join("?" if size is None else str(size) for size in dims)
+    kind = TensorProto.DataType.Name(dtype).lower() + (f"[{sizes}]" if dims else "")
+    return parsed(f"({kind} x) => ({kind} y) {{ {body} }}", **weights)
 
 
 def norm_model(lead: Dims = ("batch",), scale: float = 1.0) -> onnx.ModelProto:
     """One RMSNormalization of x [*lead, 40]."""
-    node = helper.make_node("RMSNormalization", ["x", "w"], ["y"], name="norm", epsilon=1e-5)
     weight = (np.linspace(0.5, 1.5, N) * scale).astype(np.float32)
-    return graph_model(
-        [node],
-        [value("x", TensorProto.FLOAT, [*lead, N])],
-        [value("y", TensorProto.FLOAT, [*lead, N])],
-        {"w": weight},
-    )
+    return model_of("y = RMSNormalization<epsilon = 0.00001>(x, w)", (*lead, N), w=weight)
 
 
 def decoder_model() -> onnx.ModelProto:
     """ids [batch, length] into a table of 11 rows, then a norm: logits [batch, length, 40]."""
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["h"]),
-        helper.make_node("RMSNormalization", ["h", "w"], ["logits"], name="norm"),
-    ]
-    rng = np.random.default_rng(0)
-    return graph_model(
-        nodes,
-        [value("ids", TensorProto.INT64, ["batch", "length"])],
-        [value("logits", TensorProto.FLOAT, ["batch", "length", N])],
-        {"table": rng.standard_normal((11, N), np.float32), "w": np.ones(N, np.float32)},
+    return parsed(
+        f"(int64[batch,length] ids) => (float[batch,length,{N}] logits)"
+        "{ h = Gather(table, ids) logits = RMSNormalization(h, w) }",
+        table=np.random.default_rng(0).standard_normal((11, N), np.float32),
+        w=np.ones(N, np.float32),
     )
 
 
-def identity_model(dtype: int, dims: Dims | None = ("batch", 3)) -> onnx.ModelProto:
-    node = helper.make_node("Identity", ["x"], ["y"], name="same")
-    return graph_model([node], [value("x", dtype, dims)], [value("y", dtype, dims)])
+def identity_model(dtype: int, dims: Dims = ("batch", 3)) -> onnx.ModelProto:
+    return model_of("y = Identity(x)", dims, dtype)
 
 
 def batch_mean_model() -> onnx.ModelProto:
     """Every answer holds the mean over the batch: shapes look like a batch and are none."""
-    nodes = [
-        helper.make_node("ReduceMean", ["x", "axes"], ["m"], keepdims=1),
-        helper.make_node("Sub", ["x", "m"], ["y"]),
-    ]
-    shape = ["batch", N]
-    return graph_model(
-        nodes,
-        [value("x", TensorProto.FLOAT, shape)],
-        [value("y", TensorProto.FLOAT, shape)],
-        {"axes": np.array([0], np.int64)},
-    )
+    body = "m = ReduceMean<keepdims = 1>(x, axes) y = Sub(x, m)"
+    return model_of(body, ("batch", N), axes=np.array([0], np.int64))
 
 
 def save_external(model: onnx.ModelProto, path: Path, location: str) -> Path:
     """``model`` with every weight in ``location``."""
-    path.parent.mkdir(exist_ok=True)
-    (path.parent / location).parent.mkdir(exist_ok=True)
+    (path.parent / location).parent.mkdir(parents=True, exist_ok=True)
     onnx.save_model(model, path, save_as_external_data=True, location=location, size_threshold=0)
     return path
 

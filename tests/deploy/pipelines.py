@@ -24,7 +24,7 @@ def make(n=40, depth=2):
 MODEL = '[model]\npath = "three.onnx"'
 EXPORT = '[export]\nsource = "factory:make"\nshapes = "input=float32[batch=1..8,40]"'
 OPTIMIZE = '[optimize]\nrequire = "all"'
-PROVE = "[prove]"
+PROVED = f"{OPTIMIZE}\nprove = true"
 BUILD = '[build]\nbackend = "tensorrt-rtx"\nshapes = "x=1x40,4x40,8x40"'
 VERIFY = "[verify]"
 BENCH = '[bench]\ntarget = ["portable"]\nseconds = 0.02\nshapes = "x=4x40"\nthreads = 1'
@@ -59,11 +59,11 @@ def assert_consistent(folder: Path) -> None:
         stamp = read_stamp(step)
         assert stamp is not None, f"{step.name} has no stamp"
         assert stamp.step == step.name
-        known = {name for name in stamp.outputs if not name.startswith("..")}
+        own = {name for name in stamp.outputs if not name.startswith("..")}
         if step.name != "package":  # the repository may be a step further than the stamp
-            assert {name: identity_of(step / name) for name in known} == stamp.outputs
-        known |= {STAMP, *(Path(name).parent.as_posix() for name in known)}
-        assert {p.relative_to(step).as_posix() for p in step.rglob("*")} <= known
+            assert {name: identity_of(step / name) for name in own} == stamp.outputs
+        own |= {STAMP, *(Path(name).parent.as_posix() for name in own)}
+        assert {p.relative_to(step).as_posix() for p in step.rglob("*")} <= own
 
 
 def document(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.deploy.pipelines import (
     MODEL,
     OPTIMIZE,
     PACKAGE,
-    PROVE,
+    PROVED,
     VERIFY,
     assert_consistent,
     document,
@@ -31,25 +31,22 @@ from tests.deploy.pipelines import (
 )
 from tests.engine.conftest import needs_rtx
 
-ROOT = Path(__file__).resolve().parents[2]
-SHORT = (MODEL, OPTIMIZE, PROVE, VERIFY, PACKAGE)
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
 def test_a_pipeline_and_the_runs_after_it(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
-    path, told = write(old, *SHORT), []
-    first = rx.run_pipeline(path, told=lambda step: told.append(step.name))
-    assert first.passed, first.failed
-    assert told == ["optimize", "verify", "package"] == ran(first)
+    first = rx.run_pipeline(write(old, MODEL, PROVED, VERIFY, PACKAGE))
+    assert ran(first) == ["optimize", "verify", "package"], first.failed
     assert first.step("optimize").summary == "3 of 3 RMSNorms are one node; 3 of 3 proofs hold"
     assert first.step("verify").summary == "raw = optimized"
     made = (old / "out/optimize/net.onnx").read_bytes()
     nodes = onnx.load_from_string(made).graph.node
     assert [node.op_type for node in nodes].count("RMSNorm") == 3
-    served = old / "out/repository/net/1"
-    assert (served / "model.onnx").read_bytes() == made
-    assert json.loads((served / "report.json").read_text())["fused"][0]["proof"]["passed"]
+    assert (old / "out/repository/net/1/model.onnx").read_bytes() == made
+    report = json.loads((old / "out/optimize/report.json").read_text())
+    assert report["fused"][0]["proof"]["passed"]
     assert document(old / "out")["kind"] == "deployment"
     assert_consistent(old / "out")
     assert from_json(to_json(first), rx.Deployment) == first
@@ -67,17 +64,17 @@ def test_a_pipeline_and_the_runs_after_it(tmp_path: Path) -> None:
 
 
 def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
-    rx.run_pipeline(write(tmp_path, *SHORT))
-    done = rx.run_pipeline(write(tmp_path, *SHORT[:-1], "[package]\nmax_batch = 4"))
+    rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, VERIFY, PACKAGE))
+    done = rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, VERIFY, "[package]\nmax_batch = 4"))
     assert (ran(done), done.step("package").why) == (["package"], "max_batch: 8 became 4")
     assert "max_batch_size: 4" in (tmp_path / "out/repository/net/config.pbtxt").read_text()
     # Another option that comes to the same model: what only has the model as its input is skipped.
-    other = OPTIMIZE + '\nnumerics = "exact"'
-    done = rx.run_pipeline(write(tmp_path, MODEL, other, *SHORT[2:-1]))
+    tables = (MODEL, OPTIMIZE + '\nnumerics = "exact"', VERIFY)
+    done = rx.run_pipeline(write(tmp_path, *tables))
     assert done.step("optimize").why == 'numerics: "reordered" became "exact"'
     assert states(done) == {"optimize": "done", "verify": "skipped"}
     onnx.save(model(3, scale=2.0), tmp_path / "three.onnx")
-    path = write(tmp_path, MODEL, other, *SHORT[2:-1])
+    path = write(tmp_path, *tables)
     dry = rx.run_pipeline(path, dry_run=True)
     assert states(dry) == {"optimize": "would run", "verify": "may run"}
     assert dry.step("optimize").why == "three.onnx was changed"
@@ -88,44 +85,48 @@ def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
         rx.run_pipeline(path, until="bench")
 
 
-def test_a_requirement_that_is_not_met(tmp_path: Path) -> None:
-    done = rx.run_pipeline(write(tmp_path, MODEL, "[optimize]\nrequire = 4", VERIFY))
-    assert (done.passed, done.exit_code) == (False, 5)
-    assert states(done) == {"optimize": "failed", "verify": "not run"}
-    assert not (tmp_path / "out/optimize").exists()
-    assert document(tmp_path / "out")["steps"][0]["failure"]["exit_code"] == 5
-    with pytest.raises(rx.RequirementError, match=r"Step optimize: "):
-        done.require()
+BENT = "a model with an operator that nothing runs"
 
 
-def test_models_that_differ_and_those_that_cannot_be_run(tmp_path: Path) -> None:
-    strict = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
-    path = write(tmp_path, MODEL, OPTIMIZE, strict, PACKAGE)
+@pytest.mark.parametrize(
+    ("tables", "step", "code"),
+    [
+        ((MODEL, "[optimize]\nrequire = 4"), "optimize", 5),
+        ((MODEL, OPTIMIZE, "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"), "verify", 4),
+        ((MODEL, "[optimize]\nprove = true"), "optimize", 4),
+        ((BENT, OPTIMIZE, VERIFY), "verify", 7),
+    ],
+    ids=["not met", "differ", "proof", "not run"],
+)
+def test_a_step_that_fails(
+    tmp_path: Path,
+    tables: tuple[str, ...],
+    step: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other runs, nothing is packaged, and it runs again the next time."""
+    wrong = Proof(False, "distance: 9 ulp", (), 9.0, 1.0, 1.0, 1.0, 1.0, 3.0, "a test")
+    monkeypatch.setattr("rmsnorm_export.proof.prove.prove_site", lambda *_, **__: wrong)
+    if tables[0] == BENT:
+        bent = model(3)
+        bent.graph.node.append(helper.make_node("Bend", ["out"], ["bent"], domain="their.own"))
+        bent.graph.output[0].name = "bent"
+        bent.opset_import.append(helper.make_opsetid("their.own", 1))
+        onnx.save(bent, tmp_path / "three.onnx")
+        (tmp_path / "factory.py").touch()
+        tables = (MODEL, *tables[1:])
+    path = write(tmp_path, *tables, PACKAGE)
     done = rx.run_pipeline(path)
-    assert (done.exit_code, states(done)["package"]) == (4, "not run")
+    assert (done.passed, done.exit_code) == (False, code)
+    assert (states(done)[step], states(done)["package"]) == ("failed", "not run")
     assert not (tmp_path / "out/repository").exists()
-    assert not json.loads((tmp_path / "out/verify/raw-optimized.json").read_text())["passed"]
-    again = rx.run_pipeline(path, until="verify")
-    assert (again.step("verify").why, again.exit_code) == ("it failed the last time", 4)
-    bent = model(3)
-    bent.graph.node.append(helper.make_node("Bend", ["out"], ["bent"], domain="their.own"))
-    bent.graph.output[0].name = "bent"
-    bent.opset_import.append(helper.make_opsetid("their.own", 1))
-    onnx.save(bent, tmp_path / "three.onnx")
-    done = rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, VERIFY))
-    assert (states(done)["verify"], done.exit_code) == ("failed", 7)
-
-
-def test_a_proof_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Proof(False, "distance: 9 ulp", (), 9.0, 1.0, 1.0, 1.0, 1.0, 3.0, "a test")
-    path = write(tmp_path, MODEL, "[optimize]", PROVE, PACKAGE)
-    with monkeypatch.context() as patch:
-        patch.setattr("rmsnorm_export.proof.prove.prove_site", lambda *_, **__: failed)
-        done = rx.run_pipeline(path)
-    assert (done.exit_code, states(done)["package"]) == (4, "not run")
-    assert done.error is not None
-    assert "distance: 9 ulp" in done.error.found
-    assert ran(rx.run_pipeline(path, until="optimize")) == ["optimize"]
+    failures = [one["failure"] for one in document(tmp_path / "out")["steps"]]
+    assert [one["exit_code"] for one in failures if one] == [code]
+    with pytest.raises(rx.Error, match=f"Step {step}: ") as caught:
+        done.require()
+    assert caught.value.exit_code == code
+    assert states(rx.run_pipeline(path, until=step))[step] == "failed"  # type: ignore[arg-type]
 
 
 @pytest.mark.export
@@ -135,35 +136,30 @@ def test_a_factory_and_what_it_imports_are_inputs(tmp_path: Path) -> None:
     layers = "import torch\nmake = lambda: torch.nn.Sequential(torch.nn.RMSNorm(40){})\n"
     (tmp_path / "layers.py").write_text(layers.format(""))
     first = rx.run_pipeline(path)
-    assert first.passed, first.failed
-    assert first.step("export").summary.endswith("pytorch = raw")
+    assert first.step("export").summary.endswith("pytorch = raw"), first.failed
     assert ran(rx.run_pipeline(path)) == []
     (tmp_path / "layers.py").write_text(layers.format(", torch.nn.SiLU()"))
     done = rx.run_pipeline(path)
-    assert (ran(done), done.step("export").why) == (
-        ["export", "optimize", "verify"], "layers.py was changed",
-    )  # fmt: skip
+    assert done.step("export").why == "layers.py was changed"
+    assert ran(done) == ["export", "optimize", "verify"]
     optimized = onnx.load(tmp_path / "out/optimize/net.onnx")
     assert "Sigmoid" in {node.op_type for node in optimized.graph.node}
 
 
 def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, '[package]\nrepository = "models"\nmax_batch = 8')
-    onnx.save(model(2), tmp_path / "other.onnx")
-    rx.package_model(tmp_path / "other.onnx", tmp_path / "models", name="net", max_batch=8)
+    rx.package_model(model(2), tmp_path / "models", name="net", max_batch=8)
     done = rx.run_pipeline(path)
     assert (done.exit_code, "version 1 exists" in str(done.error)) == (2, True)
     assert rx.run_pipeline(path, force=True).passed
-    # From now on it is ours, and is replaced when something changes.
-    onnx.save(model(3, scale=3.0), tmp_path / "three.onnx")
-    assert ran(rx.run_pipeline(path)) == ["package"]
     config = tmp_path / "models/net/config.pbtxt"
     config.write_text(config.read_text() + "# mine\n")
+    # From now on it is ours, and is replaced when something changes; what was edited stays.
+    onnx.save(model(3, scale=3.0), tmp_path / "three.onnx")
+    assert ran(rx.run_pipeline(path)) == ["package"]
     (tmp_path / "models/net/1/model.onnx").write_bytes(b"damaged")
     assert ran(rx.run_pipeline(path)) == ["package"]
-    onnx.save(model(3, scale=4.0), tmp_path / "three.onnx")
-    assert ran(rx.run_pipeline(path)) == ["package"]
-    assert "# mine" in config.read_text(), "what was edited stays"
+    assert "# mine" in config.read_text()
     assert rx.package_model(model(3), tmp_path / "models", name="net", force=True)
     assert "# mine" not in config.read_text()
 
@@ -189,36 +185,24 @@ def test_a_missing_backend_is_told_before_the_first_step(
 @needs_rtx
 @pytest.mark.export
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["decoder", "diffusion"])
+@pytest.mark.parametrize("name", ["decoder", "diffusion", "generation"])
 def test_an_example(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("transformers")
-    examples = tmp_path / "examples"
-    ignored = shutil.ignore_patterns("build", "__pycache__")
-    shutil.copytree(ROOT / "docs" / "examples", examples, ignore=ignored)
-    config = examples / "decoder" / "config.json"
-    config.write_text(
-        config.read_text().replace('"num_hidden_layers": 4', '"num_hidden_layers": 1')
-    )
-    done = rx.run_pipeline(examples / f"{name}.toml")
-    assert done.passed, done.failed
-    assert set(states(done).values()) == {"done"}
+    """Those of the documentation, with one layer; and a decoder as a folder of graphs."""
+    pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+    folder = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("build", "__pycache__"))
+    config = folder / "decoder" / "config.json"
+    content = json.loads(config.read_text()) | {"num_hidden_layers": 1}
+    config.write_text(json.dumps(content))
+    path = folder / f"{name}.toml"
+    if name == "generation":
+        export = '[export]\nsource = "decoder/config.json"\ntask = "generation"'
+        path = write(folder, export, PROVED, VERIFY, "[package]")
+    done = rx.run_pipeline(path)
+    assert set(states(done).values()) == {"done"}, done.failed
     assert "pytorch = raw" in done.step("export").summary
     assert_consistent(done.folder)
-    assert set(states(rx.run_pipeline(examples / f"{name}.toml")).values()) == {"skipped"}
-
-
-@pytest.mark.export
-@pytest.mark.slow
-def test_a_decoder_is_a_folder_of_graphs(tmp_path: Path) -> None:
-    pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
-    shutil.copy(ROOT / "docs/examples/decoder/config.json", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 1}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    export = '[export]\nsource = "config.json"\ntask = "generation"'
-    path = write(tmp_path, export, OPTIMIZE, PROVE, VERIFY, "[package]")
-    first = rx.run_pipeline(path)
-    assert ran(first) == ["export", "optimize", "verify", "package"], first.failed
-    repository = tmp_path / "out/repository"
-    assert {one.name for one in repository.iterdir()} == {"net_prefill", "net_decode"}
-    assert_consistent(tmp_path / "out")
     assert set(states(rx.run_pipeline(path)).values()) == {"skipped"}
+    if name == "generation":
+        packaged = {one.name for one in (done.folder / "repository").iterdir()}
+        assert packaged == {"net_prefill", "net_decode"}

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -26,8 +27,8 @@ def first(tmp_path: Path) -> Path:
     return tmp_path / "models" / "net"
 
 
-def add(folder: Path, **options: object) -> None:
-    package_model(norm_model(scale=2.0), folder.parent, name="net", **options)  # type: ignore[arg-type]
+def add(folder: Path, model: Any = None, **options: Any) -> None:
+    package_model(model or norm_model(scale=2.0), folder.parent, name="net", **options)
 
 
 def test_a_second_version(first: Path) -> None:
@@ -40,11 +41,7 @@ def test_a_second_version(first: Path) -> None:
     assert set(after) - set(before) == {"2", "2/model.onnx", "2/package.json"}
     assert {name for name in before if after[name] != before[name]} == {"README.md"}
     assert after["2/model.onnx"] != after["1/model.onnx"]
-    assert "## Version 1" in (first / "README.md").read_text()
     assert [path.name for path in first.parent.parent.iterdir()] == ["models"], "nothing is left"
-    for option in ({"max_batch": 4}, {"kind": "cpu"}):
-        with pytest.raises(UsageError, match="further version"):
-            add(first, version=3, **option)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +58,7 @@ def test_a_second_version(first: Path) -> None:
 def test_inputs_and_outputs_must_agree(first: Path, model: onnx.ModelProto, word: str) -> None:
     before = tree(first.parent.parent)
     with pytest.raises(Error, match=word):
-        package_model(model, first.parent, name="net", version=2)
+        add(first, model, version=2)
     assert tree(first.parent.parent) == before
 
 
@@ -80,39 +77,31 @@ def test_an_existing_version_needs_force(first: Path) -> None:
     assert (first / "notes.txt").read_text() == "mine"
     assert "KIND_CPU" in (first / "config.pbtxt").read_text()
     with pytest.raises(InputError, match="does not fit"):
-        package_model(decoder_model(), first.parent, name="net", version=2, force=True)
+        add(first, decoder_model(), version=2, force=True)
 
 
 def test_files_of_others_are_never_replaced(first: Path, tmp_path: Path) -> None:
-    (first / "1" / "vocabulary.txt").write_text("mine")
     (first / "2").mkdir()
-    (first / "2" / "model.onnx").write_text("mine")
     (first.parent / "other").mkdir()
-    (first.parent / "other" / "config.pbtxt").write_text('name: "other"')
     (tmp_path / "elsewhere").mkdir()
+    for name in ("1/vocabulary.txt", "2/model.onnx", "../other/config.pbtxt"):
+        (first / name).write_text("mine")
     (first.parent / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "file").write_text("mine")
     before = tree(tmp_path)
     for name, version in (("net", 1), ("net", 2), ("other", 1), ("link", 1)):
         with pytest.raises(UsageError, match="is taken"):
             package_model(norm_model(), first.parent, name=name, version=version, force=True)
-    (tmp_path / "file").write_text("x")
     for repository in (tmp_path / "no" / "such", tmp_path / "file"):
-        with pytest.raises(InputError, match="repository cannot be"):
+        with pytest.raises(InputError, match="cannot be written"):
             package_model(norm_model(), repository, name="t")
-    (tmp_path / "file").unlink()
     assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("at", ["config.pbtxt", "README.md", "package.json"])
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, version: int
-) -> None:
-    if version == 2:
-        package_model(norm_model(), tmp_path / "models", name="net")
-        at = "README.md" if at == "config.pbtxt" else at
-    before = tree(tmp_path)
-    write = package.write_whole
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk(first: Path, monkeypatch: pytest.MonkeyPatch, at: str, force: bool) -> None:
+    before, write = tree(first.parent), package.write_whole
 
     def full(target: Path, text: str) -> None:
         if target.name == at:
@@ -121,9 +110,9 @@ def test_a_full_disk(
 
     monkeypatch.setattr(package, "write_whole", full)
     with pytest.raises(InputError, match="cannot be written") as error:
-        package_model(norm_model(), tmp_path / "models", name="net", version=version)
+        package_model(norm_model(), first.parent, name="net" if force else "new", force=force)
     assert "free some space" in error.value.fix
-    assert tree(tmp_path) == before
+    assert tree(first.parent) == before
 
 
 KILLED = """
@@ -134,18 +123,17 @@ from tests.deploy.models import norm_model
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(folders.Stage, sys.argv[2], die)
-package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=int(sys.argv[3]))
+package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=2)
 """
 
 
 @pytest.mark.parametrize(("at", "done"), [("publish", False), ("_drop_old", True)])
 def test_a_kill(first: Path, at: str, done: bool) -> None:
     before = tree(first)
-    ended = warm.run(KILLED, first.parent, at, 2)
+    ended = warm.run(KILLED, first.parent, at)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert ("2/model.onnx" in tree(first)) == done
-    if not done:
-        assert tree(first) == before
+    assert done or tree(first) == before
     assert [path.name for path in first.parent.iterdir()] == ["net"], "no half model to load"
     add(first, version=3)
 

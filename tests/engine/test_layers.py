@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -35,121 +36,111 @@ LOG = (
 )
 
 
-def test_the_builders_log() -> None:
+def layer(name: str, kind: str, *nodes: str, profile: int | None = 0) -> EngineLayer:
+    return EngineLayer(name, kind, nodes, profile)
+
+
+def test_the_builders_log_and_the_inspectors_json() -> None:
     assert layers_from_log(LOG) == (
-        EngineLayer("__mye1_0_myl0_0", "shape_call", ()),
-        EngineLayer(
-            "__myl_CastGathMul_myl0_1", "kgen", ("a.norm", "inner.sum | b/norm (SkipRMSNorm)")
-        ),
-        EngineLayer("two\nlines", "gemm", ("lin[0]", "odd]name")),
+        layer("__mye1_0_myl0_0", "shape_call"),
+        layer("__myl_CastGathMul_myl0_1", "kgen", "a.norm", "inner.sum | b/norm (SkipRMSNorm)"),
+        layer("two\nlines", "gemm", "lin[0]", "odd]name"),
     )
-
-
-def test_the_inspectors_json() -> None:
-    layers = [
-        {"Name": "k", "LayerType": "PluginV3", "Metadata": "[ONNX Layer: a]\x1f[ONNX Layer: b]"},
-        "names only",
-    ]
-    assert layers_from_inspector(json.dumps({"Layers": layers})) == (
-        EngineLayer("k", "PluginV3", ("a", "b")),
+    both = "[ONNX Layer: a]\x1f[ONNX Layer: b]"
+    listed = [{"Name": "k", "LayerType": "PluginV3", "Metadata": both}, "names only"]
+    assert layers_from_inspector(json.dumps({"Layers": listed})) == (
+        layer("k", "PluginV3", "a", "b"),
     )
-    for broken in ("", "[]", "{}", '{"Layers": 3}', "nan"):
-        assert layers_from_inspector(broken) == ()
-
-
-@pytest.mark.parametrize(
-    ("metadata", "nodes"),
-    [
+    for metadata, nodes in (
         ("", ()),
         ("[ONNX Layer: a][ONNX Layer: b]", ("a", "b")),
         ("[ONNX Layer: a]\x1e[ONNX Layer: a]", ("a",)),
         ("[Something: a]\x1e[ONNX Layer: b c]", ("b c",)),
-    ],
-)
-def test_metadata(metadata: str, nodes: tuple[str, ...]) -> None:
-    assert nodes_of(metadata) == nodes
+    ):
+        assert nodes_of(metadata) == nodes
+    for broken in ("", "[]", "{}", '{"Layers": 3}', "nan"):
+        assert layers_from_inspector(broken) == ()
 
 
 def site(*nodes: str, reason: str = "") -> EngineSite:
     return EngineSite(nodes[-1], "SkipRMSNorm", "chain", frozenset(nodes), reason)
 
 
-def test_one_kernel_several_and_none() -> None:
-    layers = [
-        EngineLayer("k0", "shape_call", ("pow",)),
-        EngineLayer("k1", "kgen", ("add", "pow", "mul")),
-        EngineLayer("k2", "kgen", ("scale", "gelu")),
-    ]
-    fused, split, absent, inside = find_norms(
-        [
-            site("pow", "mul"),
-            site("pow", "mul", "scale"),
-            site("gone"),
-            site("pow", reason="it is inside a loop"),
-        ],
-        layers,
-    )
-    assert (fused.how, fused.kernels, fused.names) == ("fused", 1, ("k1",))
-    assert (split.how, split.kernels, split.names) == ("unfused", 2, ("k1", "k2"))
-    assert (absent.how, absent.kernels) == ("unknown", None)
-    assert "no layer" in absent.reason
-    assert (inside.how, inside.reason) == ("unknown", "it is inside a loop")
-    (blind,) = find_norms([site("pow")], [])
-    assert blind.reason == "the engine's layers are not known"
+BODY = "rmsnorm_export.SkipRMSNorm"
+KERNELS = (
+    layer("k0", "shape_call", "pow"),
+    layer("k1", "kgen", "add", "pow", "mul"),
+    layer("k2", "kgen", "scale", "gelu"),
+)
+PROFILES = (
+    layer("a", "kgen", "pow", "mul"),
+    layer("b", "kgen", "pow", profile=1),
+    layer("c", "kgen", "mul", profile=1),
+)
 
 
-def test_a_sum_in_the_product_before_is_no_kernel_of_the_norm() -> None:
-    body = "rmsnorm_export.SkipRMSNorm"
-    layers = [
-        EngineLayer("other", "kgen", (f"{body}.sum | n (SkipRMSNorm)",)),
-        EngineLayer("gemm", "runtime_fusion", ("linear", f"{body}.sum | n (SkipRMSNorm)")),
-        EngineLayer("norm", "kgen", (f"{body}.mean | n (SkipRMSNorm)",)),
-    ]
-    (found,) = find_norms([EngineSite("n", "SkipRMSNorm", "node", frozenset({"n"}))], layers)
-    assert (found.how, found.kernels, found.names) == ("fused", 1, ("norm",))
+@pytest.mark.parametrize(
+    ("one", "layers", "expected"),
+    [
+        (site("pow", "mul"), KERNELS, ("fused", ("k1",), "")),
+        (site("pow", "mul", "scale"), KERNELS, ("unfused", ("k1", "k2"), "")),
+        (site("gone"), KERNELS, ("unknown", (), "no layer")),
+        (site("pow", reason="in a loop"), KERNELS, ("unknown", (), "in a loop")),
+        (site("pow"), (), ("unknown", (), "layers are not known")),
+        (site("n"), (layer("n", "PluginV3", "n"),), ("plugin", ("n",), "")),
+        (  # a sum in the product before is no kernel of the norm
+            site("n"),
+            (
+                layer("gemm", "runtime_fusion", "linear", f"{BODY}.sum | n (SkipRMSNorm)"),
+                layer("norm", "kgen", f"{BODY}.mean | n (SkipRMSNorm)"),
+            ),
+            ("fused", ("norm",), ""),
+        ),
+        (site("pow", "mul"), PROFILES, ("unfused", ("b", "c"), "")),  # the worst profile counts
+        (
+            site("pow"),
+            (*PROFILES, layer("d", "kgen", "pow", profile=None)),
+            ("unknown", (), "profiles"),
+        ),
+    ],
+)
+def test_which_kernels_compute_a_norm(
+    one: EngineSite, layers: tuple[EngineLayer, ...], expected: tuple[str, tuple[str, ...], str]
+) -> None:
+    (outcome,) = find_norms([one], layers)
+    how, names, reason = expected
+    assert (outcome.how, outcome.names) == (how, names)
+    assert outcome.kernels == (len(names) or None)
+    assert reason in outcome.reason
 
 
 def test_layers_of_several_profiles() -> None:
-    nodes = ("n",)
-    rtx = [EngineLayer(f"k_myl{i}_{j}", "kgen", nodes) for i in range(4) for j in range(1 + i % 2)]
-    assert [layer.profile for layer in by_profile(rtx, 2)] == [0, 0, 0, 1, 1, 1]
-    assert [layer.profile for layer in by_profile(rtx, 1)] == [0] * 6
-    assert {layer.profile for layer in by_profile(rtx, 3)} == {None}
-    named = [EngineLayer(f"k [profile {i}]", "kgen", nodes) for i in range(3)]
-    assert [layer.profile for layer in by_profile(named, 3)] == [0, 1, 2]
+    rtx = [layer(f"k_myl{i}_{j}", "kgen", "n") for i in range(4) for j in range(1 + i % 2)]
+    named = [layer(f"k [profile {i}]", "kgen", "n") for i in range(3)]
+    for layers, profiles, expected in (
+        (rtx, 2, [0, 0, 0, 1, 1, 1]),
+        (rtx, 1, [0] * 6),
+        (rtx, 3, [None] * 6),
+        (named, 3, [0, 1, 2]),
+    ):
+        assert [one.profile for one in by_profile(layers, profiles)] == expected
 
 
-def test_the_worst_profile_counts() -> None:
-    layers = [
-        EngineLayer("a", "kgen", ("pow", "mul"), 0),
-        EngineLayer("b", "kgen", ("pow",), 1),
-        EngineLayer("c", "kgen", ("mul",), 1),
-    ]
-    (found,) = find_norms([site("pow", "mul")], layers)
-    assert (found.how, found.names) == ("unfused", ("b", "c"))
-    (unknown,) = find_norms([site("pow")], [*layers, EngineLayer("d", "kgen", ("pow",), None)])
-    assert (unknown.how, unknown.kernels) == ("unknown", None)
-    assert "profiles" in unknown.reason
-
-
-def test_a_plugin_layer() -> None:
-    layers = [EngineLayer("n", "PluginV3", ("n",))]
-    (found,) = find_norms([EngineSite("n", "RMSNorm", "node", frozenset({"n"}))], layers)
-    assert (found.how, found.kernels) == ("plugin", 1)
-
-
-def sites_of(*nodes: object, **options: object) -> tuple[EngineSite, ...]:
-    model = ir.from_proto(model_of(*nodes, **options))  # type: ignore[arg-type]
+def sites_of(*nodes: Any, **options: Any) -> tuple[EngineSite, ...]:
+    proto = model_of(*nodes, **options)
+    proto.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["rows", 40]))
+    model = ir.from_proto(proto)
     return engine_sites(model, recognize(model).matches)
 
 
 def test_sites_by_the_names_that_the_parser_gives() -> None:
-    (found,) = sites_of(norm())
-    assert (found.name, found.form, found.nodes) == ("norm", "node", frozenset({"norm"}))
-    (unnamed,) = sites_of(norm(name=""))
-    assert unnamed.nodes == frozenset({"node_of_y"})
-    one, two = sites_of(norm(y="t"), norm(x="t"))
-    assert one.reason == two.reason == "several nodes have the name of one of its nodes"
+    (named,) = sites_of(norm())
+    assert (named.name, named.form, named.nodes) == ("norm", "node", frozenset({"norm"}))
+    assert sites_of(norm(name=""))[0].nodes == frozenset({"node_of_y"})
+    twins = sites_of(norm(y="t"), norm(x="t"))
+    assert {one.reason for one in twins} == {"several nodes have the name of one of its nodes"}
+    (skip,) = sites_of(helper.make_node("Add", ["x", "x2"], ["s"], name="add"), norm(x="s"))
+    assert (skip.op, skip.nodes) == ("SkipRMSNorm", frozenset({"norm"}))
 
 
 def test_a_norm_inside_a_function_is_not_guessed() -> None:
@@ -157,19 +148,10 @@ def test_a_norm_inside_a_function_is_not_guessed() -> None:
     opsets = [helper.make_opsetid("", 23)]
     function = helper.make_function("other", "F", ["a", "b"], ["c"], [inner], opsets)
     calls = [
-        helper.make_node("F", ["x", "w"], ["t"], domain="other", name="one"),
-        helper.make_node("F", ["t", "w"], ["y"], domain="other", name="two"),
+        helper.make_node("F", [x, "w"], [y], domain="other", name=name)
+        for x, y, name in (("x", "t", "one"), ("t", "y", "two"))
     ]
-    (found,) = sites_of(*calls, functions=(function,))
-    assert "inside other::F" in found.reason
-    layers = [EngineLayer("k", "kgen", ("norm | one (F)", "norm | two (F)"))]
-    assert [norm.how for norm in find_norms([found], layers)] == ["unknown"]
-
-
-def test_the_residual_sum_is_told_apart() -> None:
-    add = helper.make_node("Add", ["x", "x2"], ["s"], name="add")
-    model = model_of(add, norm(x="s"))
-    model.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["rows", 40]))
-    loaded = ir.from_proto(model)
-    (found,) = engine_sites(loaded, recognize(loaded).matches)
-    assert (found.op, found.nodes) == ("SkipRMSNorm", frozenset({"norm"}))
+    (only,) = sites_of(*calls, functions=(function,))
+    assert "inside other::F" in only.reason
+    layers = [layer("k", "kgen", "norm | one (F)", "norm | two (F)")]
+    assert [one.how for one in find_norms([only], layers)] == ["unknown"]

@@ -34,38 +34,37 @@ NORM = """
  y = Mul(t, w)
 """
 STATIC = "q = QuantizeLinear(y, qs, qz)\n out = DequantizeLinear(q, qs, qz)"
+ROWS = """
+ f = Cast<to = 1>(y)
+ a = Abs(f)
+ top = ReduceMax<keepdims = 1>(a, axes)
+ rs = Div(top, largest)
+ d = Div(f, rs)
+ i = Round(d)
+ k = Clip(i, smallest, largest)
+ q = Cast<to = 3>(k)
+"""
 BEHIND = {
-    "int8": (STATIC, "float16[B,S,256] out", ""),
-    "float8e4m3fn": (STATIC, "float16[B,S,256] out", ""),
-    "int8 row by row": (
-        """f = Cast<to = 1>(y)
-        a = Abs(f)
-        top = ReduceMax<keepdims = 1>(a, axes)
-        rs = Div(top, largest)
-        d = Div(f, rs)
-        i = Round(d)
-        k = Clip(i, smallest, largest)
-        q = Cast<to = 3>(k)""",
-        "int8[B,S,256] q, float[B,S,1] rs",
-        ", float largest = {127}, float smallest = {-127}",
-    ),
+    TensorProto.INT8: (STATIC, "float16[B,S,256] out", "node_q", ".codes"),
+    TensorProto.FLOAT8E4M3FN: (STATIC, "float16[B,S,256] out", "node_q", ".codes"),
+    None: (ROWS, "int8[B,S,256] q, float[B,S,1] rs", "node_rs", ".step"),
 }
+"""By the type of the codes; None: int8, a step for each row."""
 
 
-def model(behind: str) -> onnx.ModelProto:
-    body, outputs, constants = BEHIND[behind]
+def model(codes: int | None) -> onnx.ModelProto:
+    body, outputs, *_ = BEHIND[codes]
     made = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 19]>\n'
         f"g (float16[B,S,256] x, float16[B,S,256] r) => ({outputs}, float16[B,S,256] h)\n"
-        f"<float two = {{2}}, float eps = {{0.00001}}, int64[1] axes = {{-1}}{constants}>\n"
-        f"{{ {NORM}\n{body} }}"
+        "<float two = {2}, float eps = {0.00001}, int64[1] axes = {-1}, float largest = {127},"
+        f" float smallest = {{-127}}>\n{{ {NORM}\n{body} }}"
     )
-    kind = TensorProto.FLOAT8E4M3FN if behind == "float8e4m3fn" else TensorProto.INT8
     made.graph.initializer.extend(
         [
             numpy_helper.from_array(np.ones(256, np.float16), "w"),
             numpy_helper.from_array(np.array(0.05, np.float16), "qs"),
-            helper.make_tensor("qz", kind, [], b"\0", raw=True),
+            helper.make_tensor("qz", codes or TensorProto.INT8, [], b"\0", raw=True),
         ]
     )
     for node in made.graph.node:
@@ -74,10 +73,10 @@ def model(behind: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("form", ["raw", "onnx", "portable", "folded"])
-@pytest.mark.parametrize("behind", BEHIND)
-def test_it_is_in_the_kernel_of_the_norm(behind: str, form: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("codes", BEHIND)
+def test_it_is_in_the_kernel_of_the_norm(codes: int | None, form: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(model(behind), path)
+    onnx.save(model(codes), path)
     if form != "raw":
         folded = form == "folded"
         result = rx.optimize(path, target=None if folded else form, fold_quantize=folded)
@@ -86,8 +85,8 @@ def test_it_is_in_the_kernel_of_the_norm(behind: str, form: Any, tmp_path: Path)
         result.save(path)
     sizes = ((1, 1, 256), (1, 64, 256), (4, 64, 256))
     record = build_engine(path, tmp_path / "e.engine", shapes={"x": sizes, "r": sizes}).record
-    (found,) = record.norms
-    assert (found.how, found.kernels) == ("fused", 1), found.reason
-    (kernel,) = (layer for layer in record.layers if layer.name in found.names)
-    last = ("node_q", ".codes") if "row" not in behind else ("node_rs", ".step")
-    assert any(node == last[0] or last[1] in node for node in kernel.nodes)
+    (only,) = record.norms
+    assert (only.how, only.kernels) == ("fused", 1), only.reason
+    (kernel,) = (layer for layer in record.layers if layer.name in only.names)
+    *_, last, inner = BEHIND[codes]
+    assert any(node == last or inner in node for node in kernel.nodes)

@@ -242,8 +242,6 @@ def test_a_package_that_fails_half_way_is_taken_back(exported: Path) -> None:
             rx.package_model(exported, place, kind="cpu", name="three")
     assert not (exported.parent / "others").exists()
     assert state(models).items() - before.items() == {("two_decode/notes.txt", MINE)}
-    with pytest.raises(rx.UsageError, match="for one file"):
-        rx.package_model(exported, models, report=exported.parent / "r.json")
 
 
 def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:

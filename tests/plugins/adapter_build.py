@@ -1,8 +1,7 @@
 """Builds of plugins/ through CMake, for tests: in the user's cache, brought up to date by ninja.
 
 TensorRT's headers are in no wheel, so a machine without them (CI) skips all tests that need a
-build; ``NEEDED`` is the sentence they skip with. ``TENSORRT_INCLUDE_DIR`` may name several folders,
-separated by ``:``; the tests then go through each.
+build; ``NEEDED`` is the sentence they skip with.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
+import sysconfig
 
 import pytest
 from kernel_build import PLUGINS, find_nvcc
@@ -26,62 +25,40 @@ NEEDED = (
     "github.com/NVIDIA/TensorRT)"
 )
 SYSTEM = ("/usr/include", "/usr/include/x86_64-linux-gnu", "/usr/local/tensorrt/include")
-ARCHITECTURE = "90-real"
-"""One is enough to link; the kernels' own tests compile for all of them."""
-
-
-def header_folders() -> list[pathlib.Path]:
-    """Folders with NvInferRuntime.h, the named ones or else the first of the system."""
-    named = os.environ.get("TENSORRT_INCLUDE_DIR", "").split(os.pathsep)
-    root = os.environ.get("TENSORRT_ROOT")
-    candidates = [pathlib.Path(name) for name in named if name]
-    if not candidates and root:
-        candidates = [pathlib.Path(root) / "include"]
-    if candidates:
-        for folder in candidates:
-            if not (folder / "NvInferRuntime.h").is_file():
-                raise FileNotFoundError(f"no NvInferRuntime.h in {folder}, which was named")
-        return candidates
-    found = [pathlib.Path(name) for name in SYSTEM]
-    return [folder for folder in found if (folder / "NvInferRuntime.h").is_file()][:1]
 
 
 def header_parameters() -> list[object]:
-    """For ``pytest.mark.parametrize``: each folder, or one that skips with the reason."""
-    folders = header_folders()
-    if not folders:
-        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=NEEDED))]
-    missing = missing_tools()
-    skip = [pytest.mark.skip(reason=missing)] if missing else []
-    return [
-        pytest.param(folder, id=f"TensorRT-{version(folder)}", marks=skip) for folder in folders
-    ]
+    """For ``pytest.mark.parametrize``: the folder of the headers, or one skip with the reason."""
+    named = os.environ.get("TENSORRT_INCLUDE_DIR")
+    folders = [pathlib.Path(name) for name in ([named] if named else SYSTEM)]
+    folder = next((one for one in folders if (one / "NvInferRuntime.h").is_file()), None)
+    if named and folder is None:
+        raise FileNotFoundError(f"no NvInferRuntime.h in {named}, which was named")
+    reason = NEEDED if folder is None else missing_tools()
+    if folder is None or reason:
+        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason or NEEDED))]
+    return [pytest.param(folder, id=f"TensorRT-{version(folder)}")]
 
 
 def version(headers: pathlib.Path) -> str:
     """Version of the headers, such as ``11.1``."""
     text = (headers / "NvInferVersion.h").read_text(encoding="utf-8")
-    return ".".join(
-        re.findall(rf"define (?:NV_TENSORRT|TRT)_{part}(?:_ENTERPRISE)? +(\d+)", text)[0]
-        for part in ("MAJOR", "MINOR")
-    )
+    define = r"define (?:NV_TENSORRT|TRT)_{}(?:_ENTERPRISE)? +(\d+)"
+    return ".".join(re.findall(define.format(part), text)[0] for part in ("MAJOR", "MINOR"))
 
 
 def missing_tools() -> str | None:
-    """What is needed besides the headers and not here."""
+    """Programs that are needed besides the headers and not here."""
     if find_nvcc() is None:
         return "needs nvcc: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl"
-    if shutil.which("g++") is None:
-        return "needs g++"
-    if tool("cmake") is None or tool("ninja") is None:
-        return "needs CMake and ninja: pip install cmake ninja"
-    return None
+    missing = [name for name in ("g++", "cmake", "ninja") if tool(name) is None]
+    return f"needs {', '.join(missing)}" if missing else None
 
 
 def tool(name: str) -> str | None:
     """A program beside this Python, else on PATH."""
-    beside = pathlib.Path(sys.executable).parent / name
-    return str(beside) if beside.is_file() else shutil.which(name)
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    return shutil.which(name, path=path)
 
 
 def cmake(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -106,40 +83,26 @@ def configure(folder: pathlib.Path, *options: str) -> subprocess.CompletedProces
 def build(headers: pathlib.Path) -> pathlib.Path:
     """The build folder: both libraries and the test programs, with warnings as errors.
 
+    One architecture is enough to link; the kernels' own tests compile for all of them.
+
     Raises:
         AssertionError: CMake or a compiler failed; the message is what it said.
     """
-    folder = _cache() / f"adapter-{version(headers)}-{_key(headers)}"
+    caches = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    key = hashlib.sha256(f"{PLUGINS} {headers} {find_nvcc()}".encode()).hexdigest()[:12]
+    name = f"{version(headers)}-{key}"
+    folder = pathlib.Path(caches) / "rmsnorm_export" / "adapter-tests" / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "build.ninja").is_file():
-            _done(
-                configure(
-                    folder, f"-DTENSORRT_INCLUDE_DIR={headers}", "-DRMSNORM_TESTS=ON",
-                    f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURE}",
-                    "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",
-                )
-            )  # fmt: skip
-        _done(cmake("--build", folder, "--parallel", min(2, os.cpu_count() or 1)))
+        options = (
+            f"-DTENSORRT_INCLUDE_DIR={headers}", "-DRMSNORM_TESTS=ON",
+            "-DCMAKE_CUDA_ARCHITECTURES=90-real", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",
+        )  # fmt: skip
+        for process in (
+            lambda: configure(folder, *options),
+            lambda: cmake("--build", folder, "--parallel", min(2, os.cpu_count() or 1)),
+        ):
+            done = process()
+            assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
     return folder
-
-
-def _done(process: subprocess.CompletedProcess[str]) -> None:
-    assert process.returncode == 0, process.stdout[-6000:] + process.stderr[-6000:]
-
-
-def _cache() -> pathlib.Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(caches) / "rmsnorm_export" / "adapter-tests"
-
-
-def _key(headers: pathlib.Path) -> str:
-    """Changes with the compilers, the headers and the place of the sources; ninja sees the rest."""
-    digest = hashlib.sha256(f"{PLUGINS} {headers}".encode())
-    for path in sorted(headers.glob("NvInfer*.h")):
-        digest.update(path.read_bytes())
-    for compiler in (str(find_nvcc()), "g++"):
-        shown = subprocess.run([compiler, "--version"], capture_output=True, check=True)
-        digest.update(shown.stdout)
-    return digest.hexdigest()[:12]

@@ -5,9 +5,9 @@ TensorRT-RTX aborts after it has created a plugin. Steps, in order:
 
     load=<library>      IPluginRegistry.load_library
     dlopen=<library>    ctypes.CDLL
+    create=<module>     every creator of our namespace in that flavour makes a plugin, and refuses
+                        a bad one
     import=<module>     another flavour of TensorRT
-    create              every creator of the namespace makes a plugin, and refuses a bad one
-    create_in=<module>  the same in the registry of another flavour
     parse=<model>       the ONNX parser, in a strongly typed network
 """
 
@@ -26,17 +26,6 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def logger(trt: Any) -> Any:
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: object, message: str) -> None:
-            say(severity, message)
-
-    return Logger()
-
-
 def create(trt: Any) -> None:
     registry = trt.get_plugin_registry()
     ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
@@ -44,47 +33,50 @@ def create(trt: Any) -> None:
     for creator in ours:
         assert registry.get_creator(creator.name, PLUGIN_VERSION, PLUGIN_NAMESPACE) is not None
         assert registry.get_creator(creator.name, PLUGIN_VERSION, "") is None
-        kind = creator.name.removeprefix("Quantized").split("_")[0]
-        values = NormSpec(kind=kind).attributes()
+        values = NormSpec(kind=creator.name.removeprefix("Quantized").split("_")[0]).attributes()
         if creator.name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
         plugin = create_plugin(trt, creator, values)
         core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
-        assert core.plugin_name == creator.name
+        assert (core.plugin_name, core.plugin_namespace) == (creator.name, PLUGIN_NAMESPACE)
         assert create_plugin(trt, creator, values | {"epsilon": -1.0}) is None
         say("created", creator.name)
 
 
 def parse(trt: Any, path: str, log: Any) -> None:
-    builder = trt.Builder(log)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, log)
+    network = trt.Builder(log).create_network(
+        1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    )
     with open(path, "rb") as model:
-        say("parsed", parser.parse(model.read()))
+        say("parsed", trt.OnnxParser(network, log).parse(model.read()))
     say("layers", network.num_layers)
 
 
 def main(flavour: str, *steps: str) -> None:
     trt = importlib.import_module(flavour)
-    registry = trt.get_plugin_registry()
-    log = logger(trt)
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: object, message: str) -> None:
+            say(severity, message)
+
+    log, libraries = Logger(), []
     # The logger that plugins are given is that of the first builder.
     keep = trt.Builder(log) if hasattr(trt, "Builder") else None
-    libraries = []
     for step in steps:
         action, _, argument = step.partition("=")
         if action == "load":
-            say("loaded", registry.load_library(argument) is not None)
+            say("loaded", trt.get_plugin_registry().load_library(argument) is not None)
         elif action == "dlopen":
             libraries.append(ctypes.CDLL(argument))
-        elif action == "import":
-            importlib.import_module(argument)
-        elif action == "create":
-            create(trt)
-        elif action == "create_in":
-            create(importlib.import_module(argument))
-        else:
+        elif action == "parse":
             parse(trt, argument, log)
+        else:
+            module = importlib.import_module(argument)
+            if action == "create":
+                create(module)
     say("end", keep is not None)
 
 

@@ -23,6 +23,7 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import place_of_kernels, run_session
 from rmsnorm_export.runtime.support import CUDA
+from rmsnorm_export.tensorrt.plugin.result import Built
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins import kernel_build
 from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
@@ -286,7 +287,7 @@ def test_any_node_is_launched_or_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def built() -> rx.plugin.Built:
+def built() -> Built:
     if kernel_build.find_nvcc() is None:
         pytest.skip("no nvcc: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl")
     return rx.plugin.build(
@@ -295,7 +296,7 @@ def built() -> rx.plugin.Built:
 
 
 @pytest.mark.thorough
-def test_the_built_library_needs_no_cuda(built: rx.plugin.Built) -> None:
+def test_the_built_library_needs_no_cuda(built: Built) -> None:
     """It loads in ONNX Runtime for the CPU, whose nodes then run by the CPU's kernels."""
     assert built.runtime == "onnxruntime-cuda"
     library = built.path("register")

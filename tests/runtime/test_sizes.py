@@ -9,8 +9,8 @@ import pytest
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, Size, fill, size_of
 from rmsnorm_export.runtime.inputs import input_shapes
-from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, Use, read
 from rmsnorm_export.runtime.sizes import POINTS as BENCH
+from rmsnorm_export.runtime.sizes import Dims, Shape, Shapes, Use, read
 from rmsnorm_export.tensorrt.engine.model import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
@@ -155,11 +155,9 @@ def test_what_is_left_gets_sizes_in_turn() -> None:
 
 def test_both_ways_together() -> None:
     assert bench(SUMS, "mask=1x20", "batch=1 sequence=6 past=3")[0]["mask"] == (1, 20)
-    with pytest.raises(UsageError, match=r"'batch' has two sizes") as caught:
-        bench(NAMED, "ids=1x16", "batch=4")
-    assert "4 in --dims, 1 in input 'ids'" in caught.value.found
-    with pytest.raises(UsageError, match=r"'batch' has two ranges"):
-        build(NAMED, "ids=1x16", "batch=1,4,8")
+    for command, dims in ((bench, "batch=4"), (build, "batch=1,4,8")):
+        with pytest.raises(UsageError, match="'batch' has two sizes"):
+            command(NAMED, "ids=1x16", dims)
 
 
 def test_dimensions_without_a_name() -> None:
@@ -182,24 +180,23 @@ def test_verify_keeps_to_usual_shapes_where_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("shapes", "dims", "words"),
     [
-        ("idz=1x1", None, ("no input 'idz'", "'ids'", "use 'ids'")),
-        ("nothing=1x1", None, ("no input 'nothing'", "one of these names")),
-        (None, "bach=1", ("no dimension 'bach'", "'batch', 'sequence'", "use 'batch'")),
+        ("idz=1x1", None, ("no input 'idz'", "'ids'")),
+        (None, "bach=1", ("no dimension 'bach'", "[batch, sequence]")),
         ("ids=1", None, ("does not fit input 'ids'", "rank", "[batch, sequence]")),
-        (None, "batch=9999999999 sequence=1", ("'batch'", "9999999999")),
+        (None, "batch=9999999999 sequence=1", ("too large", "9999999999")),
         (None, "batch=1", ("dynamic sizes need", "'ids'")),
-        (None, "batch=1x2", ("'batch'",)),
-        (None, "batch", ("names no dimension",)),
-        (None, "=1", ("names no dimension", "'=1'")),
-        (None, "batch=a sequence=1", ("'batch' cannot be read", "batch=a")),
+        (None, "batch=1x2", ("cannot be read", "batch")),
+        (None, "batch", ("--dims cannot be read",)),
+        (None, "=1", ("--dims cannot be read", "'=1'")),
+        (None, "batch=a sequence=1", ("cannot be read", "batch=a")),
         (None, "batch=1 batch=1", ("twice", "batch")),
-        (None, "", ("--dims describes no dimension",)),
-        (None, {"batch": -1}, ("'batch' cannot be read", "-1")),
-        (None, {"batch": 1.5}, ("'batch' cannot be read", "1.5")),
-        (None, {"batch": "4"}, ("'batch' cannot be read",)),
-        (None, {"batch": ()}, ("'batch' cannot be read",)),
-        ("ids=1x;mask=1x1", None, ("'ids' cannot be read", "'ids=1x'")),
-        ("ids=1x1;mask=2x1", None, ("'batch' has two", "'ids'", "'mask'")),
+        (None, "", ("--dims cannot be read",)),
+        (None, {"batch": -1}, ("cannot be read", "batch=-1")),
+        (None, {"batch": 1.5}, ("cannot be read", "batch=1.5")),
+        (None, {"batch": "4"}, ("cannot be read",)),
+        (None, {"batch": ()}, ("cannot be read",)),
+        ("ids=1x;mask=1x1", None, ("--shapes cannot be read", "'ids=1x")),
+        ("ids=1x1;mask=2x1", None, ("'batch' has two", "'mask'")),
         ("ids=" + "9" * 30, None, ("cannot be read",)),
     ],
 )
@@ -214,34 +211,30 @@ def test_what_does_not_fit(
     assert caught.value.fix
 
 
-def test_what_only_points_or_only_ranges_take() -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        bench(NAMED, None, "batch=1..8 sequence=1")
-    with pytest.raises(UsageError, match="2 sizes where others have 3"):
-        bench(NAMED, None, "batch=1,2,3 sequence=1,2")
-    with pytest.raises(UsageError, match="2 shapes, not one or three"):
-        build(NAMED, "ids=1x1,2x2")
-    with pytest.raises(UsageError, match="4 sizes"):
-        build(NAMED, None, "batch=1,2,3,4")
-    with pytest.raises(UsageError, match="min <= opt <= max"):
-        build(NAMED, None, "batch=4,2,8 sequence=1")
-    with pytest.raises(UsageError, match="too large"):
-        verify(NAMED, "ids=1x1,2x2")
-    with pytest.raises(UsageError, match="cannot be read"):
-        bench(NAMED, None, "batch=0 sequence=1")
-    assert verify(NAMED, "ids=0x4")[0]["mask"] == (0, 4)
+@pytest.mark.parametrize(
+    ("command", "shapes", "dims", "words"),
+    [
+        (bench, None, "batch=1..8 sequence=1", "cannot be read"),
+        (bench, None, "batch=1,2,3 sequence=1,2", "do not go together"),
+        (bench, None, "batch=0 sequence=1", "cannot be read"),
+        (build, "ids=1x1,2x2", None, "cannot be read"),
+        (build, None, "batch=1,2,3,4", "cannot be read"),
+        (build, None, "batch=4,2,8 sequence=1", "min <= opt <= max"),
+        (verify, "ids=1x1,2x2", None, "do not go together"),
+    ],
+)
+def test_what_only_points_or_only_ranges_take(
+    command: Callable[..., Points], shapes: str | None, dims: str | None, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        command(NAMED, shapes, dims)
+    assert words in str(caught.value)
 
 
 def test_a_model_of_fixed_sizes_needs_nothing() -> None:
     fixed: Inputs = {"x": (2, 3)}
     assert build(fixed, None) == [{"x": (2, 3)}] * 3
     assert build(fixed, {}) == [{"x": (2, 3)}] * 3
-    with pytest.raises(UsageError, match="does not fit") as caught:
+    with pytest.raises(UsageError, match="does not fit"):
         build(fixed, "x=2x4")
-    assert "omit" in caught.value.fix
-
-
-def test_one_point_is_read_before_the_models_are() -> None:
-    with pytest.raises(UsageError, match="cannot be read") as caught:
-        read(["ids=1x1", "mask=1xb"], None, ONE_POINT)
-    assert caught.value.fix == "write NAME=1x1;NAME=1x1"
+    assert verify(NAMED, "ids=0x4")[0]["mask"] == (0, 4)

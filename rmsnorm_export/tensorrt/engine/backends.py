@@ -150,11 +150,10 @@ def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) 
     )
 
 
-_PORTABLE = "make the model with optimize --target portable"
 _OF_ONNX_RUNTIME = r"(Skip)?(Simplified)?LayerNormalization"
 
 _NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerror 100\b", re.I)
-"""What a runtime says where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
+"""Words of a runtime where no GPU, or no driver for it, is; TensorRT-RTX 1.7.1: cudaError 35."""
 
 _FIXES = (
     (r"SIGKILL|MemoryError", "the memory ran out: use a machine with more"),
@@ -163,7 +162,6 @@ _FIXES = (
     (r"profile", "change --shapes: the profile does not fit the model"),
     (r"memory|workspace", "raise --memory-limit, lower the largest shapes, or free the GPU"),
 )
-_OTHERWISE = "try another --target of optimize, or the raw model, and report what differs"
 
 
 def cause(answer: Ended) -> str:
@@ -182,8 +180,9 @@ def failure(answer: Ended, info: BackendInfo, file: str, what: str, fix: str = "
         return BackendMissingError(f"{info.label} finds no GPU.", found=text, fix=fix)
     if re.search(r"\b(ImportError|ModuleNotFoundError)\b", text):
         return BackendMissingError(f"{info.label} cannot be imported.", found=text, fix=info.pip)
-    known = (words for pattern, words in _FIXES if re.search(pattern, text, re.I))
-    return InputError(f"{info.label} {what}", found=text, fix=next(known, fix or _OTHERWISE))
+    fixes = (words for pattern, words in _FIXES if re.search(pattern, text, re.I))
+    otherwise = fix or "try another --target of optimize, or the raw model"
+    return InputError(f"{info.label} {what}", found=text, fix=next(fixes, otherwise))
 
 
 def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) -> InputError:
@@ -192,22 +191,11 @@ def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) 
         fix = "check the model with onnx.checker, and export it again"
         return InputError(f"{info.label} cannot read the model.", found=cause(answer), fix=fix)
     first = errors[0]
-    op, text = str(first["op"]), one_line(str(first["text"]), 300)
+    op, inside = str(first["op"]), str(first["inside"])
     where = f"node {quoted(str(first['node']))} ({short(op)})" if op else "the file"
-    if first["inside"]:
-        where += f" inside {quoted(str(first['inside']))}"
-    more = f"; {len(errors) - 1} more nodes" if len(errors) > 1 else ""
+    where += f" inside {quoted(inside)}" if inside else ""
     fix = "export the model with other operators there, or at another opset"
-    if op in KINDS:
-        fix = f"the node has no function body and no plugin is loaded: {_PORTABLE}"
-    elif re.fullmatch(_OF_ONNX_RUNTIME, op):
-        fix = f"that is an operator of ONNX Runtime: {_PORTABLE}"
-    elif op == "RMSNormalization":
-        fix = f"this parser lacks the operator: {_PORTABLE}"
-    elif "Plugin not found" in text:
-        fix = "no operator or plugin of that name is known: export it in terms of ONNX"
-    return InputError(
-        f"{info.label} cannot take the model.",
-        found=f"{where}: {text} [{short(str(first['code']))}]{more}",
-        fix=fix,
-    )
+    if op in KINDS or re.fullmatch(_OF_ONNX_RUNTIME, op) or op == "RMSNormalization":
+        fix = "make the model with optimize --target portable: it has a function body for it"
+    found = f"{where}: {one_line(str(first['text']), 300)} [{short(str(first['code']))}]"
+    return InputError(f"{info.label} cannot take the model.", found=found, fix=fix)

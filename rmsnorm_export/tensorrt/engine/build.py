@@ -1,15 +1,13 @@
-"""``build_engine``: from an ONNX file to an engine and the record of what became of its norms."""
+"""``build_engine``: from an ONNX file to an engine and the record of the fate of its norms."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import os
-import platform
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.bundle import Components, open_folder
@@ -23,7 +21,6 @@ from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
-from rmsnorm_export.system.process import Ended
 from rmsnorm_export.tensorrt.engine.backends import (
     choose,
     failure,
@@ -33,28 +30,16 @@ from rmsnorm_export.tensorrt.engine.backends import (
     run_backend,
 )
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_of
-from rmsnorm_export.tensorrt.engine.model import EngineModel, make_profiles, open_model
+from rmsnorm_export.tensorrt.engine.model import make_profiles, open_model
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
-from rmsnorm_export.tensorrt.engine.result import (
-    EngineRecord,
-    EngineResult,
-    PluginState,
-    sidecar_path,
-)
+from rmsnorm_export.tensorrt.engine.result import EngineRecord, EngineResult, sidecar_path
 from rmsnorm_export.tensorrt.engine.sites import find_norms
 
-_RECORDED = ("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")
 _PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
 """Source file and line in front of a message."""
 
-_SAME = ("has Int64 binding", "already exists, the output tensors of this new instance")
-"""Warnings of which one stands for all."""
-
 _NAMED = 5
 """Norms that an error names."""
-
-MESSAGE_LIMIT = 50
-"""Different warnings that are kept."""
 
 
 @takes(BuildOptions)
@@ -81,13 +66,9 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
         BackendMissingError: the backend or, with ``require``, the plugin is not there.
         RequirementError: ``plugin="require"``, and a norm of the domain became none.
     """
-    if isinstance(model, str | os.PathLike) and os.path.isdir(model):
-        return _of_folder(model, path, options)
-    return build_one(model, path, options)
-
-
-def _of_folder(folder: StrPath, path: StrPath, options: BuildOptions) -> Components:
-    bundle, final = open_folder(folder), Path(os.path.abspath(path))
+    if not isinstance(model, str | os.PathLike) or not os.path.isdir(model):
+        return build_one(model, path, options)
+    bundle, final = open_folder(model), Path(os.path.abspath(path))
     results: dict[str, EngineResult] = {}
     with new_folder(path, force=options.force) as stage:
         for name, (shapes, dims) in bundle.sizes(options.shapes, options.dims, RANGES).items():
@@ -101,15 +82,7 @@ def _of_folder(folder: StrPath, path: StrPath, options: BuildOptions) -> Compone
 
 def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
     """Build the engine of one model, see ``build_engine``."""
-    origin = model if isinstance(model, str | os.PathLike) else None
-    target = check_output(path, source=origin, force=options.force)
-    sidecar = check_output(sidecar_path(target), source=origin, force=options.force)
-    cache = options.timing_cache and check_output(options.timing_cache, force=True)
-    for one in (target, sidecar, cache):  # with --force, too, the model is never replaced
-        if origin and one and os.path.exists(one) and os.path.samefile(origin, one):
-            raise UsageError(
-                "The output is the input file.", found=short(str(one), 300), fix="choose another"
-            )
+    target, sidecar = _outputs(model, path, options)
     info, why = choose(options.backend)
     options.check(info)
     fix = "check the folder, its permissions and its free space; nothing was changed"
@@ -127,92 +100,73 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             "engine": str(temporary),
             "profiles": [to_dict(profile.inputs) for profile in profiles],
             "plugin": str(library or ""),
-            "timing_cache": str(cache or "") if info.plugins else "",
             "inspect": gpu_visible(),
         }
         answer = run_backend("build", request, info)
         if answer.result is None:
             raise failure(answer, info, ready.path.name, "cannot build the engine.")
-        if "refused" in answer.result:
-            raise refused(answer.result["refused"], answer, info)
+        built = answer.result
+        if "refused" in built:
+            raise refused(built["refused"], answer, info)
+        layers, layers_from = layers_of(built["inspected"], built["layers"])
+        layers = by_profile(layers, len(profiles))
         record = EngineRecord(
             engine=target.name,
             bytes=temporary.stat().st_size,
             sha256=sha256_of(temporary),
+            model=ready.path.name,
+            model_sha256=sha256_of(ready.path),
             backend=info.name,
+            version=built["version"],
+            versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
+            gpus=gpus(),
+            built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            seconds=round(answer.seconds, 3),
+            inputs=ready.inputs,
+            outputs=ready.outputs,
             profiles=profiles,
-            plugin=_plugin_state(options, library, reason),
+            flags=options.flags(),
+            plugin="" if library is None else library.name,
+            plugin_reason=reason,
+            norms=find_norms(ready.sites, layers),
+            layers=layers,
+            layers_from=layers_from,
+            messages=_messages(built["warnings"]),
             notes=(f"backend {info.name}: {why}", *ready.notes),
-            **_findings(answer.result, ready, len(profiles)),
-            **_surroundings(answer, options),
+            aliased=ready.aliased,
         )
-        _check_plugin(record, options)
+        if options.plugin == "require":
+            require_plugin(record)
         beside = files.write_temp(sidecar, to_json(record).encode())
-        try:
-            files.publish(beside, sidecar, replace=options.force)
-            files.publish(temporary, target, replace=options.force, last=True)
-        except FileExistsError as error:
-            raise UsageError(
-                "A file of that name appeared during the build.",
-                found=short(str(error.filename or target), 300),
-                fix="choose another name, or use --force to replace it",
-            ) from error
+        files.publish(beside, sidecar, replace=options.force)
+        files.publish(temporary, target, replace=options.force, last=True)
     return EngineResult(target, sidecar, record)
 
 
-def _findings(result: dict[str, Any], model: EngineModel, profiles: int) -> dict[str, Any]:
-    """Return what the record says of the model and of its layers in the engine."""
-    layers, layers_from = layers_of(result["inspected"], result["layers"])
-    layers = by_profile(layers, profiles)
-    return {
-        "model": model.identity,
-        "norms": find_norms(model.sites, layers),
-        "layers": layers,
-        "layers_from": layers_from,
-        "aliased": model.aliased,
-        "messages": collect_messages(result["warnings"]),
-        "version": result["version"],
-    }
+def _outputs(model: Source, path: StrPath, options: BuildOptions) -> tuple[Path, Path]:
+    """Return the paths of engine and record, of which neither is the model, with force or not."""
+    origin = model if isinstance(model, str | os.PathLike) else None
+    target = check_output(path, source=origin, force=options.force)
+    sidecar = check_output(sidecar_path(target), source=origin, force=options.force)
+    for one in (target, sidecar):
+        if origin and one.exists() and os.path.samefile(origin, one):
+            what, fix = "The output is the input file.", "choose another"
+            raise UsageError(what, found=short(str(one), 300), fix=fix)
+    return target, sidecar
 
 
-def _surroundings(answer: Ended, options: BuildOptions) -> dict[str, Any]:
-    """Return what the record says of the machine, the packages and the options."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return {
-        "versions": versions_of(_RECORDED) | {"python": platform.python_version()},
-        "platform": f"{platform.system()} {platform.machine()}",
-        "gpus": gpus(),
-        "built": now.isoformat(timespec="seconds"),
-        "seconds": round(answer.seconds, 3),
-        "flags": options.flags(),
-    }
+def _messages(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Return the first warnings without their place in the source, each once."""
+    texts = (one_line(_PLACE.sub("", text.strip()), 600) for text in warnings)
+    return tuple(dict.fromkeys(texts))[:50]
 
 
-def _plugin_state(options: BuildOptions, library: Path | None, reason: str) -> PluginState:
-    if library is None:
-        return PluginState(options.plugin, "", "", False, reason)
-    digest = sha256_of(library)
-    return PluginState(options.plugin, library.name, digest, options.embed_plugin, reason)
-
-
-def collect_messages(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Return warnings without their place in the source, each once."""
-    messages: dict[str, str] = {}
-    for text in warnings:
-        text = one_line(_PLACE.sub("", text.strip()), 600)
-        key = next((words for words in _SAME if words in text), text)
-        if len(messages) < MESSAGE_LIMIT:
-            messages.setdefault(key, text)
-    return tuple(messages.values())
-
-
-def _check_plugin(record: EngineRecord, options: BuildOptions) -> None:
-    """``require``: every norm that could, became a plugin layer, as far as the layers tell."""
+def require_plugin(record: EngineRecord) -> None:
+    """Raise ``RequirementError`` where a norm that could be a plugin layer is known to be none."""
     missed = [n for n in record.norms if n.form == "node" and n.how in ("fused", "unfused")]
-    if options.plugin == "require" and missed:
+    if missed:
         raise RequirementError(
             f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written.",
-            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
-            + (f"; and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""),
+            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED]),
             fix="see rmsnorm-export plugin check, or use --plugin auto",
         )

@@ -8,10 +8,10 @@ loaded, and this log is all there is.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from rmsnorm_export.tensorrt.engine.result import EngineLayer, LayersFrom
 
@@ -44,21 +44,26 @@ def layers_from_log(message: str) -> tuple[EngineLayer, ...]:
     return tuple(layers)
 
 
+class _Listed(msgspec.Struct):
+    name: str = msgspec.field(name="Name")
+    type: str = msgspec.field(name="LayerType", default="")
+    metadata: str = msgspec.field(name="Metadata", default="")
+
+
+class _Inspected(msgspec.Struct):
+    layers: list[_Listed | str] = msgspec.field(name="Layers")
+
+
 def layers_from_inspector(text: str) -> tuple[EngineLayer, ...]:
     """Return the layers in the engine inspector's JSON; () when they are names only, or none."""
     try:
-        document = json.loads(text)
-    except ValueError:
+        listed = msgspec.json.decode(text, type=_Inspected).layers
+    except msgspec.DecodeError:
         return ()
-    listed: Any = document.get("Layers") if isinstance(document, dict) else None
     return tuple(
-        EngineLayer(
-            str(item.get("Name", "")),
-            str(item.get("LayerType", "")),
-            nodes_of(str(item.get("Metadata", ""))),
-        )
-        for item in (listed if isinstance(listed, list) else ())
-        if isinstance(item, dict)
+        EngineLayer(one.name, one.type, nodes_of(one.metadata))
+        for one in listed
+        if isinstance(one, _Listed)
     )
 
 

@@ -1,4 +1,4 @@
-"""The options of a build, and what a backend cannot do of them."""
+"""The options of a build, and the plugin library that it loads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.options import FilePath, Options, option
+from rmsnorm_export.options import Options, option
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
 from rmsnorm_export.tensorrt.engine.backends import TENSORRT, BackendInfo
 from rmsnorm_export.tensorrt.engine.result import PluginUse
@@ -36,15 +36,9 @@ class BuildOptions(Options):
         "has nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no "
         "plugin layers.",
     )
-    embed_plugin: bool = option(
-        False, cli=False, help="Store the plugin library in the engine; with --version-compatible."
+    version_compatible: bool = option(
+        False, help="Run in later versions of TensorRT, too. TensorRT-RTX has no such engines."
     )
-    timing_cache: FilePath | None = option(
-        None,
-        metavar="FILE",
-        help="Measured kernel times, read and extended. TensorRT-RTX has none.",
-    )
-    version_compatible: bool = option(False, help="Run in later versions of TensorRT, too.")
     hardware_compatible: bool = option(
         False,
         help="Run on every GPU from Ampere on, at some cost in speed. TensorRT-RTX always builds "
@@ -62,18 +56,11 @@ class BuildOptions(Options):
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
 
     def check(self, info: BackendInfo) -> None:
-        """Refuse what does not go together, or what this backend cannot do.
+        """Refuse what this backend cannot do.
 
         Raises:
             UsageError: naming the option and the reason.
-            BackendMissingError: a build that needs the plugin, of a backend that has none.
         """
-        if self.embed_plugin and (self.plugin == "never" or not self.version_compatible):
-            raise UsageError(
-                "A plugin library is stored in version-compatible engines only, and if it is used.",
-                found=f"--embed-plugin, --plugin {self.plugin}",
-                fix="give --version-compatible too, or load the library where the engine runs",
-            )
         if self.version_compatible and not info.plugins:
             raise UsageError(
                 f"{info.label} builds no version-compatible engines.",
@@ -88,9 +75,7 @@ class BuildOptions(Options):
             "hardware_compatible": self.hardware_compatible,
             "tf32": self.tf32,
             "memory_limit": self.memory_limit,
-            "strongly_typed": True,
             "optimization_level": self.optimization_level,
-            "embed_plugin": self.embed_plugin,
         }
 
 
@@ -106,10 +91,12 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path |
     """
     from rmsnorm_export.tensorrt.plugin.libraries import find_build
 
-    reason = "" if use != "never" else "not wanted"
-    if not reason and not info.plugins:
+    reason = ""
+    if use == "never":
+        reason = "not asked for"
+    elif not info.plugins:
         reason = f"{info.label} has no plugin layers; it compiles the function bodies of the model"
-    elif not reason and not own:
+    elif not own:
         reason = "the model has no node of the domain rmsnorm_export"
     if reason and use == "require":
         raise UsageError(

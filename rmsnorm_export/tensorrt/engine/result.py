@@ -1,4 +1,4 @@
-"""What building and checking return: frozen dataclasses of plain values.
+"""Results of a build: frozen dataclasses of plain values.
 
 ``EngineRecord`` is what is stored beside the engine, in ``ENGINE.json``; it names files, never
 folders.
@@ -10,8 +10,8 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from rmsnorm_export.errors import BackendMissingError, Error, InputError, NotRunError
 from rmsnorm_export.records import from_json
+from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.system.reading import read_text
 from rmsnorm_export.system.shown import Shown
 
@@ -19,7 +19,6 @@ Backend = Literal["tensorrt", "tensorrt-rtx"]
 PluginUse = Literal["auto", "require", "never"]
 How = Literal["plugin", "fused", "unfused", "unknown"]
 LayersFrom = Literal["inspector", "builder log", "none"]
-Usable = Literal["yes", "no", "unknown"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,38 +41,6 @@ class EngineProfile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of external data of the model.
-
-    Attributes:
-        location: as the model writes it.
-        modified_ns: its time of modification, in nanoseconds since 1970.
-        sha256: "" when the files together are larger than 1 GiB: then size and time stand for it.
-    """
-
-    location: str
-    bytes: int
-    modified_ns: int
-    sha256: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelIdentity:
-    """Which model an engine was built from.
-
-    Attributes:
-        name: of the file; ``memory`` for a model that was none.
-        bytes, sha256: of the file, external data not counted.
-        data: its files of external data.
-    """
-
-    name: str
-    bytes: int
-    sha256: str
-    data: tuple[DataFile, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class EngineLayer:
     """One step of the engine.
 
@@ -92,7 +59,7 @@ class EngineLayer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineNorm:
-    """What became of one RMSNorm.
+    """The fate of one RMSNorm.
 
     Attributes:
         name: of its node, or of the last node of its chain.
@@ -115,36 +82,21 @@ class EngineNorm:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PluginState:
-    """What was done about the plugin.
-
-    Attributes:
-        use: what was asked for.
-        library, sha256: name and hash of the library that was loaded, "" without one.
-        embedded: the library is inside the engine.
-        reason: why it was loaded or not.
-    """
-
-    use: PluginUse
-    library: str
-    sha256: str
-    embedded: bool
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """What stands beside the engine, in ``ENGINE.json``.
+    """The contents of ``ENGINE.json``, beside the engine.
 
     Attributes:
         engine, bytes, sha256: name, size and hash of the engine file.
-        model: what it was built from.
+        model, model_sha256: name and hash of the ONNX file that it was built from, external data
+            not counted.
         backend, version: what built it.
         versions: of the packages that took part.
-        platform: system and processor.
         gpus: ``name, compute capability, driver`` of those visible at the build; () without one.
         built: when, UTC, ISO 8601.
         seconds: that parsing and building took.
+        inputs, outputs: as the model declares them.
+        flags: options of the builder.
+        plugin, plugin_reason: name of the library that was loaded, "" without one; and why.
         layers: of the engine, in order.
         layers_from: the engine inspector, or the builder's log of the same layers where there is no
             GPU to load the engine with.
@@ -157,17 +109,20 @@ class EngineRecord:
     engine: str
     bytes: int
     sha256: str
-    model: ModelIdentity
+    model: str
+    model_sha256: str
     backend: Backend
     version: str
     versions: dict[str, str]
-    platform: str
     gpus: tuple[str, ...]
     built: str
     seconds: float
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
     profiles: tuple[EngineProfile, ...]
     flags: dict[str, bool | int | float | str | None]
-    plugin: PluginState
+    plugin: str
+    plugin_reason: str
     norms: tuple[EngineNorm, ...]
     layers: tuple[EngineLayer, ...]
     layers_from: LayersFrom
@@ -184,63 +139,6 @@ class EngineResult(Shown):
     path: Path
     sidecar: Path
     record: EngineRecord
-
-
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class EngineCheck(Shown):
-    """Outcome of ``check_engine``.
-
-    Attributes:
-        usable: ``yes``, ``no``, or ``unknown`` where only a GPU could tell.
-        problems: what stands against it, each a sentence.
-        fixes: what to do about each problem.
-        backend, built_with: what built it, and its version; "" when unknown.
-        installed: version of that backend here, "" when it is not installed.
-        notes: what could not be checked, and why.
-        record: what stands beside the engine; None without it.
-        loaded_by: what loaded it, with the GPU: ``TensorRT 11.4.0 on NVIDIA H200``; "" when
-            nothing did.
-    """
-
-    path: Path
-    usable: Usable
-    problems: tuple[str, ...]
-    fixes: tuple[str, ...]
-    backend: str
-    built_with: str
-    installed: str
-    notes: tuple[str, ...] = ()
-    record: EngineRecord | None = None
-    loaded_by: str = ""
-
-    @property
-    def error(self) -> Error | None:
-        """That of an engine that cannot be used, or of which nothing is known."""
-        if self.usable == "yes":
-            return None
-        if self.usable == "unknown":
-            return NotRunError(
-                "The engine could not be loaded here, so that nothing is known of it but its file.",
-                found="; ".join(self.notes),
-                fix="check it where its backend and a GPU are",
-            )
-        # What else stands against it would remain with the backend installed.
-        lacking = self.backend and not self.installed and len(self.problems) == 1
-        kind = BackendMissingError if lacking else InputError
-        return kind(
-            "The engine cannot be used here.",
-            found="; ".join(self.problems),
-            fix="; ".join(dict.fromkeys(self.fixes)),
-        )
-
-    def require(self) -> None:
-        """Go on only with an engine that nothing stands against.
-
-        Raises:
-            InputError, BackendMissingError: ``usable`` is ``no``.
-        """
-        if self.usable == "no" and self.error is not None:
-            raise self.error
 
 
 def sidecar_path(engine: Path) -> Path:

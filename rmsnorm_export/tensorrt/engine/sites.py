@@ -57,7 +57,8 @@ def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite,
     sites = []
     for match in matches:
         nodes = match.nodes or tuple(filter(None, [match.output.producer()]))
-        total = match.sum.producer() if match.sum is not None and not _own(nodes) else None
+        own = len(nodes) == 1 and nodes[0].domain == DOMAIN
+        total = match.sum.producer() if match.sum is not None and not own else None
         proper = {parser_name(node) for node in nodes if node is not total}
         reason = ""
         if match.scope != "main":
@@ -74,10 +75,6 @@ def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite,
             )
         )
     return tuple(sites)
-
-
-def _own(nodes: Sequence[ir.Node]) -> bool:
-    return len(nodes) == 1 and nodes[0].domain == DOMAIN
 
 
 def _norm_node(nodes: Sequence[ir.Node]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rmsnorm_export.system.reading import LARGEST_ENGINE, LARGEST_LIBRARY, read_file
+from rmsnorm_export.system.reading import LARGEST_ENGINE, read_file
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 
 Request = dict[str, Any]
@@ -37,7 +37,6 @@ def _logger(trt: Any) -> Any:
             trt.ILogger.__init__(self)
             self.layers = ""
             self.warnings: list[str] = []
-            self.texts: list[str] = []
 
         def log(self, severity: Any, text: str) -> None:
             if is_layer_log(text):
@@ -46,8 +45,6 @@ def _logger(trt: Any) -> Any:
                 print(f"error: {text}", file=sys.stderr, flush=True)
             elif severity == trt.ILogger.Severity.WARNING:
                 self.warnings.append(text)
-            if severity <= trt.ILogger.Severity.INFO:
-                self.texts.append(text[:1000])
 
     return Logger()
 
@@ -74,13 +71,7 @@ def build(request: Request) -> dict[str, Any]:
     if not parser.parse_from_file(request["model"]):
         return {"refused": [_refusal(parser.get_error(i)) for i in range(parser.num_errors)]}
     config = _config(request, trt, pg)(builder, network)
-    if request["timing_cache"]:
-        _check_cache(config, Path(request["timing_cache"]))
-    if request["embed_plugin"] and request["plugin"]:
-        config.plugins_to_serialize = [request["plugin"]]
-    engine = pg.engine_bytes_from_network(
-        (builder, network, parser), config=config, save_timing_cache=request["timing_cache"] or None
-    )
+    engine = pg.engine_bytes_from_network((builder, network, parser), config=config)
     with open(request["engine"], "wb") as file:
         file.write(memoryview(engine))
         file.flush()
@@ -92,14 +83,6 @@ def build(request: Request) -> dict[str, Any]:
         "layers": logger.layers,
         "inspected": inspected,
     }
-
-
-def _check_cache(config: Any, path: Path) -> None:
-    """Refuse a file that TensorRT takes for an empty cache, which would be written over."""
-    data = read_file(path, LARGEST_LIBRARY) if path.exists() else b""
-    taken, empty = (config.create_timing_cache(one) for one in (data, b""))
-    if data and (taken is None or bytes(taken.serialize()) == bytes(empty.serialize()) != data):
-        raise ValueError(f"{path.name} is no timing cache of this backend and GPU")
 
 
 def _refusal(error: Any) -> dict[str, str]:
@@ -132,8 +115,6 @@ def _config(request: Request, trt: Any, pg: Any) -> Any:
     if request["module"] == "tensorrt_rtx":
         rtx = importlib.import_module("polygraphy.backend.tensorrt_rtx")
         return rtx.CreateConfigRTX(**options)
-    if request["timing_cache"] and os.path.exists(request["timing_cache"]):
-        options["load_timing_cache"] = request["timing_cache"]
     if request["hardware_compatible"]:
         options["hardware_compatibility_level"] = trt.HardwareCompatibilityLevel.AMPERE_PLUS
     return pg.CreateConfig(
@@ -148,19 +129,6 @@ def _inspect(trt: Any, logger: Any, engine: Any) -> str:
         return ""
     inspector = loaded.create_engine_inspector()
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-
-
-def validate(request: Request) -> dict[str, Any]:
-    """Ask the runtime about an engine, as far as it answers without loading it or with it."""
-    trt, _, logger = _start(request)
-    data = read_file(request["engine"], LARGEST_ENGINE)
-    runtime, reasons, loaded = trt.Runtime(logger), 0, None
-    if hasattr(runtime, "get_engine_validity"):
-        reasons = int(runtime.get_engine_validity(data)[1])
-    if request["load"]:
-        loaded = runtime.deserialize_cuda_engine(data) is not None
-    texts = logger.texts[-50:]
-    return {"version": str(trt.__version__), "reasons": reasons, "loaded": loaded, "texts": texts}
 
 
 def describe(request: Request) -> dict[str, Any]:

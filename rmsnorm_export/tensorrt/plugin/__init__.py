@@ -20,23 +20,9 @@ from rmsnorm_export.tensorrt.plugin.libraries import (
     use_in_torch,
 )
 from rmsnorm_export.tensorrt.plugin.lines import LOADERS, command_lines, library
-from rmsnorm_export.tensorrt.plugin.result import (
-    BuildError,
-    Built,
-    CheckResult,
-    CommandLines,
-    RuntimeCheck,
-    Tool,
-)
 
 __all__ = [
     "LOADERS",
-    "BuildError",
-    "Built",
-    "CheckResult",
-    "CommandLines",
-    "RuntimeCheck",
-    "Tool",
     "build",
     "build_tools",
     "check",

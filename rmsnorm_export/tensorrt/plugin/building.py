@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rmsnorm_export.errors import BackendMissingError, Error, UsageError
+from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.system.files import (
     StrPath,
     Transaction,
@@ -82,20 +82,14 @@ def build(
     if chosen not in LIBRARIES or (tensorrt_include and chosen != "tensorrt"):
         raise UsageError(
             "There is no such build.",
-            found=f"runtime {runtime!r}"
-            + (", with TensorRT's headers" if tensorrt_include else ""),
+            found=f"runtime {runtime!r}",
             fix=f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers",
         )
     place = libraries.build_folder(cache)
-    settings = _cmake_settings(
-        chosen, arch, tensorrt_include, None if isinstance(cuda, bool) else cuda
-    )
-    writing = refusals_as(
-        "The build cannot be written.",
-        place,
-        fix="free some space, or give a writable folder with --cache DIR or XDG_CACHE_HOME",
-    )
-    with writing:
+    toolkit = None if isinstance(cuda, bool) else cuda
+    settings = _cmake_settings(chosen, arch, tensorrt_include, toolkit)
+    fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
+    with refusals_as("The build cannot be written.", place, fix=fix):
         place.mkdir(parents=True, exist_ok=True)
         with locked(place / ".lock"), tempfile.TemporaryDirectory() as stage:
             _compile(chosen, place, settings, Path(stage), force=force)
@@ -140,16 +134,13 @@ def _cmake_settings(
         name = "TENSORRT_INCLUDE_DIR" if own else "TENSORRT_ROOT"
         settings.append(f"-D{name}={os.path.abspath(headers)}")
     if arch is None:
-        known = {gpu.capability for gpu in gpus() if re.fullmatch(r"\d+\.\d", gpu.capability)}
-        arch = ",".join(name.replace(".", "") for name in sorted(known, key=float))
+        named = {gpu.capability for gpu in gpus() if re.fullmatch(r"\d+\.\d", gpu.capability)}
+        arch = ",".join(name.replace(".", "") for name in sorted(named, key=float))
     if arch in ("", "all"):
         return [*settings, "-UCMAKE_CUDA_ARCHITECTURES"]
     if not _ARCHITECTURES.fullmatch(arch):
-        raise UsageError(
-            "An architecture cannot be understood.",
-            found=repr(arch),
-            fix="write it as 90; several with commas; or all",
-        )
+        what, fix = "An architecture cannot be understood.", "write it as 90, as 90,100 or as all"
+        raise UsageError(what, found=repr(arch), fix=fix)
     return [*settings, f"-DCMAKE_CUDA_ARCHITECTURES={arch.replace(',', ';')}"]
 
 
@@ -177,46 +168,47 @@ def _compile(
     runtime: PluginRuntime, place: Path, settings: list[str], stage: Path, *, force: bool
 ) -> None:
     """Configure, build and install into ``stage``; CMake's tree stays in ``place``."""
-    cmake = _which("cmake")
+    cmake, log = _which("cmake"), place / f"{runtime}.log"
     if not cmake:
         raise BackendMissingError(
             "The plugin cannot be built without CMake.",
             found="no cmake in PATH",
             fix=pip_install("[plugin]"),
         )
-    alone = runtime == "onnxruntime"
-    source = libraries.SOURCES.resolve() / ("onnxruntime" if alone else "")
-    tree, log = place / ("onnxruntime" if alone else "cuda"), place / f"{runtime}.log"
+    part = "onnxruntime" if runtime == "onnxruntime" else ""  # a project that needs no CUDA
+    tree = str(place / (part or "cuda"))
+    source = str(libraries.SOURCES.resolve() / part)
     generator = ["-G", "Ninja"] if _which("ninja") else []
-    configure = ["-S", str(source), "-B", str(tree), "-DCMAKE_BUILD_TYPE=Release"]
-    configure += [*generator, *settings, *(["--fresh"] if force else [])]
-    names = [name[3:-3] for name in LIBRARIES[runtime].values()]
-    make = ["--build", str(tree), "--parallel", str(cores()), "--target", *names]
-    make += ["--clean-first"] if force else []
+    settings = ["-DCMAKE_BUILD_TYPE=Release", *generator, *settings, *["--fresh"] * force]
+    targets = [name[3:-3] for name in LIBRARIES[runtime].values()]
     log.write_bytes(b"")
-    if not _logged([cmake, *configure], log):
+    if not _logged([cmake, "-S", source, "-B", tree, *settings], log):
         raise BackendMissingError(
             "CMake could not set the build up.",
             found=_first_error(log),
             fix=f"{pip_install('[plugin]')} brings CMake and nvcc, apt install g++ a compiler; for"
             " TensorRT's headers give --tensorrt DIR",
         )
-    if not _logged([cmake, *make], log):
-        raise _failed(log)
-    if not _logged(
-        [cmake, "--install", str(tree), "--prefix", str(stage), "--component", runtime], log
-    ):
-        raise _failed(log)
+    make = [cmake, "--build", tree, "--parallel", str(cores()), "--target", *targets]
+    install = [cmake, "--install", tree, "--prefix", str(stage), "--component", runtime]
+    if not _logged(make + ["--clean-first"] * force, log) or not _logged(install, log):
+        raise BuildError(
+            "The plugin did not compile.",
+            found=_first_error(log),
+            fix=f"read the log, {log}",
+            log=log,
+        )
 
 
 def _logged(command: Sequence[str], log: Path) -> bool:
+    environment = os.environ | {"PATH": _search_path(), "LC_ALL": "C"}
     with log.open("ab") as file:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PATH": _search_path(), "LC_ALL": "C"},
+            env=environment,
             check=False,
         )
     return done.returncode == 0
@@ -226,12 +218,6 @@ def _first_error(log: Path) -> str:
     lines = [line.strip() for line in read_file(log).decode("utf-8", "replace").splitlines()]
     first = next((n for n, line in enumerate(lines) if _WRONG.search(line)), -_SHOWN)
     return " ".join(filter(None, lines[first:][:_SHOWN])) or "no message"
-
-
-def _failed(log: Path) -> Error:
-    return BuildError(
-        "The plugin did not compile.", found=_first_error(log), fix=f"read the log, {log}", log=log
-    )
 
 
 def _publish(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -26,23 +27,15 @@ SOURCES = Path(__file__).parent / "_sources"
 """The CMake project: in a checkout a link to the folder plugins/."""
 
 _PACKAGED = Path(__file__).parent / "_built" / "lib"
-"""What a wheel has inside (pyproject.toml)."""
+"""The build inside a wheel (pyproject.toml)."""
 
-BUILD_FIX = "rmsnorm-export plugin build"
-NATIVE_BUILD_FIX = f"{BUILD_FIX} --runtime onnxruntime"
-
-_BUILT_BY: dict[PluginRuntime, str] = {
-    "tensorrt": BUILD_FIX,
-    "onnxruntime": NATIVE_BUILD_FIX,
-    "onnxruntime-cuda": f"{NATIVE_BUILD_FIX} --cuda",
-    "torch": f"{BUILD_FIX} --runtime torch",
+_BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
+    "tensorrt": ("The TensorRT plugin is", ""),
+    "onnxruntime": ("The kernels for ONNX Runtime are", " --runtime onnxruntime"),
+    "onnxruntime-cuda": ("The CUDA kernels for ONNX Runtime are", " --runtime onnxruntime --cuda"),
+    "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
 }
-_NOUNS: dict[PluginRuntime, str] = {
-    "tensorrt": "The TensorRT plugin is",
-    "onnxruntime": "The kernels for ONNX Runtime are",
-    "onnxruntime-cuda": "The CUDA kernels for ONNX Runtime are",
-    "torch": "The CUDA kernels for PyTorch are",
-}
+"""The libraries in words, and the options that build them."""
 
 
 def build_folder(cache: StrPath | None = None) -> Path:
@@ -57,9 +50,6 @@ def build_folder(cache: StrPath | None = None) -> Path:
         cache = root / "rmsnorm_export" / "plugins"
     place = hashlib.sha256(os.fsencode(SOURCES.resolve())).hexdigest()[:12]
     return Path(cache).expanduser().absolute() / place
-
-
-_FACTS = ("architectures", "tensorrt", "cuda", "compiler")
 
 
 def manifest_name(runtime: PluginRuntime) -> str:
@@ -81,14 +71,14 @@ def read_build(folder: Path, runtime: PluginRuntime) -> Built:
         for name in LIBRARIES[runtime].values():
             if sha256_of(folder / name) != manifest["libraries"][name]:
                 raise ValueError(f"{name} is not the file that was built (its SHA-256 differs)")
-        facts = (str(manifest[name]) for name in _FACTS)
-        architectures, tensorrt, cuda, compiler = facts
+        architectures, tensorrt, cuda, compiler = (
+            str(manifest[name]) for name in ("architectures", "tensorrt", "cuda", "compiler")
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{manifest_name(runtime)} has no {error}") from error
-    libraries = (
-        Library(style, folder / name, runtime) for style, name in LIBRARIES[runtime].items()
-    )
-    return Built(runtime, tuple(libraries), architectures, tensorrt, cuda, compiler)
+    rows = LIBRARIES[runtime].items()
+    libraries = tuple(Library(style, folder / name, runtime) for style, name in rows)
+    return Built(runtime, libraries, architectures, tensorrt, cuda, compiler)
 
 
 def find_build(runtime: PluginRuntime = "tensorrt", cache: StrPath | None = None) -> Built:
@@ -99,25 +89,28 @@ def find_build(runtime: PluginRuntime = "tensorrt", cache: StrPath | None = None
     """
     places = [_PACKAGED] if runtime == "onnxruntime" and cache is None else []
     places.append(build_folder(cache) / "lib")
-    found = f"none in {places[-1]}"
+    problem = f"none in {places[-1]}"
     for place in places:
         try:
             return read_build(place, runtime)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            found = f"damaged: {place}: {error}"
-    raise BackendMissingError(f"{_NOUNS[runtime]} not built.", found=found, fix=_BUILT_BY[runtime])
+            problem = f"damaged: {place}: {error}"
+    noun = _BUILT_BY[runtime][0]
+    raise BackendMissingError(f"{noun} not built.", found=problem, fix=_build_fix(runtime))
+
+
+def _build_fix(runtime: PluginRuntime) -> str:
+    return f"rmsnorm-export plugin build{_BUILT_BY[runtime][1]}"
 
 
 def find_builds() -> tuple[Built, ...]:
     """Return every build that can be used."""
     builds = []
     for runtime in LIBRARIES:
-        try:
+        with contextlib.suppress(BackendMissingError):
             builds.append(find_build(runtime))
-        except BackendMissingError:
-            continue
     return tuple(builds)
 
 
@@ -132,25 +125,26 @@ def open_library(path: StrPath, style: Style | None = None) -> Library:
         InputError: it is missing, cut short, changed, or none of this package's.
     """
     file = Path(path).expanduser().absolute()
-    every = [(kind, *row) for kind, names in LIBRARIES.items() for row in names.items()]
-    for runtime, own_style, name in every:
-        if file.name != name:
-            continue
-        beside = LIBRARIES[runtime].get(style or own_style)
-        if beside is None:
-            raise _unusable(file, f"it is for {own_style}, not for {style}", _BUILT_BY[runtime])
-        file = file.with_name(beside)
-        if not file.is_file():
-            raise _unusable(file, "there is no such file", "check the path")
-        try:
-            check_library(file)
-            if file.with_name(manifest_name(runtime)).exists():
-                read_build(file.parent, runtime)
-        except (OSError, ValueError) as error:
-            raise _unusable(file, str(error), _BUILT_BY[runtime]) from error
-        return Library(style or own_style, file, runtime)
-    names = ", ".join(name for *_, name in every)
-    raise _unusable(file, "no library of this package has that name", f"give one of {names}")
+    every = {
+        name: (runtime, own) for runtime, row in LIBRARIES.items() for own, name in row.items()
+    }
+    if file.name not in every:
+        fix = f"give one of {', '.join(every)}"
+        raise _unusable(file, "no library of this package has that name", fix)
+    runtime, own = every[file.name]
+    beside = LIBRARIES[runtime].get(style or own)
+    if beside is None:
+        raise _unusable(file, f"it is for {own}, not for {style}", _build_fix(runtime))
+    file = file.with_name(beside)
+    if not file.is_file():
+        raise _unusable(file, "there is no such file", "check the path")
+    try:
+        check_library(file)
+        if file.with_name(manifest_name(runtime)).exists():
+            read_build(file.parent, runtime)
+    except (OSError, ValueError) as error:
+        raise _unusable(file, str(error), _build_fix(runtime)) from error
+    return Library(style or own, file, runtime)
 
 
 def _unusable(file: Path, problem: str, fix: str) -> InputError:

@@ -1,4 +1,4 @@
-"""What the functions of ``rx.plugin`` return: frozen dataclasses of plain values."""
+"""Results of ``rx.plugin``: frozen dataclasses of plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ creators; plain ``dlopen``, on which the library registers them itself; ONNX Run
 loaded in the other way."""
 
 PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda", "torch"]
-"""What a build is for: the TensorRT plugin, the CPU kernels of ONNX Runtime, those and the CUDA
+"""The purpose of a build: the TensorRT plugin, the CPU kernels of ONNX Runtime, those and the CUDA
 kernels (``runtime="onnxruntime", cuda=True``), or the CUDA kernels in PyTorch."""
 
 LIBRARIES: dict[PluginRuntime, dict[Style, str]] = {
@@ -121,12 +121,10 @@ class CheckResult(Shown):
     Attributes:
         runtimes: every library in every runtime, those that are missing included.
         passed: every library was tried in a runtime, and no check failed.
-        notes: what was not checked, and what would enable it.
     """
 
     runtimes: tuple[RuntimeCheck, ...]
     passed: bool
-    notes: tuple[str, ...] = ()
 
     @property
     def error(self) -> VerificationError | None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from rmsnorm_export.compare.eager import to_array
 
 from rmsnorm_export import printable
+from rmsnorm_export.compare.pytorch import to_array
 from rmsnorm_export.torch.export.chatter import collected
 from tests.tools.corpus import cache
 from tests.tools.corpus.norm_classes import DTYPES, NormClass, norm_classes

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import http.server
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,35 +16,16 @@ import numpy as np
 import onnx
 
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.system.process import end_group
 from tests.tools.runtimes.catalogue import Installable
 
-_HERE = pathlib.Path(__file__).parent
 _SECONDS = 300
 SAVED = ".optimized"
-"""What ``child.py`` writes behind the name of a file for ONNX Runtime's optimized model."""
-_GRAPHICS = {
-    "wasm": ("--disable-gpu",),
-    # A GPU in software: it has float32 alone.
-    "webgpu": ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
-               "--enable-features=Vulkan", "--use-vulkan=swiftshader"),
-}  # fmt: skip
-_PAGE = """<!doctype html><script type="module">
-import * as ort from "/npm/node_modules/onnxruntime-web/dist/ort.PROVIDER.min.mjs";
-import { runAll } from "/child.mjs";
-ort.env.wasm.numThreads = 1;
-ort.env.wasm.wasmPaths = "/npm/node_modules/onnxruntime-web/dist/";
-const send = (path, body) => fetch(path, { method: "POST", body: JSON.stringify(body) });
-const read = async (path) => (await fetch("/file" + path)).arrayBuffer();
-const request = await (await fetch("/request")).json();
-try { await runAll(ort, request, read, (answer) => send("/answer", answer)); }
-finally { await send("/end", {}); }
-</script>"""
+"""Suffix that ``child.py`` writes behind the name of a file for ONNX Runtime's optimized model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a runtime did with one file.
+    """A runtime's run of one file.
 
     Attributes:
         error: what it said; "" when it ran.
@@ -77,37 +56,25 @@ def run_files(
     Returns:
         For each label; where the process died, its end is the error.
     """
-    labels = {str(path): label for label, (path, _) in files.items()}
+    outcomes: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch)
-        request: dict[str, Any] = {"input": str(folder / "x"), "shape": list(x.shape), "runs": runs}
-        request["models"] = []
-        x.astype(np.float32).tofile(folder / "x")
-        for number, (path, expected) in enumerate(files.values()):
-            expected.astype(np.float32).tofile(folder / str(number))
-            request["models"].append(
-                {"model": str(path), "expected": str(folder / str(number)), "sessions": sessions}
-            )
-        answers: dict[str, Outcome] = {}
-        while request["models"]:
-            end = ""
-            if runtime.kind in ("web", "webgpu"):
-                lines = _in_browser(runtime, request)
-            else:
-                lines, end = _in_child(runtime, request)
-            answers |= {
-                answer["model"]: Outcome(
-                    answer["error"],
-                    tuple(answer["off"]),
-                    answer.get("norms", _norms_left(pathlib.Path(answer["model"] + SAVED))),
-                )
-                for answer in lines
-            }
-            left = [m for m in request["models"] if m["model"] not in answers]
-            if left:  # one that ends the process has no answer; the others get another process
-                answers[left[0]["model"]] = Outcome(end or "no answer", ())
-            request["models"] = left[1:]
-    return {labels[path]: outcome for path, outcome in answers.items()}
+        expected = {label: f"{scratch}/{number}" for number, label in enumerate(files)}
+        for label, (_, array) in files.items():
+            array.astype(np.float32).tofile(expected[label])
+        x.astype(np.float32).tofile(f"{scratch}/x")
+        while rest := [label for label in files if label not in outcomes]:
+            models = [
+                {"model": str(files[label][0]), "expected": expected[label], "sessions": sessions}
+                for label in rest
+            ]
+            request = {"input": f"{scratch}/x", "shape": list(x.shape), "runs": runs}
+            answers, end = _in_child(runtime, request | {"models": models})
+            for label, answer in zip(rest, answers, strict=False):
+                norms = answer.get("norms", _norms_left(pathlib.Path(answer["model"] + SAVED)))
+                outcomes[label] = Outcome(answer["error"], tuple(answer["off"]), norms)
+            if len(answers) < len(rest):  # it ended the process; the others get another process
+                outcomes[rest[len(answers)]] = Outcome(end, ())
+    return outcomes
 
 
 def _norms_left(path: pathlib.Path) -> int | None:
@@ -121,17 +88,12 @@ def _norms_left(path: pathlib.Path) -> int | None:
 
 
 def _in_child(runtime: Installable, request: Mapping[str, object]) -> tuple[list[Any], str]:
-    command = [sys.executable, str(_HERE / "child.py"), runtime.kind]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if runtime.packages:
         environment["PYTHONPATH"] = str(runtime.folder)
-    cwd = None
-    if runtime.kind == "node":
-        command, cwd = ["node", str(_HERE / "child.mjs")], runtime.folder
     try:
         done = subprocess.run(
-            command,
-            cwd=cwd,
+            [sys.executable, str(pathlib.Path(__file__).with_name("child.py")), runtime.kind],
             env=environment,
             input=json.dumps(request) + "\n",
             capture_output=True,
@@ -142,66 +104,5 @@ def _in_child(runtime: Installable, request: Mapping[str, object]) -> tuple[list
         )
     except subprocess.TimeoutExpired:
         return [], f"no answer in {_SECONDS} s"
-    said = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return answers, f"the process ended with {done.returncode}: {said[:300]}"
-
-
-def _in_browser(runtime: Installable, request: Mapping[str, Any]) -> list[Any]:
-    """A page that a headless browser opens, served from here; its answers come back by POST."""
-    answers: list[Any] = []
-    provider = "wasm" if runtime.kind == "web" else runtime.kind
-    request = {**request, "options": {"executionProviders": [provider]}}
-    over = threading.Event()
-    named = {str(request["input"])}
-    named |= {str(model[key]) for model in request["models"] for key in ("model", "expected")}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            kind, body = "application/octet-stream", b""
-            if self.path == "/":
-                kind, body = "text/html", _PAGE.replace("PROVIDER", provider).encode()
-            elif self.path == "/request":
-                kind, body = "application/json", json.dumps(request).encode()
-            elif self.path == "/child.mjs":
-                kind, body = "text/javascript", (_HERE / "child.mjs").read_bytes()
-            elif self.path.startswith("/npm/") and ".." not in self.path:
-                path = runtime.folder / self.path.removeprefix("/npm/")
-                kind = "application/wasm" if path.suffix == ".wasm" else "text/javascript"
-                body = path.read_bytes() if path.is_file() else b""
-            elif self.path.removeprefix("/file") in named:
-                body = pathlib.Path(self.path.removeprefix("/file")).read_bytes()
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path == "/answer":
-                answers.append(content)
-            self.send_response(204)
-            self.end_headers()
-            if self.path == "/end":
-                over.set()
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with (
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server,
-        tempfile.TemporaryDirectory() as profile,
-    ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = ["chromium", "--headless", "--no-sandbox", *_GRAPHICS[provider]]
-        command += [f"--user-data-dir={profile}", f"http://127.0.0.1:{server.server_port}/"]
-        browser = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            over.wait(_SECONDS)
-        finally:
-            end_group(browser)
-            server.shutdown()
-    return answers
+    return answers, f"the process ended with {done.returncode}: {done.stderr.strip()[-300:]}"

@@ -69,28 +69,25 @@ def block(dtype: int, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
 
 
 def feed() -> Array:
-    """What the block is run on."""
+    """The input of the block."""
     return np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
 
 
-def expected(model: onnx.ModelProto) -> Array:
-    """What the raw file computes, in ONNX Runtime without graph optimization."""
-    session = open_session(model.SerializeToString(), threads=1)
-    result: Array = session.run(None, {"input": feed()})[0]
-    return result
-
-
 def write_files(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, Array]]:
-    """Every form and type in ``folder``, by ``form-type``, with the expected output."""
+    """Every form and type in ``folder``, by ``form-type``, with the expected output.
+
+    That is what the raw file computes, in ONNX Runtime without graph optimization.
+    """
     files = {}
     for name, dtype in TYPES.items():
         raw = block(dtype)
-        wanted = expected(raw)
+        session = open_session(raw.SerializeToString(), threads=1)
+        expected: Array = session.run(None, {"input": feed()})[0]
         for form in FORMS:
             path = folder / f"{form}-{name}.onnx"
             if form == "raw":
                 onnx.save(raw, path)
             else:
                 rx.optimize(raw, target=form).save(path)
-            files[f"{form}-{name}"] = (path, wanted)
+            files[f"{form}-{name}"] = (path, expected)
     return files
