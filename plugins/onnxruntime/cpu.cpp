@@ -198,10 +198,8 @@ private:
         if (!call.scale.present) norm.association = 0;
         Space held[3];
         const auto operand = [&](const Tensor& tensor, float shift, Space& lanes) -> const void* {
-            const Type lane = norm.lane();
-            const bool same = tensor.type == lane && norm.x == lane && norm.product() == lane;
-            if (!tensor.present || (same && shift == 0)) return tensor.data;
-            lanes.reset(new char[call.n * kBytes[norm.lane()]]);
+            if (!tensor.present || (tensor.type == norm.product() && shift == 0)) return tensor.data;
+            lanes.reset(new char[call.n * kBytes[norm.product()]]);
             kernels().operand(norm, tensor.type, tensor.data, call.n, shift, lanes.get());
             return lanes.get();
         };
