@@ -12,6 +12,8 @@ namespace rmsnorm_export::onnxruntime {
 
 enum Type : std::int32_t { kFloat, kHalf, kBfloat, kDouble };
 constexpr std::size_t kBytes[] = {4, 2, 2, 8};
+constexpr std::int64_t kElementTypes[] = {1, 10, 16, 11};  // of ONNX
+constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "f64"};
 
 enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 
@@ -22,25 +24,26 @@ enum class Codes : std::int32_t { kNone, kInt8, kFp8 };
 
 struct Norm {
     Kind kind{Kind::kRMSNorm};
-    Type x{kFloat};      // T
-    Type stash{kFloat};  // S
-    float epsilon{1e-5F};
-    float scale_offset{0.0F};
-    bool epsilon_outside{false};
-    bool epsilon_clamp{false};
-    bool scale_before_cast{false};
-    bool round_rstd{false};
-    bool sigmoid{false};  // activation of the gate; else silu
-    bool gate_first{false};
-    std::int64_t axis{-1};
-    std::int64_t last_axis{-1};
-    std::int64_t partial_size{0};
-    std::int64_t group_size{0};
-    std::int64_t association{0};
-    std::int64_t rotary_dim{0};  // 0: all of the row
-    bool rotary_interleaved{false};
     Codes codes{Codes::kNone};
     bool step_per_row{false};
+    Type x{kFloat};      // T
+    Type stash{kFloat};  // S
+    bool sigmoid{false};  // activation of the gate; else silu
+    float epsilon{1e-5F};
+    float scale_offset{0.0F};
+    std::int64_t axis{-1};
+    std::int64_t last_axis{-1};
+    std::int64_t stash_type{1};  // of ONNX
+    std::int64_t scale_before_cast{0};
+    std::int64_t epsilon_outside{0};
+    std::int64_t epsilon_clamp{0};
+    std::int64_t partial_size{0};
+    std::int64_t group_size{0};
+    std::int64_t round_rstd{0};
+    std::int64_t association{0};
+    std::int64_t gate_first{0};
+    std::int64_t rotary_dim{0};  // 0: all of the row
+    std::int64_t rotary_interleaved{0};
 
     bool step_given() const { return codes != Codes::kNone && !step_per_row; }
     // Inputs of the type of X: X, then residual or gate; and those before the scale: tables, too.
