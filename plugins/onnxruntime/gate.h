@@ -70,7 +70,7 @@ INLINE void logistic(const double (&z)[1], double (&s)[1]) {
 // The activations of `segments` of n gates, each by `use(lot, i, count, activations)`; what is read in a
 // while is `ahead` elements from them. False where a |z| is above kUsual, and `usual`.
 template <bool usual, class T, class S, class Use>
-INLINE bool activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
+bool activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
                      std::size_t ahead, Use use) {
     using C = Lane<T, S>;
     const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
@@ -101,15 +101,10 @@ INLINE bool activate(const Rows& rows, const T* gates, std::size_t segments, std
     return !any[0];
 }
 template <class T, class S, class Use>
-__attribute__((noinline)) void activate_far(const Rows& rows, const T* gates, std::size_t segments,
-                                            std::size_t n, Use use) {
-    activate<false, T, S>(rows, gates, segments, n, 0, use);
-}
-template <class T, class S, class Use>
 INLINE void activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
                      std::size_t ahead, Use use) {
     if (!activate<true, T, S>(rows, gates, segments, n, ahead, use)) {
-        activate_far<T, S>(rows, gates, segments, n, use);
+        activate<false, T, S>(rows, gates, segments, n, ahead, use);
     }
 }
 

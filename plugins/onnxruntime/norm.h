@@ -51,7 +51,6 @@ struct Norm {
         return kind == Kind::kSkipRMSNorm || kind == Kind::kGatedRMSNorm ? 2 : 1;
     }
     std::size_t required() const { return kind == Kind::kRotaryRMSNorm ? 3 : like_x(); }
-    Type product() const { return scale_before_cast ? stash : x; }
     // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
     // quotients and roots round as they should: 24 >= 2 * 11 + 2 bits.
     Type lane() const { return x == kDouble || stash == kDouble ? kDouble : kFloat; }
@@ -64,12 +63,11 @@ struct Rows {
     const void* second{nullptr};  // residual or gate
     void* y{nullptr};
     void* sum{nullptr};           // may be null
-    const void* factor{nullptr};  // scale_offset + scale, and bias: a row each, as Kernels::operand
-    const void* bias{nullptr};    // makes it; null where there is none
+    const void* factor{nullptr};  // scale_offset + scale, and bias: a row of P each; null where
+    const void* bias{nullptr};    // there is none
     std::size_t segment{0};       // elements of a segment
     std::size_t summed{0};        // of those, the first that the mean is taken from
     std::size_t per_row{1};       // segments of a row
-    std::size_t segments{0};      // of the call
     bool streamed{false};         // outputs pass the caches by
 };
 
@@ -90,9 +88,9 @@ struct Kernels {
     const char* name;
     // Segments [begin, end). scratch: lanes for the elements of a segment or kScratch, the more.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
-    // offset + n values of type `from`, rounded to P, as lanes.
-    void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
-                    void* lanes);
+    // offset + n values of type `from`, each rounded to P.
+    void (*operand)(Type product, Type from, const void* values, std::size_t n, float offset,
+                    void* to);
     void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
     // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it on x86.
     void (*encode)(Type, Codes, const void* y, std::size_t n, float step, std::uint8_t* codes);

@@ -100,6 +100,9 @@ void Operator::read_attributes(const OrtKernelInfo* info) {
     }
     norm_.sigmoid = activation == "sigmoid";
     if (!norm_.sigmoid && activation != "silu") refuse("activation must be silu or sigmoid");
+    if (!type_of(norm_.stash_type, norm_.stash)) {
+        refuse("stash_type must be 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
+    }
     norm_.gate_first = norm_.gate_first && norm_.kind == Kind::kGatedRMSNorm;
 }
 
@@ -107,8 +110,6 @@ void Operator::check_attributes() const {
     const Norm& norm = norm_;
     const bool parts = norm.partial_size || norm.group_size;
     const Rule rules[] = {
-        {type_of(norm.stash_type, const_cast<Type&>(norm.stash)),
-         "stash_type must be 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)"},
         {std::isfinite(norm.epsilon) && norm.epsilon >= 0, "epsilon must be finite, and at least 0"},
         {norm.axis < 0, "axis must be counted from the end: -1 is the last"},
         {norm.axis <= norm.last_axis && norm.last_axis < 0,

@@ -23,11 +23,11 @@ void run(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
 #endif
 }
 
-void operand(const Norm& norm, Type type, const void* values, std::size_t n, float offset, void* to) {
+void operand(Type product, Type type, const void* values, std::size_t n, float offset, void* to) {
     with(type, [&](auto from) {
-        with(norm.product(), [&](auto product) {
+        with(product, [&](auto element) {
             using From = decltype(from);
-            using P = decltype(product);
+            using P = decltype(element);
             using C = Lane<From, P>;
             const auto shift = Vec<C>{} + static_cast<C>(round_to<P>(static_cast<double>(offset)));
             each_lot<C, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {

@@ -14,21 +14,13 @@ enum Form { kCastFirst, kScaleFirst, kRoundRstd, kGated = 4, kAny = -1 };
 
 // ---- the root mean square -----------------------------------------------------------------------
 
-template <int K, class V>
-INLINE V added_up(const V* v) {
-    if constexpr (K == 1) {
-        return v[0];
-    } else {
-        return added_up<K / 2>(v) + added_up<K / 2>(v + K / 2);
-    }
-}
-
-// The sum of squares in f64, in which 2^29 of f32 add up exactly but for the last bits. Those of half
-// types are added in f32 before that, the vectors of a lot, which loses less than the mean does by
-// becoming f32.
-template <class T>
+// The sum of squares in f64, in which 2^29 of f32 add up exactly but for the last bits; of f64 in more.
+// Those of half types are added in f32 before that, the vectors of a lot, which loses less than the mean
+// does by becoming f32.
+template <class T, class C>
 struct Sum {
     Doubles low{}, high{};
+    long double wide{};
 
     INLINE void add_one(Floats v) {
         HalfFloats halves[2];
@@ -40,14 +32,18 @@ struct Sum {
         high += widen(halves[1]);
     }
     template <int K>
-    INLINE void add(const Floats (&v)[K]) {
+    INLINE void add(Floats (&v)[K]) {
         if constexpr (kHalfType<T>) {
-            add_one(added_up<K>(v));
+            if constexpr (K == 8) v[0] += v[4], v[1] += v[5], v[2] += v[6], v[3] += v[7];
+            if constexpr (K >= 4) v[0] = (v[0] + v[2]) + (v[1] + v[3]);
+            add_one(v[0]);
         } else {
             EACH add_one(v[j]);
         }
     }
+    INLINE void add(double (&v)[1]) { wide += v[0]; }
     INLINE double value() const {
+        if constexpr (sizeof(C) == 8) return static_cast<double>(wide);
         double lanes[kLanes / 2];
         store(lanes, low + high);
         for (std::size_t apart = kLanes / 4; apart; apart /= 2) {
@@ -56,19 +52,13 @@ struct Sum {
         return lanes[0];
     }
 };
-struct WideSum {
-    long double sum{};
-
-    INLINE void add(const double (&v)[1]) { sum += v[0]; }
-    INLINE double value() const { return static_cast<double>(sum); }
-};
 
 // Of `summed` elements of n; `row(lot, i, count, v)` makes the elements of each lot, and keeps what it
 // has to.
 template <int together, class T, class S, class Row>
 INLINE double sum_of_squares(std::size_t summed, std::size_t n, Row row) {
     using C = Lane<T, S>;
-    std::conditional_t<sizeof(C) == 8, WideSum, Sum<T>> sum;
+    Sum<T, C> sum;
     each_lot<C, together>(summed, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         Vec<C> v[K];
@@ -238,33 +228,23 @@ __attribute__((noinline)) void finish(const Rows& rows, const From* row, const T
     }
 }
 
-// In the loops made for the norm, where it has some.
-template <class T, class S, class From, int... forms>
-INLINE void finish_in(std::integer_sequence<int, forms...>, int form, const Rows& rows, const From* row,
-                      const T* gates, std::size_t begin, std::size_t count,
-                      const Roots<T, S>& roots) {
-    const bool done =
-        ((form == forms && (finish<forms>(rows, row, gates, begin, count, roots), true)) || ...);
-    if (!done) finish<kAny>(rows, row, gates, begin, count, roots);
+// A form where there are loops for it, else any.
+template <class T, class S>
+constexpr int made(int form) {
+    return kUsualTypes<T, S> && (kHalfType<T> || (form & 3) == kCastFirst) ? form : kAny;
 }
 template <class T, class S, class From>
-INLINE void finish_lot(const Rows& rows, const From* row, const T* gates, std::size_t begin,
-                       std::size_t count, const Roots<T, S>& roots) {
+void finish(const Rows& rows, const From* row, const T* gates, std::size_t begin, std::size_t count,
+            const Roots<T, S>& roots) {
+    constexpr decltype(&finish<kAny, T, S, From>) kForms[] = {
+        finish<made<T, S>(kCastFirst)>,          finish<made<T, S>(kScaleFirst)>,
+        finish<made<T, S>(kRoundRstd)>,          finish<made<T, S>(kCastFirst | kGated)>,
+        finish<made<T, S>(kScaleFirst | kGated)>, finish<made<T, S>(kRoundRstd | kGated)>};
     const Norm& norm = *rows.norm;
     const int order = norm.round_rstd ? kRoundRstd : norm.scale_before_cast ? kScaleFirst : kCastFirst;
-    const bool made = norm.association == 0 && rows.summed == rows.segment;
-    const int form = made ? order | (gates ? kGated : 0) : kAny;
-    const auto in = [&](auto forms) LAMBDA {
-        finish_in(forms, form, rows, row, gates, begin, count, roots);
-    };
-    if constexpr (!kUsualTypes<T, S>) {
-        in(std::integer_sequence<int>{});
-    } else if constexpr (!kHalfType<T>) {
-        in(std::integer_sequence<int, kCastFirst, kCastFirst | kGated>{});
-    } else {
-        in(std::integer_sequence<int, kCastFirst, kCastFirst | kGated, kScaleFirst,
-                                 kScaleFirst | kGated, kRoundRstd, kRoundRstd | kGated>{});
-    }
+    const bool any = norm.association != 0 || rows.summed != rows.segment;
+    const auto chosen = any ? finish<kAny, T, S, From> : kForms[order + (gates ? 3 : 0)];
+    chosen(rows, row, gates, begin, count, roots);
 }
 
 // Segments [begin, end); short ones many at a time, pass by pass, so that the processor need not wait
@@ -272,7 +252,7 @@ INLINE void finish_lot(const Rows& rows, const From* row, const T* gates, std::s
 template <class T, class S>
 void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
     using C = Lane<T, S>;
-    constexpr int together = !kUsualTypes<T, S> ? 1 : kLanes == 16 ? (kHalfType<T> ? 4 : 8) : (kHalfType<T> ? 8 : 4);
+    constexpr int together = !kUsualTypes<T, S> ? 1 : kHalfType<T> == (kLanes == 16) ? 4 : 8;
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
     const bool skip = norm.kind == Kind::kSkipRMSNorm, first = norm.gate_first;
@@ -335,10 +315,10 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
         }
         const Roots<T, S> roots(rows, sums, count);
         if (first) {
-            finish_lot<T, S>(rows, gated, static_cast<const T*>(nullptr), begin, count, roots);
+            finish<T, S, C>(rows, gated, nullptr, begin, count, roots);
         } else {
             const T* const gates = norm.kind == Kind::kGatedRMSNorm ? second : nullptr;
-            finish_lot<T, S>(rows, skip ? kept : x, gates, begin, count, roots);
+            finish<T, S, T>(rows, skip ? kept : x, gates, begin, count, roots);
         }
     }
 }
