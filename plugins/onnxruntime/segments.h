@@ -34,8 +34,9 @@ struct Sum {
     template <int K>
     INLINE void add(Floats (&v)[K]) {
         if constexpr (kHalfType<T>) {
-            if constexpr (K == 8) v[0] += v[4], v[1] += v[5], v[2] += v[6], v[3] += v[7];
-            if constexpr (K >= 4) v[0] = (v[0] + v[2]) + (v[1] + v[3]);
+            _Pragma("GCC unroll 8") for (int half = K / 2; half; half /= 2) {
+                _Pragma("GCC unroll 8") for (int j = 0; j < half; ++j) v[j] += v[j + half];
+            }
             add_one(v[0]);
         } else {
             EACH add_one(v[j]);
