@@ -198,7 +198,8 @@ private:
         if (work.failed) throw std::bad_alloc();
         if (whole) {
             const Work codes(norm_, call, factor, bias);
-            codes.encode(spaces[2].get(), 0, call.elements / static_cast<std::size_t>(call.x.shape.back()));
+            const auto row = static_cast<std::size_t>(call.x.shape.back());
+            codes.encode(spaces[2].get(), 0, call.elements / row);
         }
     }
 

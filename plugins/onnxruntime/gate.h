@@ -76,7 +76,7 @@ bool activate(const Rows& rows, const T* gates, std::size_t segments, std::size_
     const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
     Ints most{};
     for (std::size_t begun = 0; begun < segments * n; begun += n) {
-        each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(n, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        const auto lots = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
             Vec<C> z[K], s[K];
             fetch<K>(far, gates + begun + i, ahead);
@@ -92,7 +92,8 @@ bool activate(const Rows& rows, const T* gates, std::size_t segments, std::size_
             EACH s[j] = round_to<S>(s[j]);
             if (!sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
             use(lot, begun + i, count, s);
-        });
+        };
+        each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(n, lots);
     }
     const Ints above = most > 0x42ae0000;  // kUsual
     std::int32_t any[kLanes];

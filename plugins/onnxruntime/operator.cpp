@@ -145,9 +145,9 @@ void Operator::check(OrtStatus* status) const {
 }
 
 void Operator::refuse(const std::string& sentence, const Call& call) const {
-    std::string text = std::string("rmsnorm_export: ") + (norm_.codes == Codes::kNone ? "" : "Quantized") +
-                       kKinds[static_cast<int>(norm_.kind)] + " node '" + name_ + "': " + sentence +
-                       "; it has";
+    const std::string coded = norm_.codes == Codes::kNone ? "" : "Quantized";
+    std::string text = "rmsnorm_export: " + coded + kKinds[static_cast<int>(norm_.kind)] + " node '" +
+                       name_ + "': " + sentence + "; it has";
     for (const auto& [name, value] : kFloats) {
         text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
     }
@@ -236,7 +236,8 @@ void Operator::check_tensors(const Call& call) const {
     const Sizes& shape = call.x.shape;
     const auto n = static_cast<std::int64_t>(call.n);
     const bool behind = norm_.last_axis != -1;
-    const Sizes normalised = own_sizes({shape.end() + norm_.axis, shape.end() + norm_.last_axis + 1}, behind);
+    const Sizes normalised =
+        own_sizes({shape.end() + norm_.axis, shape.end() + norm_.last_axis + 1}, behind);
     const auto fits = [&](const Tensor& tensor) {
         return !tensor.name || own_sizes(tensor.shape, behind) == normalised;
     };
@@ -273,7 +274,7 @@ void Operator::check_tables(Call& call) const {
         {type == call.sin.type && (type == norm_.x || (type == kFloat && norm_.x != kDouble)),
          "cos and sin must have the type of X, or f32 where that is f16 or bf16"},
         {fits && (call.width == dim || call.width * 2 == dim),
-         "cos and sin must broadcast against X, with rotary_dim entries in the last axis or half of them"},
+         "cos and sin must broadcast against X, with rotary_dim entries in the last axis or half"},
     };
     for (const Rule& rule : rules) {
         if (!rule.good) refuse(rule.sentence, call);

@@ -57,7 +57,7 @@ INLINE void put_apart(T* to, V v, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) to[i * stride] = all[i];
 }
 
-// The elements of a pair are `apart`, those of its tables `other`; from pair to pair it is `step`, `stride`.
+// The elements of a pair are `apart`, those of its tables `other`, from pair to pair `step` and `stride`.
 template <std::size_t step, std::size_t stride, class T, class Table>
 void turn_row(T* y, const Table* cos, const Table* sin, std::size_t pairs, std::size_t apart,
               std::size_t other) {

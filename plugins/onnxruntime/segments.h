@@ -9,7 +9,7 @@ namespace {
 // Segments whose roots are found before the first of them is finished.
 constexpr std::size_t kMost = 32;
 
-// What a loop is made for: the order of rounding, and whether there is a gate. kAny asks at every vector.
+// What a loop is made for: the order of rounding, and whether there is a gate. kAny asks at every lot.
 enum Form { kCastFirst, kScaleFirst, kRoundRstd, kGated = 4, kAny = -1 };
 
 // ---- the root mean square -----------------------------------------------------------------------
@@ -107,15 +107,17 @@ struct Roots {
 
 // ---- segments -----------------------------------------------------------------------------------
 
-// Of a segment in the loops of a form: `row` before it is rounded to S, or what is left of it afterwards,
-// which is the same. Each step is rounded when the next needs it, the last by being written.
+// Of a segment, in the loops of a form: `row` before it is rounded to S, or what is left of it
+// afterwards, which is the same. Each step is rounded when the next needs it, the last by being written.
 template <int form, class T, class S, class From>
 INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::size_t at,
-                       std::size_t in_row, std::size_t ahead, const Roots<T, S>& roots, std::size_t k) {
+                       std::size_t in_row, std::size_t ahead, const Roots<T, S>& roots,
+                       std::size_t k) {
     using C = Lane<T, S>;
     using V = Vec<C>;
     constexpr bool any = form == kAny;
-    constexpr int together = any ? (kUsualTypes<T, S> ? 4 : 1) : kHalfType<T> ? 8 : kLanes == 16 ? 8 : 4;
+    constexpr int usual = any || (sizeof(T) == 4 && kLanes < 16) ? 4 : 8;
+    constexpr int together = kUsualTypes<T, S> ? usual : 1;
     const Norm& norm = *rows.norm;
     const bool scale_first = any ? norm.scale_before_cast : (form & 3) == kScaleFirst;
     const bool round_rstd = any ? norm.round_rstd : (form & 3) == kRoundRstd;
@@ -146,13 +148,12 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
         constexpr int K = decltype(lot)::kVectors;
         V v[K], w[K];
         const auto operand = [&](const void* values) LAMBDA {
+            const T* const as_t = static_cast<const T*>(values) + in_row + i;
+            const S* const as_s = static_cast<const S*>(values) + in_row + i;
             if constexpr (std::is_same_v<T, Pairs>) {
-                if (scale_first) return take_apart(static_cast<const S*>(values) + in_row + i, count, w);
-            }
-            if (scale_first) {
-                get_lot<C>(static_cast<const S*>(values) + in_row + i, count, w);
+                scale_first ? take_apart(as_s, count, w) : get_lot<C>(as_t, count, w);
             } else {
-                get_lot<C>(static_cast<const T*>(values) + in_row + i, count, w);
+                scale_first ? get_lot<C>(as_s, count, w) : get_lot<C>(as_t, count, w);
             }
         };
         const auto product = [&]() LAMBDA {
@@ -253,7 +254,8 @@ void finish(const Rows& rows, const From* row, const T* gates, std::size_t begin
 template <class T, class S>
 void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
     using C = Lane<T, S>;
-    constexpr int together = !kUsualTypes<T, S> ? 1 : kHalfType<T> == (kLanes == 16) ? 4 : 8;
+    constexpr int usual = kHalfType<T> == (kLanes == 16) ? 4 : 8;
+    constexpr int together = kUsualTypes<T, S> ? usual : 1;
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
     const bool skip = norm.kind == Kind::kSkipRMSNorm, first = norm.gate_first;

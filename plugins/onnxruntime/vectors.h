@@ -178,7 +178,7 @@ INLINE Bits bfloat_bits(Floats v) { return (v == v) ? pair_bits(v) : (Bits)v | 0
 // Both as one, rounded likewise: up where the lower half is above 0x8000, or is it and the upper is odd.
 INLINE Bits pair(Floats even, Floats odd) {
     const Words upper = (Words)halves((Bits)even >> 16, (Bits)odd);
-    const Words lower = (Words)halves((Bits)even, (Bits)odd << 16) ^ static_cast<std::int16_t>(-0x8000);
+    const Words lower = (Words)(halves((Bits)even, (Bits)odd << 16) ^ 0x80008000U);
     return (Bits)((lower > -(upper & 1)) ? upper + 1 : upper);
 }
 

@@ -38,7 +38,8 @@ void compute(const Case& given) {
     const bool two = norm.kind != Kind::kRMSNorm, skip = norm.kind == Kind::kSkipRMSNorm;
     const Data x = take(bytes), second = take(two ? bytes : 0), scale = take(n * sizeof(float));
     Data y(bytes), sum(skip ? bytes : 0), factor(n * 8), scratch(2 * (n + kScratch) * 8);
-    kernels().operand(norm.scale_before_cast ? norm.stash : norm.x, kFloat, scale.data(), n, 0.0F, factor.data());
+    const Type product = norm.scale_before_cast ? norm.stash : norm.x;
+    kernels().operand(product, kFloat, scale.data(), n, 0.0F, factor.data());
     Rows rows;
     rows.norm = &norm;
     rows.x = x.data();
