@@ -93,29 +93,28 @@ def test_sums_are_as_accurate_as_pytorchs(native_library: pathlib.Path, dtype: A
     assert own <= others * 1.0001  # half types: but for the last rounding they are the same
 
 
-def test_many_rows_are_shared_out(native_library: pathlib.Path) -> None:
-    x = np.random.default_rng(1).normal(0, 1, (301, 1000)).astype(np.float16)
-    gate = np.random.default_rng(2).normal(0, 1, x.shape).astype(np.float16)
-    for spec in (
-        NormSpec(kind="GatedRMSNorm", gate_first=True, group_size=40, epsilon=2.0**-20),
-        NormSpec(kind="SkipRMSNorm", partial_size=63, epsilon=2.0**-20),
-    ):
-        one = _run(native_library, spec, x, second=gate)
-        many = _run(native_library, spec, x, second=gate, threads=3)
-        assert [array.tobytes() for array in one.values()] == [
-            array.tobytes() for array in many.values()
-        ]
+_STREAMED = 2**23 // 1000
+"""Rows of outputs that pass the caches by; a few of them do not."""
 
 
-def test_what_passes_the_caches_by_is_the_same(native_library: pathlib.Path) -> None:
-    """As outputs do of calls larger than a cache; a few rows of them do not."""
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, TYPES[16]])
+@pytest.mark.parametrize(
+    ("spec", "rows"),
+    [
+        (NormSpec(kind="GatedRMSNorm", gate_first=True, group_size=40, epsilon=2.0**-20), 301),
+        (NormSpec(kind="SkipRMSNorm", partial_size=63, epsilon=2.0**-20), 301),
+        (NormSpec(kind="SkipRMSNorm"), _STREAMED),
+    ],
+)
+def test_a_row_is_the_same_in_any_call(
+    native_library: pathlib.Path, dtype: Any, spec: NormSpec, rows: int
+) -> None:
     random = np.random.default_rng(1)
-    for dtype in (np.float32, np.float16, TYPES[16]):
-        x = random.normal(0, 1, (2**23 // 1000, 1000)).astype(dtype)
-        whole = _run(native_library, NormSpec(kind="SkipRMSNorm"), x, second=x)
-        part = _run(native_library, NormSpec(kind="SkipRMSNorm"), x[-9:], second=x[-9:])
-        for name, array in part.items():
-            assert array.tobytes() == whole[name][-9:].tobytes()
+    x, second = (random.normal(0, 1, (rows, 1000)).astype(dtype) for _ in range(2))
+    whole = _run(native_library, spec, x, second=second, threads=3)
+    part = _run(native_library, spec, x[-9:], second=second[-9:])
+    for name, array in part.items():
+        assert array.tobytes() == whole[name][-9:].tobytes()
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 8), (3, 0), (2, 0, 8)])
