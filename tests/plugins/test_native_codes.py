@@ -141,7 +141,7 @@ def test_a_step_that_does_not_fit_is_named(native_library: pathlib.Path) -> None
     x, step = np.ones((2, 8), np.float32), np.array([1, 2], np.float32)
     model, feeds = node_model(NormSpec(), x, None, None, None, quantize="int8", step=step)
     options = session_options(native_library, threads=1)
-    with pytest.raises(Exception, match="node 'a norm': the last input is no scale"):
+    with pytest.raises(Exception, match="node 'a norm': the last input must be the scale"):
         run(model, feeds, options)
 
 
