@@ -148,12 +148,6 @@ void Operator::refuse(const std::string& sentence, const Call& call) const {
     const std::string coded = norm_.codes == Codes::kNone ? "" : "Quantized";
     std::string text = "rmsnorm_export: " + coded + kKinds[static_cast<int>(norm_.kind)] + " node '" +
                        name_ + "': " + sentence + "; it has";
-    for (const auto& [name, value] : kFloats) {
-        text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
-    }
-    for (const auto& [name, value] : kIntegers) {
-        if (norm_.*value) text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
-    }
     for (const Tensor* tensor :
          {&call.x, &call.second, &call.cos, &call.sin, &call.scale, &call.bias, &call.step}) {
         if (!tensor->name) continue;
@@ -162,6 +156,12 @@ void Operator::refuse(const std::string& sentence, const Call& call) const {
             text += (text.back() == '[' ? "" : ", ") + std::to_string(size);
         }
         text += "],";
+    }
+    for (const auto& [name, value] : kFloats) {
+        text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
+    }
+    for (const auto& [name, value] : kIntegers) {
+        if (norm_.*value) text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
     }
     text.pop_back();
     throw Refusal(text);
