@@ -4,11 +4,9 @@
 // with the header where there is one.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-#ifndef ORT_API_VERSION  // the header is not there
 struct OrtStatus;
 struct OrtValue;
 struct OrtKernelInfo;
@@ -18,8 +16,6 @@ struct OrtCustomOpDomain;
 struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 struct OrtApi;
-struct OrtCustomOp;
-#endif
 
 namespace rmsnorm_export::ort {
 
@@ -70,45 +66,28 @@ struct CustomOp;
     X(KernelContext_ParallelFor, 274, OrtStatus*, const OrtKernelContext*,                         \
       void (*)(void*, std::size_t), std::size_t, std::size_t, void*)
 
-// Those of ONNX Runtime 1.24, null in an earlier one.
-#define RMSNORM_ORT_FUNCTIONS_1_24(X)                                                             \
-    X(GetTensorElementTypeAndShapeDataReference, 414, OrtStatus*, const OrtValue*, ElementType*, \
-      const std::int64_t**, std::size_t*)
-
 // The functions of one ONNX Runtime, read from its OrtApi.
 struct Api {
-    // The OrtApi that was last found to be of 1.24 or later: which one it is it does not say.
-    static inline std::atomic<const OrtApi*> latest{nullptr};
-
-#define X(name, place, result, ...)           \
-    using name##Function = result(__VA_ARGS__); \
-    name##Function* name{nullptr};
+#define X(name, place, result, ...) result (*name)(__VA_ARGS__);
     RMSNORM_ORT_FUNCTIONS(X)
-    RMSNORM_ORT_FUNCTIONS_1_24(X)
 #undef X
 
     explicit Api(const OrtApi* table) {
         const auto* slots = reinterpret_cast<void* const*>(table);
-#define X(name, place, ...) name = reinterpret_cast<name##Function*>(slots[place]);
+#define X(name, place, ...) name = reinterpret_cast<decltype(name)>(slots[place]);
         RMSNORM_ORT_FUNCTIONS(X)
-        if (table == latest) {
-            RMSNORM_ORT_FUNCTIONS_1_24(X)
-        }
 #undef X
     }
 };
-
-// All that every version of ONNX Runtime has in its place.
-inline Api::CreateStatusFunction* create_status(const OrtApi* table) {
-    return reinterpret_cast<Api::CreateStatusFunction*>(*reinterpret_cast<void* const*>(table));
-}
 
 struct ApiBase {
     const OrtApi* (*GetApi)(std::uint32_t version);
     const char* (*GetVersionString)();
 };
 
-// OrtCustomOp of version 17. Where a function may be null in the original it is left so.
+// OrtCustomOp of version 17. What may be null in the original is left so: CreateKernel and KernelCompute
+// have a newer form, and InferOutputShapeFn of ONNX Runtime 1.17 to 1.23 crashes on an optional input
+// that is absent.
 struct CustomOp {
     std::uint32_t version{kApiVersion};
     void* (*CreateKernel)(const CustomOp*, const OrtApi*, const OrtKernelInfo*){nullptr};
@@ -123,14 +102,10 @@ struct CustomOp {
     Characteristic (*GetInputCharacteristic)(const CustomOp*, std::size_t){nullptr};
     Characteristic (*GetOutputCharacteristic)(const CustomOp*, std::size_t){nullptr};
     std::int32_t (*GetInputMemoryType)(const CustomOp*, std::size_t){nullptr};
-    int (*GetVariadicInputMinArity)(const CustomOp*){nullptr};
-    int (*GetVariadicInputHomogeneity)(const CustomOp*){nullptr};
-    int (*GetVariadicOutputMinArity)(const CustomOp*){nullptr};
-    int (*GetVariadicOutputHomogeneity)(const CustomOp*){nullptr};
+    int (*variadic[4])(const CustomOp*){};
     OrtStatus* (*CreateKernelV2)(const CustomOp*, const OrtApi*, const OrtKernelInfo*,
                                  void**){nullptr};
     OrtStatus* (*KernelComputeV2)(void*, OrtKernelContext*){nullptr};
-    // Left null: that of ONNX Runtime 1.17 to 1.23 crashes on an optional input that is absent.
     OrtStatus* (*InferOutputShapeFn)(const CustomOp*, OrtShapeInferContext*){nullptr};
     int (*GetStartVersion)(const CustomOp*){nullptr};
     int (*GetEndVersion)(const CustomOp*){nullptr};

@@ -1,5 +1,4 @@
 // What ONNX Runtime finds in this library: RegisterCustomOps, which adds the operator's names.
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -21,8 +20,7 @@ struct NamedOp : ort::CustomOp {
 const NamedOp& named(const ort::CustomOp* op) { return *static_cast<const NamedOp*>(op); }
 
 ort::ElementType element_type(Type type) {
-    constexpr ort::ElementType kElementTypes[] = {ort::kF32, ort::kF16, ort::kBF16, ort::kF64};
-    return kElementTypes[type];
+    return static_cast<ort::ElementType>(kElementTypes[type]);
 }
 
 // The norm or its codes; the sum of SkipRMSNorm; scales of the codes.
@@ -44,8 +42,6 @@ OrtStatus* guarded(const ort::Api& api, Body body) {
         return api.CreateStatus(ort::kInvalidArgument, refusal.what());
     } catch (const std::bad_alloc&) {
         return api.CreateStatus(ort::kFail, "rmsnorm_export: there is no memory; free some memory");
-    } catch (const std::exception& error) {
-        return api.CreateStatus(ort::kFail, error.what());
     }
 }
 
@@ -90,16 +86,16 @@ NamedOp make(const Provider& provider, const std::string& name, const Norm& norm
 // a word for what a body differs in; the name of codes says their type, for ONNX Runtime knows that of
 // an output by no attribute. Other names, of several words or a third size, are not here: those keep
 // their bodies. Each name and type takes ONNX Runtime 45 microseconds to open a session.
-constexpr const char* kWords =
+const std::string kWords =
     " _stash_float32 _stash_float16 _stash_bfloat16 _scale_before_cast _round_rstd"
     " _scale_after_cast _rstd_not_rounded _epsilon_outside _epsilon_inside _epsilon_clamp";
-constexpr const char* kRowWords =
+const std::string kRowWords =
     " _whole _ungrouped _last_axis _partial _partial_2 _grouped _grouped_2 _several_axes"
     " _several_axes_2 _channels _channels_2 _epsilon_clamp_channels";
-constexpr const char* kGateWords = " _silu _sigmoid _gate_first _gate_last";
-constexpr const char* kRotaryWords =
-    " _rotary_part _rotary_whole _interleaved _halves _half_table _full_table _table_float32"
-    " _table_as_x";
+const std::string kOwnWords[] = {kRowWords, kRowWords,
+                                 kRowWords + " _silu _sigmoid _gate_first _gate_last",
+                                 " _rotary_part _rotary_whole _interleaved _halves _half_table"
+                                 " _full_table _table_float32 _table_as_x"};
 
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;
@@ -111,21 +107,20 @@ std::deque<NamedOp> make_all() {
             }
         }
     };
-    for (const Kind kind :
-         {Kind::kRMSNorm, Kind::kSkipRMSNorm, Kind::kGatedRMSNorm, Kind::kRotaryRMSNorm}) {
-        const bool rotary = kind == Kind::kRotaryRMSNorm;
-        const std::string base = kKinds[static_cast<int>(kind)];
-        std::string words = std::string(kWords) + (rotary ? kRotaryWords : kRowWords);
-        if (kind == Kind::kGatedRMSNorm) words += kGateWords;
+    for (std::size_t i = 0; i < std::size(kKinds); ++i) {
+        const std::string kind = kKinds[i];
         Norm norm;
-        norm.kind = kind;
-        add(base, norm);
-        std::istringstream all(words);
-        for (std::string word; all >> word;) add(base + word, norm);
-        for (const Quantizer& quantizer : kQuantizers) {
-            norm.codes = quantizer.codes;
-            norm.step_per_row = quantizer.step_per_row;
-            if (!rotary) add("Quantized" + base + "_" + quantizer.word, norm);
+        norm.kind = static_cast<Kind>(i);
+        add(kind, norm);
+        std::istringstream words(kWords + kOwnWords[i]);
+        for (std::string word; words >> word;) add(kind + word, norm);
+        if (norm.kind == Kind::kRotaryRMSNorm) continue;
+        for (const bool per_row : {false, true}) {
+            norm.step_per_row = per_row;
+            norm.codes = Codes::kInt8;
+            add("Quantized" + kind + (per_row ? "_int8_per_row" : "_int8"), norm);
+            norm.codes = Codes::kFp8;
+            add("Quantized" + kind + (per_row ? "_fp8_per_row" : "_fp8"), norm);
         }
     }
     return ops;
@@ -142,12 +137,9 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     if (!table) {
         const std::string message = std::string("rmsnorm_export: this is ONNX Runtime ") +
                                     base->GetVersionString() + "; use 1.17 or newer";
-        return ort::create_status(base->GetApi(1))(ort::kFail, message.c_str());
-    }
-    char* minor = nullptr;
-    const long major = std::strtol(base->GetVersionString(), &minor, 10);
-    if (major > 1 || (*minor == '.' && std::strtol(minor + 1, nullptr, 10) >= 24)) {
-        ort::Api::latest = table;
+        // Its first function is in the same place in every version.
+        const auto* const first = reinterpret_cast<void* const*>(base->GetApi(1));
+        return reinterpret_cast<decltype(ort::Api::CreateStatus)>(*first)(ort::kFail, message.c_str());
     }
     const ort::Api api(table);
     return guarded(api, [&] {

@@ -12,6 +12,8 @@ namespace rmsnorm_export::onnxruntime {
 
 enum Type : std::int32_t { kFloat, kHalf, kBfloat, kDouble };
 constexpr std::size_t kBytes[] = {4, 2, 2, 8};
+constexpr std::int64_t kElementTypes[] = {1, 10, 16, 11};  // of ONNX
+constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "f64"};
 
 enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 
@@ -22,25 +24,26 @@ enum class Codes : std::int32_t { kNone, kInt8, kFp8 };
 
 struct Norm {
     Kind kind{Kind::kRMSNorm};
-    Type x{kFloat};      // T
-    Type stash{kFloat};  // S
-    float epsilon{1e-5F};
-    float scale_offset{0.0F};
-    bool epsilon_outside{false};
-    bool epsilon_clamp{false};
-    bool scale_before_cast{false};
-    bool round_rstd{false};
-    bool sigmoid{false};  // activation of the gate; else silu
-    bool gate_first{false};
-    std::int64_t axis{-1};
-    std::int64_t last_axis{-1};
-    std::int64_t partial_size{0};
-    std::int64_t group_size{0};
-    std::int64_t association{0};
-    std::int64_t rotary_dim{0};  // 0: all of the row
-    bool rotary_interleaved{false};
     Codes codes{Codes::kNone};
     bool step_per_row{false};
+    Type x{kFloat};      // T
+    Type stash{kFloat};  // S
+    bool sigmoid{false};  // activation of the gate; else silu
+    float epsilon{1e-5F};
+    float scale_offset{0.0F};
+    std::int64_t axis{-1};
+    std::int64_t last_axis{-1};
+    std::int64_t stash_type{1};  // of ONNX
+    std::int64_t scale_before_cast{0};
+    std::int64_t epsilon_outside{0};
+    std::int64_t epsilon_clamp{0};
+    std::int64_t partial_size{0};
+    std::int64_t group_size{0};
+    std::int64_t round_rstd{0};
+    std::int64_t association{0};
+    std::int64_t gate_first{0};
+    std::int64_t rotary_dim{0};  // 0: all of the row
+    std::int64_t rotary_interleaved{0};
 
     bool step_given() const { return codes != Codes::kNone && !step_per_row; }
     // Inputs of the type of X: X, then residual or gate; and those before the scale: tables, too.
@@ -48,7 +51,6 @@ struct Norm {
         return kind == Kind::kSkipRMSNorm || kind == Kind::kGatedRMSNorm ? 2 : 1;
     }
     std::size_t required() const { return kind == Kind::kRotaryRMSNorm ? 3 : like_x(); }
-    Type product() const { return scale_before_cast ? stash : x; }
     // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
     // quotients and roots round as they should: 24 >= 2 * 11 + 2 bits.
     Type lane() const { return x == kDouble || stash == kDouble ? kDouble : kFloat; }
@@ -61,12 +63,11 @@ struct Rows {
     const void* second{nullptr};  // residual or gate
     void* y{nullptr};
     void* sum{nullptr};           // may be null
-    const void* factor{nullptr};  // scale_offset + scale, and bias: a row each, as Kernels::operand
-    const void* bias{nullptr};    // makes it; null where there is none
+    const void* factor{nullptr};  // scale_offset + scale, and bias: a row of P each; null where
+    const void* bias{nullptr};    // there is none
     std::size_t segment{0};       // elements of a segment
     std::size_t summed{0};        // of those, the first that the mean is taken from
     std::size_t per_row{1};       // segments of a row
-    std::size_t segments{0};      // of the call
     bool streamed{false};         // outputs pass the caches by
 };
 
@@ -87,9 +88,9 @@ struct Kernels {
     const char* name;
     // Segments [begin, end). scratch: lanes for the elements of a segment or kScratch, the more.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
-    // offset + n values of type `from`, rounded to P, as lanes.
-    void (*operand)(const Norm&, Type from, const void* values, std::size_t n, float offset,
-                    void* lanes);
+    // offset + n values of type `from`, each rounded to P.
+    void (*operand)(Type product, Type from, const void* values, std::size_t n, float offset,
+                    void* to);
     void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
     // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it on x86.
     void (*encode)(Type, Codes, const void* y, std::size_t n, float step, std::uint8_t* codes);

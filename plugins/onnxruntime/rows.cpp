@@ -4,7 +4,6 @@
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-// All of a row is summed, or its parts would be read in different lots.
 bool paired(const Norm& norm) {
     return norm.x == kBfloat && norm.stash == kFloat && !norm.partial_size;
 }
@@ -24,86 +23,59 @@ void run(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
 #endif
 }
 
-template <class From, class P, class C>
-void fill(const void* values, std::size_t n, float offset, void* lanes) {
-    using W = Lane<From, P>;
-    const From* const from = static_cast<const From*>(values);
-    const Vec<W> shift = round_to<P>(Vec<W>{} + static_cast<W>(offset));
-    each_vector(n, [&](std::size_t i, std::size_t count) LAMBDA {
-        Vec<W> v = round_to<P>(get<W>(from + i, count));
-        if (offset != 0) v = round_to<P>(shift + v);
-        v = (v == v) ? v : Vec<W>{} + __builtin_nanf("");  // as pairs have to have it
-        put(static_cast<C*>(lanes) + i, v, count);
-    });
-}
-
-// A lot of lanes as get_lot has those of pairs.
-template <int K>
-INLINE void take_apart(float* lanes) {
-    for (int j = 0; j + 1 < K; j += 2, lanes += 2 * kLanes) {
-        const Longs both = load<Longs>(lanes);
-        store(lanes, __builtin_convertvector(both & 0xffffffffU, Bits));
-        store(lanes + kLanes, __builtin_convertvector(both >> 32, Bits));
-    }
-}
-
-void operand(const Norm& norm, Type type, const void* values, std::size_t n, float offset,
-             void* lanes) {
+void operand(Type product, Type type, const void* values, std::size_t n, float offset, void* to) {
     with(type, [&](auto from) {
-        with(norm.product(), [&](auto product) {
+        with(product, [&](auto element) {
             using From = decltype(from);
-            using P = decltype(product);
-            const bool wide = norm.lane() == kDouble;
-            (wide ? fill<From, P, double> : fill<From, P, float>)(values, n, offset, lanes);
+            using P = decltype(element);
+            using C = Lane<From, P>;
+            const auto shift = Vec<C>{} + static_cast<C>(round_to<P>(static_cast<double>(offset)));
+            each_lot<C, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {
+                Vec<C> v = round_to<P>(get<C>(static_cast<const From*>(values) + i, count));
+                if (offset != 0) v = round_to<P>(shift + v);
+                put(static_cast<P*>(to) + i, v, count);
+            });
         });
     });
-    if (!paired(norm)) return;
-    const std::size_t segment = norm.group_size ? static_cast<std::size_t>(norm.group_size) : n;
-    for (float* at = static_cast<float*>(lanes); n; at += segment, n -= segment) {
-        each_lot<kTogether<Pairs, float>>(segment, [&](auto lot, std::size_t i, std::size_t) {
-            take_apart<decltype(lot)::kVectors>(at + i);
-        });
-    }
 }
 
 // ---- the rotary embedding -----------------------------------------------------------------------
 
 // `count` elements, `stride` apart.
-template <class C, class T>
-INLINE Vec<C> get_apart(const T* from, std::size_t stride, std::size_t count) {
-    if (stride == 1) return get<C>(from, count);
+template <std::size_t stride, class C, class T>
+INLINE Vec<C> get_apart(const T* from, std::size_t count) {
+    if constexpr (stride == 1) return get<C>(from, count);
     T all[kLanes] = {};
     for (std::size_t i = 0; i < count; ++i) all[i] = from[i * stride];
     return read<C>(all);
 }
-template <class T, class V>
-INLINE void put_apart(T* to, std::size_t stride, V v, std::size_t count) {
-    if (stride == 1) return put(to, v, count);
+template <std::size_t stride, class T, class V>
+INLINE void put_apart(T* to, V v, std::size_t count) {
+    if constexpr (stride == 1) return put(to, v, count);
     T all[kLanes];
     write(all, v);
     for (std::size_t i = 0; i < count; ++i) to[i * stride] = all[i];
 }
 
-template <class T, class Table>
-void turn_row(const Turn& how, T* y, const Table* cos, const Table* sin) {
+// The elements of a pair are `apart`, those of its tables `other`, from pair to pair `step` and `stride`.
+template <std::size_t step, std::size_t stride, class T, class Table>
+void turn_row(T* y, const Table* cos, const Table* sin, std::size_t pairs, std::size_t apart,
+              std::size_t other) {
     using C = Lane<T, T>;
-    // The elements of a pair, and of its tables: where the second is, and from pair to pair.
-    const std::size_t apart = how.interleaved ? 1 : how.dim / 2, step = how.interleaved ? 2 : 1;
-    const std::size_t other = how.half ? 0 : apart, stride = how.half ? 1 : step;
     const auto sum = [](Vec<C> a, Vec<C> b) LAMBDA {
         return round_to<Table>(round_to<Table>(a) + round_to<Table>(b));
     };
-    each_vector(how.dim / 2, [&](std::size_t i, std::size_t count) LAMBDA {
+    each_lot<C, 1>(pairs, [&](auto, std::size_t i, std::size_t count) LAMBDA {
         T* const at = y + i * step;
-        const auto entry = [&](const Table* table, std::size_t which) LAMBDA {
-            return get_apart<C>(table + i * stride + which, stride, count);
+        const auto entry = [&](const Table* table) LAMBDA {
+            return get_apart<stride, C>(table + i * stride, count);
         };
-        const Vec<C> first = get_apart<C>(at, step, count);
-        const Vec<C> second = get_apart<C>(at + apart, step, count);
-        const Vec<C> one = sum(first * entry(cos, 0), -second * entry(sin, 0));
-        const Vec<C> two = sum(second * entry(cos, other), first * entry(sin, other));
-        put_apart(at, step, one, count);
-        put_apart(at + apart, step, two, count);
+        const Vec<C> first = get_apart<step, C>(at, count);
+        const Vec<C> second = get_apart<step, C>(at + apart, count);
+        const Vec<C> one = sum(first * entry(cos), -second * entry(sin));
+        const Vec<C> two = sum(second * entry(cos + other), first * entry(sin + other));
+        put_apart<step>(at, one, count);
+        put_apart<step>(at + apart, two, count);
     });
 }
 
@@ -112,8 +84,13 @@ void turn(const Turn& how, void* y, const void* cosines, const void* sines) {
         using T = decltype(x);
         const auto by = [&](auto table) {
             using Table = decltype(table);
-            turn_row<T, Table>(how, static_cast<T*>(y), static_cast<const Table*>(cosines),
-                               static_cast<const Table*>(sines));
+            const std::size_t pairs = how.dim / 2, apart = how.interleaved ? 1 : pairs;
+            const auto run = [&](auto row) {
+                row(static_cast<T*>(y), static_cast<const Table*>(cosines),
+                    static_cast<const Table*>(sines), pairs, apart, how.half ? 0 : apart);
+            };
+            if (!how.interleaved) return run(turn_row<1, 1, T, Table>);
+            how.half ? run(turn_row<2, 1, T, Table>) : run(turn_row<2, 2, T, Table>);
         };
         how.table == how.x ? by(T{}) : by(float{});
     });
@@ -143,7 +120,7 @@ void encode(Type type, Codes codes, const void* y, std::size_t n, float step, st
         const auto* const from = static_cast<const decltype(element)*>(y);
         const float by = step;
         const bool fp8 = codes == Codes::kFp8;
-        each_vector(n, [&](std::size_t i, std::size_t count) LAMBDA {
+        each_lot<float, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {
             const Floats v = get<float>(from + i, count) / by;
             const Ints code = fp8 ? fp8_codes(v) : int8_codes(v);
             const Bytes bytes = __builtin_convertvector(code & 0xff, Bytes);
@@ -157,12 +134,14 @@ float largest(Type type, const void* y, std::size_t n) {
     with(type, [&](auto element) {
         const auto* const from = static_cast<const decltype(element)*>(y);
         Ints most = {};  // as integers, magnitudes order as they do, and NaN is above infinity
-        each_vector(n, [&](std::size_t i, std::size_t count) LAMBDA {
+        each_lot<float, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {
             const Ints size = (Ints)get<float>(from + i, count) & 0x7fffffff;
             most = (size > most) ? size : most;
         });
-        for (std::size_t i = 1; i < kLanes; ++i) most[0] = most[i] > most[0] ? most[i] : most[0];
-        result = ((Floats)most)[0];
+        std::int32_t sizes[kLanes];
+        store(sizes, most);
+        for (const std::int32_t size : sizes) sizes[0] = size > sizes[0] ? size : sizes[0];
+        result = load<float>(sizes);
     });
     return result;
 }

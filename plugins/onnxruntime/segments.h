@@ -6,63 +6,47 @@
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
+// Segments whose roots are found before the first of them is finished.
+constexpr std::size_t kMost = 32;
+
+// What a loop is made for: the order of rounding, and whether there is a gate. kAny asks at every lot.
+enum Form { kCastFirst, kScaleFirst, kRoundRstd, kGated = 4, kAny = -1 };
+
 // ---- the root mean square -----------------------------------------------------------------------
 
-template <int K, class V>
-INLINE V added_up(const V* v) {
-    if constexpr (K == 1) {
-        return v[0];
-    } else {
-        return added_up<K / 2>(v) + added_up<K / 2>(v + K / 2);
-    }
-}
-
-// The sum of squares that were rounded to S, in f64, in which 2^29 of f32 add up exactly but for the last
-// bits. Those of half types are added in f32 before that, the vectors of a lot (unless `exact`), which
-// loses less than the mean does by becoming f32. Of f64 the rounding errors (Knuth's TwoSum) are added at
-// the end; infinite sums have none.
+// The sum of squares in f64, in which 2^29 of f32 add up exactly but for the last bits; of f64 in more.
+// Those of half types are added in f32 before that, the vectors of a lot, which loses less than the mean
+// does by becoming f32.
 template <class T, class C>
 struct Sum {
-    const bool exact;
-    HalfDoubles sum{}, lost{};
+    Doubles low{}, high{};
+    long double wide{};
 
-    INLINE void add_one(Doubles v, bool careful = false) {
-        HalfDoubles halves[2];  // of one register each: the whole would be kept in memory
-        __builtin_memcpy(halves, &v, sizeof v);
-        if (!careful) {
-            sum += halves[0] + halves[1];
-            return;
-        }
-        for (const HalfDoubles& half : halves) {
-            const HalfDoubles next = sum + half, added = next - sum;
-            lost += (sum - (next - added)) + (half - added);
-            sum = next;
-        }
+    INLINE void add_one(Floats v) {
+        HalfFloats halves[2];
+        store(halves, v);
+#if defined(__AVX2__)
+        asm("" : "+m"(halves));  // from memory both are widened without a shuffle
+#endif
+        low += widen(halves[0]);
+        high += widen(halves[1]);
     }
-    template <int K, class V>
-    INLINE void add(const V (&v)[K]) {
-        if constexpr (sizeof(V) == sizeof(Doubles)) {
-            EACH add_one(v[j], true);
-        } else if (kHalfType<T> && !exact) {
-            add_one(__builtin_convertvector(added_up<K>(v), Doubles));
-        } else {
-            Doubles wide[K];
-            EACH wide[j] = __builtin_convertvector(v[j], Doubles);
-            add_one(added_up<K>(wide));
-        }
-    }
-    INLINE double value() const {
-        double lanes[kLanes / 2];
-        if (sizeof(C) == 8) {
-            double high = 0, low = 0;
-            for (std::size_t i = 0; i < kLanes / 2; ++i) {
-                const double next = high + sum[i], added = next - high;
-                low += lost[i] + ((high - (next - added)) + (sum[i] - added));
-                high = next;
+    template <int K>
+    INLINE void add(Floats (&v)[K]) {
+        if constexpr (kHalfType<T>) {
+            _Pragma("GCC unroll 8") for (int half = K / 2; half; half /= 2) {
+                _Pragma("GCC unroll 8") for (int j = 0; j < half; ++j) v[j] += v[j + half];
             }
-            return low == low ? high + low : high;
+            add_one(v[0]);
+        } else {
+            EACH add_one(v[j]);
         }
-        store(lanes, sum);
+    }
+    INLINE void add(double (&v)[1]) { wide += v[0]; }
+    INLINE double value() const {
+        if constexpr (sizeof(C) == 8) return static_cast<double>(wide);
+        double lanes[kLanes / 2];
+        store(lanes, low + high);
         for (std::size_t apart = kLanes / 4; apart; apart /= 2) {
             for (std::size_t i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
         }
@@ -70,82 +54,110 @@ struct Sum {
     }
 };
 
-INLINE Doubles square_root(Doubles v) {
-    double lanes[kLanes];
-    store(lanes, v);
-    for (double& lane : lanes) lane = __builtin_sqrt(lane);
-    return load<Doubles>(lanes);
+// Of `summed` elements of n; `row(lot, i, count, v)` makes the elements of each lot, and keeps what it
+// has to.
+template <int together, class T, class S, class Row>
+INLINE double sum_of_squares(std::size_t summed, std::size_t n, Row row) {
+    using C = Lane<T, S>;
+    Sum<T, C> sum;
+    each_lot<C, together>(summed, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        constexpr int K = decltype(lot)::kVectors;
+        Vec<C> v[K];
+        row(lot, i, count, v);
+        EACH v[j] = round_to<S>(v[j] * v[j]);
+        sum.add(v);
+    });
+    each_lot<C, 1>(n - summed, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        Vec<C> v[1];
+        row(lot, summed + i, count, v);
+    });
+    return sum.value();
 }
 
-// Of several segments, from the sums of their squares.
-template <class S>
-INLINE Doubles root_mean_square(const Norm& norm, Doubles sum, std::size_t count) {
-    const Doubles epsilon = round_to<S>(Doubles{} + static_cast<double>(norm.epsilon));
-    const Doubles mean = round_to<S>(sum / static_cast<double>(count));
-    if (norm.epsilon_outside || norm.epsilon_clamp) {
-        const Doubles root = round_to<S>(square_root(mean));
-        if (norm.epsilon_clamp) return (root < epsilon) ? epsilon : root;  // NaN stays
-        return round_to<S>(root + epsilon);
-    }
-    return round_to<S>(square_root(round_to<S>(mean + epsilon)));
-}
+// Of several segments, side by side: rms and 1 / rms, that in two parts or, with round_rstd, rounded.
+template <class T, class S>
+struct Roots {
+    using C = Lane<T, S>;
+    C rms[kMost]{}, inverse[kMost], low[kMost];
 
-// row / rms. Where no step overflows or underflows, and with FMA, correctly rounded without a division
-// (Markstein 1990): 1 / rms in two parts gives a quotient within an ulp, and one step with the exact
-// remainder leads to the nearest (quotients below 2^-100: within an ulp). Half types need no such step:
-// the first quotient is within 2^-46.
-template <class T, class C>
-struct Divisor {
-    C rms, inverse{}, low{};
-    bool good;
-
-    // `whole`: |row| is at most rms * sqrt(segment), so that no quotient overflows.
-    INLINE Divisor(double root, double exact, bool whole)
-        : rms(static_cast<C>(root)),
-          good(kFused && sizeof(C) == 4 && whole && root > 0x1p-60 && root < 0x1p60) {
-        if (!good) return;
-        inverse = static_cast<C>(exact);
-        // -0 stays what it is only where the second part is not negative.
-        if (kHalfType<T> && static_cast<double>(inverse) > exact) inverse *= 1 - 0x1p-24F;
-        low = static_cast<C>(exact - static_cast<double>(inverse));
+    INLINE Roots(const Rows& rows, const double* sums, std::size_t count) {
+        const Norm& norm = *rows.norm;
+        const auto summed = static_cast<double>(rows.summed);
+        const auto epsilon = Vec<C>{} + static_cast<C>(round_to<S>(static_cast<double>(norm.epsilon)));
+        for (std::size_t i = 0; i < count; ++i) rms[i] = static_cast<C>(round_to<S>(sums[i] / summed));
+        for (std::size_t i = 0; i < count; i += kWidth<C>) {
+            Vec<C> root = load<Vec<C>>(rms + i);
+            if (!norm.epsilon_outside && !norm.epsilon_clamp) root = round_to<S>(root + epsilon);
+            root = round_to<S>(square_root(root));
+            if (norm.epsilon_outside) root = round_to<S>(root + epsilon);
+            if (norm.epsilon_clamp) root = (root < epsilon) ? epsilon : root;  // NaN stays
+            store(rms + i, root);
+            if (norm.round_rstd) store(inverse + i, round_to<T>(round_to<S>(1 / root)));
+        }
+        if (norm.round_rstd) return;
+        for (std::size_t i = 0; i < count; ++i) {
+            const double exact = 1.0 / static_cast<double>(rms[i]);
+            inverse[i] = static_cast<C>(exact);
+            // -0 stays what it is only where the second part is not negative.
+            if (kHalfType<T> && static_cast<double>(inverse[i]) > exact) inverse[i] *= 1 - 0x1p-24F;
+            low[i] = static_cast<C>(exact - static_cast<double>(inverse[i]));
+        }
     }
-    INLINE Floats quotient(Floats row) const {
-        if (!good) return row / rms;
-        const Floats r = Floats{} + inverse, near = multiply_add(row, r, row * low);
-        if constexpr (kHalfType<T>) return near;
-        // The remainder with this sign, as with the other the step would make +0 of -0.
-        return multiply_add(-multiply_add(near, Floats{} + rms, -row), r, near);
-    }
-    INLINE Doubles quotient(Doubles row) const { return row / rms; }
 };
 
 // ---- segments -----------------------------------------------------------------------------------
 
-// `row` is the segment before it is rounded to S, or what is left of it afterwards, which is the same;
-// `gate` its activations. Each step is rounded when the next needs it, the last by being written.
-template <class T, class S, class From>
-INLINE void finish(const Rows& rows, const From* row, const T* gates, std::size_t at,
-                   std::size_t in_row, std::size_t ahead, double root, double inverse) {
+// Of a segment, in the loops of a form: `row` before it is rounded to S, or what is left of it
+// afterwards, which is the same. Each step is rounded when the next needs it, the last by being written.
+template <int form, class T, class S, class From>
+INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::size_t at,
+                       std::size_t in_row, std::size_t ahead, const Roots<T, S>& roots,
+                       std::size_t k) {
     using C = Lane<T, S>;
+    using V = Vec<C>;
+    constexpr bool any = form == kAny;
+    constexpr int usual = any || (sizeof(T) == 4 && kLanes < 16) ? 4 : 8;
+    constexpr int together = kUsualTypes<T, S> ? usual : 1;
     const Norm& norm = *rows.norm;
-    const C* const factor = rows.factor ? static_cast<const C*>(rows.factor) + in_row : nullptr;
-    const C* const bias = rows.bias ? static_cast<const C*>(rows.bias) + in_row : nullptr;
+    const bool scale_first = any ? norm.scale_before_cast : (form & 3) == kScaleFirst;
+    const bool round_rstd = any ? norm.round_rstd : (form & 3) == kRoundRstd;
+    const bool gated = any ? gates != nullptr : (form & kGated) != 0;
+    const std::int64_t association = any && rows.factor ? norm.association : 0;
+    const void *const factor = rows.factor, *const bias = rows.bias;
     const T* const x = static_cast<const T*>(rows.x) + at;
     T* const y = static_cast<T*>(rows.y) + at;
-    const Divisor<T, C> divisor(root, inverse, rows.summed == rows.segment);
-    const C reciprocal =
-        norm.round_rstd ? static_cast<C>(round_scalar<T>(round_scalar<S>(inverse))) : C{};
+    const bool streamed = rows.streamed && at_line(y);
+    const C rms = roots.rms[k], inverse = roots.inverse[k], low = roots.low[k];
     constexpr std::size_t kPiece = 512;
     alignas(64) C activations[kPiece];
-    const std::size_t n = rows.segment;
-    const std::int64_t association = norm.association;
-    const bool scale_before_cast = norm.scale_before_cast, round_rstd = norm.round_rstd;
-    const bool streamed = rows.streamed && at_line(y);
+    const auto quotient = [&](V v) LAMBDA {
+        if constexpr (any || !kFused) {
+            return v / rms;
+        } else {
+            // Correctly rounded without a division (Markstein 1990): 1 / rms in two parts gives a
+            // quotient within an ulp, and one step with the exact remainder leads to the nearest
+            // (quotients below 2^-100: within an ulp). Half types need no such step: the first is within
+            // 2^-46.
+            const Floats r = Floats{} + inverse, near = multiply_add(v, r, v * low);
+            if constexpr (kHalfType<T>) return near;
+            // The remainder with this sign, as with the other the step would make +0 of -0.
+            return multiply_add(-multiply_add(near, Floats{} + rms, -v), r, near);
+        }
+    };
     const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
-        Vec<C> v[K], w[K];
+        V v[K], w[K];
+        const auto operand = [&](const void* values) LAMBDA {
+            const T* const as_t = static_cast<const T*>(values) + in_row + i;
+            const S* const as_s = static_cast<const S*>(values) + in_row + i;
+            if constexpr (std::is_same_v<T, Pairs>) {
+                scale_first ? take_apart(as_s, count, w) : get_lot<C>(as_t, count, w);
+            } else {
+                scale_first ? get_lot<C>(as_s, count, w) : get_lot<C>(as_t, count, w);
+            }
+        };
         const auto product = [&]() LAMBDA {
-            if (scale_before_cast) {
+            if (scale_first) {
                 EACH v[j] = round_to<S>(v[j]);
             } else {
                 EACH v[j] = round_to<T>(v[j]);
@@ -153,43 +165,88 @@ INLINE void finish(const Rows& rows, const From* row, const T* gates, std::size_
         };
         fetch<K>(rows.streamed, x + i, ahead);
         get_lot<C>(row + i, count, v);
-        if (factor) get_lot<C>(factor + i, count, w);
+        if (factor && association) operand(factor);
         if (association == 2) EACH v[j] = round_to<T>(v[j] * w[j]);
         if (round_rstd) {
-            EACH {
-                Vec<C> r = Vec<C>{} + reciprocal;
-                if (association == 1) r = round_to<T>(r * w[j]);
-                v[j] = round_to<T>(v[j]) * r;
-            }
+            if (!std::is_same_v<From, T>) EACH v[j] = round_to<T>(v[j]);
+            V r[K];
+            EACH r[j] = V{} + inverse;
+            if (association == 1) EACH r[j] = round_to<T>(r[j] * w[j]);
+            EACH v[j] = v[j] * r[j];
         } else {
-            EACH v[j] = round_to<S>(divisor.quotient(round_to<S>(v[j])));
+            EACH v[j] = round_to<S>(quotient(round_to<S>(v[j])));
         }
         if (factor && association == 0) {
             product();
+            operand(factor);
             EACH v[j] = v[j] * w[j];
         }
         if (bias) {
             product();
-            get_lot<C>(bias + i, count, w);
+            operand(bias);
             EACH v[j] = v[j] + w[j];
         }
-        if (gates) {
+        if (gated) {
             product();
             get_lot<C>(activations + i % kPiece, count, w);
             EACH v[j] = round_to<S>(v[j]) * w[j];
         }
-        if (gates || scale_before_cast) EACH v[j] = round_to<S>(v[j]);
+        if (gated || scale_first) EACH v[j] = round_to<S>(v[j]);
         put_lot(y + i, v, count, streamed);
     };
     // The activations of a piece at a time, which stay near.
-    const std::size_t piece = gates ? kPiece : n;
+    const std::size_t n = rows.segment, piece = gated ? kPiece : n;
     for (std::size_t begun = 0; begun < n; begun += piece) {
         const std::size_t size = n - begun < piece ? n - begun : piece;
-        if (gates) activate<T, S>(rows, gates + begun, 1, size, ahead, activations);
-        each_lot<kTogether<T, S>>(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+        if (gated) {
+            activate<T, S>(rows, gates + begun, 1, size, ahead,
+                           [&](auto, std::size_t i, std::size_t count, auto& s) LAMBDA {
+                               put_lot(activations + i, s, count);
+                           });
+        }
+        each_lot<C, together>(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             step(lot, begun + i, count);
         });
     }
+}
+
+template <int form, class T, class S, class From>
+__attribute__((noinline)) void finish(const Rows& rows, const From* row, const T* gates,
+                                      std::size_t begin, std::size_t count,
+                                      const Roots<T, S>& roots) {
+    const std::size_t n = rows.segment;
+    std::size_t in_row = begin % rows.per_row * n;
+    for (std::size_t k = 0; k < count; ++k, in_row += n) {
+        if (in_row == rows.per_row * n) in_row = 0;
+        const T* const gate = gates ? gates + k * n : nullptr;
+        const std::size_t at = (begin + k) * n, ahead = count * n;
+        // Where no step over- or underflows: |row| is at most rms * sqrt(n) where all of it is summed.
+        const bool good = (form & 3) == kRoundRstd || (roots.rms[k] > 0x1p-60 && roots.rms[k] < 0x1p60);
+        if (form != kAny && good) {
+            finish_one<form>(rows, row + k * n, gate, at, in_row, ahead, roots, k);
+        } else {
+            finish_one<kAny>(rows, row + k * n, gate, at, in_row, ahead, roots, k);
+        }
+    }
+}
+
+// A form where there are loops for it, else any.
+template <class T, class S>
+constexpr int made(int form) {
+    return kUsualTypes<T, S> && (kHalfType<T> || (form & 3) == kCastFirst) ? form : kAny;
+}
+template <class T, class S, class From>
+void finish(const Rows& rows, const From* row, const T* gates, std::size_t begin, std::size_t count,
+            const Roots<T, S>& roots) {
+    constexpr decltype(&finish<kAny, T, S, From>) kForms[] = {
+        finish<made<T, S>(kCastFirst)>,          finish<made<T, S>(kScaleFirst)>,
+        finish<made<T, S>(kRoundRstd)>,          finish<made<T, S>(kCastFirst | kGated)>,
+        finish<made<T, S>(kScaleFirst | kGated)>, finish<made<T, S>(kRoundRstd | kGated)>};
+    const Norm& norm = *rows.norm;
+    const int order = norm.round_rstd ? kRoundRstd : norm.scale_before_cast ? kScaleFirst : kCastFirst;
+    const bool any = norm.association != 0 || rows.summed != rows.segment;
+    const auto chosen = any ? finish<kAny, T, S, From> : kForms[order + (gates ? 3 : 0)];
+    chosen(rows, row, gates, begin, count, roots);
 }
 
 // Segments [begin, end); short ones many at a time, pass by pass, so that the processor need not wait
@@ -197,82 +254,74 @@ INLINE void finish(const Rows& rows, const From* row, const T* gates, std::size_
 template <class T, class S>
 void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
     using C = Lane<T, S>;
-    constexpr std::size_t kMost = 32;
+    constexpr int usual = kHalfType<T> == (kLanes == 16) ? 4 : 8;
+    constexpr int together = kUsualTypes<T, S> ? usual : 1;
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
     const bool skip = norm.kind == Kind::kSkipRMSNorm, first = norm.gate_first;
-    const bool kept = skip || first, gated = norm.kind == Kind::kGatedRMSNorm && !first;
     std::size_t most = n < kScratch ? kScratch / n : 1;
     most = most < kMost ? most : kMost;
-    C* const buffer = static_cast<C*>(scratch);
-    double roots[kMost] = {}, inverses[kMost];
-    bool exact = false;  // a few squares of bf16 may overflow f32 where their sum in f64 does not
     for (std::size_t count; begin < end; begin += count) {
         count = end - begin < most ? end - begin : most;
-        const std::size_t at = begin * n;
-        bool finite = true;
+        const std::size_t at = begin * n, ahead = count * n;
         const T* const x = static_cast<const T*>(rows.x) + at;
         const T* const second = rows.second ? static_cast<const T*>(rows.second) + at : nullptr;
         T* const totals = rows.sum ? static_cast<T*>(rows.sum) + at : nullptr;
         const bool streamed = rows.streamed && totals && at_line(totals) && at_line(totals + n);
-        if (first) activate<T, S>(rows, second, count, n, count * n, buffer);
-        for (std::size_t k = 0; k < count; ++k) {
-            const std::size_t own = k * n;
-            const auto row = [&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
-                constexpr int K = decltype(lot)::kVectors;
-                Vec<C> w[K];
-                get_lot<C>(x + own + i, some, v);
-                if (skip) {
-                    fetch<K>(rows.streamed, second + own + i, count * n);
-                    get_lot<C>(second + own + i, some, w);
-                    EACH v[j] = round_to<T>(v[j] + w[j]);
-                    if (totals) put_lot(totals + own + i, v, some, streamed);
-                    put_lot(buffer + own + i, v, some, false);
-                }
-                EACH v[j] = round_to<S>(v[j]);
-                if (first) {
-                    get_lot<C>(buffer + own + i, some, w);
-                    EACH v[j] = round_to<S>(v[j] * w[j]);
-                    put_lot(buffer + own + i, v, some, false);
-                }
-            };
-            Sum<T, C> sum{exact};
-            const auto add = [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
+        T* const kept = totals && !streamed ? totals : static_cast<T*>(scratch);  // the sums
+        C* const gated = static_cast<C*>(scratch);
+        if (first) {
+            const auto times_x = [&](auto lot, std::size_t i, std::size_t some, auto& s) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
                 Vec<C> v[K];
-                row(lot, i, some, v);
-                EACH v[j] = round_to<S>(v[j] * v[j]);
-                sum.add(v);
+                fetch<K>(rows.streamed, x + i, ahead);
+                get_lot<C>(x + i, some, v);
+                EACH v[j] = round_to<S>(round_to<S>(v[j]) * s[j]);
+                put_lot(gated + i, v, some);
             };
-            each_lot<kTogether<T, S>>(rows.summed, add);
-            each_lot<1>(n - rows.summed, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
-                Vec<C> v[1];
-                row(lot, rows.summed + i, some, v);
-            });
-            roots[k] = sum.value();
-            finite = finite && roots[k] < __builtin_inf();
+            const std::size_t joined = n % (kUnit * kLanes) ? 1 : count;
+            activate<T, S>(rows, second, count / joined, n * joined, ahead, times_x);
         }
-        if (kHalfType<T> && !finite && !exact) {
-            count = 0;
-            exact = true;
-            continue;
-        }
-        exact = false;
-        for (std::size_t k = 0; k < count; k += kLanes) {
-            const Doubles root = root_mean_square<S>(norm, load<Doubles>(roots + k), rows.summed);
-            store(roots + k, root);
-            store(inverses + k, 1.0 / root);
-        }
-        std::size_t in_row = begin % rows.per_row * n;
-        for (std::size_t k = 0; k < count; ++k, in_row += n) {
-            if (in_row == rows.per_row * n) in_row = 0;
+        double sums[kMost];
+        for (std::size_t k = 0; k < count; ++k) {
             const std::size_t own = k * n;
-            const T* const gate = gated ? second + own : nullptr;
-            const auto make = [&](auto* from) LAMBDA {
-                finish<T, S>(rows, from + own, gate, at + own, in_row, count * n, roots[k],
-                             inverses[k]);
+            const auto add = [&](auto row) LAMBDA {
+                sums[k] = sum_of_squares<together, T, S>(rows.summed, n, row);
+                // A few squares of bf16 may overflow f32 where their sum in f64 does not.
+                if (kHalfType<T> && !(sums[k] < __builtin_inf())) {
+                    sums[k] = sum_of_squares<1, T, S>(rows.summed, n, row);
+                }
             };
-            kept ? make(buffer) : make(x);
+            if (first) {
+                add([&](auto, std::size_t i, std::size_t some, auto& v) LAMBDA {
+                    get_lot<C>(gated + own + i, some, v);
+                });
+            } else if (skip) {
+                add([&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
+                    constexpr int K = decltype(lot)::kVectors;
+                    Vec<C> w[K];
+                    fetch<K>(rows.streamed, second + own + i, ahead);
+                    get_lot<C>(x + own + i, some, v);
+                    get_lot<C>(second + own + i, some, w);
+                    EACH v[j] = round_to<T>(v[j] + w[j]);
+                    if (streamed) put_lot(totals + own + i, v, some, true);
+                    put_lot(kept + own + i, v, some);
+                    EACH v[j] = round_to<S>(v[j]);
+                });
+            } else {
+                add([&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
+                    constexpr int K = decltype(lot)::kVectors;
+                    get_lot<C>(x + own + i, some, v);
+                    EACH v[j] = round_to<S>(v[j]);
+                });
+            }
+        }
+        const Roots<T, S> roots(rows, sums, count);
+        if (first) {
+            finish<T, S, C>(rows, gated, nullptr, begin, count, roots);
+        } else {
+            const T* const gates = norm.kind == Kind::kGatedRMSNorm ? second : nullptr;
+            finish<T, S, T>(rows, skip ? kept : x, gates, begin, count, roots);
         }
     }
 }

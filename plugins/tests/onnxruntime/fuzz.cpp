@@ -93,13 +93,6 @@ OrtStatus* GetTensorElementType(const OrtTensorTypeAndShapeInfo* info, ElementTy
     *type = info->type;
     return nullptr;
 }
-OrtStatus* GetTensorElementTypeAndShapeDataReference(const OrtValue* value, ElementType* type,
-                                                     const std::int64_t** sizes, std::size_t* rank) {
-    *type = value->info.type;
-    *sizes = value->info.shape.empty() ? nullptr : value->info.shape.data();
-    *rank = value->info.shape.size();
-    return nullptr;
-}
 OrtStatus* GetDimensionsCount(const OrtTensorTypeAndShapeInfo* info, std::size_t* rank) {
     *rank = info->shape.size();
     return nullptr;
@@ -284,17 +277,14 @@ int main(int count, char** arguments) {
     void* table[512]{};
 #define X(name, place, ...) table[place] = reinterpret_cast<void*>(&name);
     RMSNORM_ORT_FUNCTIONS(X)
-    RMSNORM_ORT_FUNCTIONS_1_24(X)
 #undef X
     static const void* const kTable = table;
     static const ApiBase base{
         [](std::uint32_t) { return static_cast<const OrtApi*>(kTable); }, [] { return "1.17.0"; }};
-    static const ApiBase newer{base.GetApi, [] { return "1.24.0"; }};
     if (refused(RegisterCustomOps(nullptr, &base))) return 1;
     long computed = 0, refusals = 0;
     const long nodes = std::atol(arguments[2]);
     for (long left = nodes; left > 0; --left) {
-        if (left == nodes / 2 && refused(RegisterCustomOps(nullptr, &newer))) return 1;
         const CustomOp* const op = domain.ops[static_cast<std::size_t>(
             upto(static_cast<std::int64_t>(domain.ops.size()) - 1))];
         OrtKernelInfo info = attributes();

@@ -45,12 +45,9 @@ struct Same<R(A...) noexcept> {
 
 #define CHECK(name, place, ...)                                                                 \
     static_assert(offsetof(OrtApi, name) == (place) * sizeof(void*), #name " is elsewhere");    \
-    static_assert(std::is_same_v<same<decltype(OrtApi::name)>, Api::name##Function*>,           \
+    static_assert(std::is_same_v<same<decltype(OrtApi::name)>, decltype(Api::name)>,           \
                   #name " has another type");
 RMSNORM_ORT_FUNCTIONS(CHECK)
-#if ORT_API_VERSION >= 24
-RMSNORM_ORT_FUNCTIONS_1_24(CHECK)
-#endif
 #undef CHECK
 
 #define CHECK(name)                                                                        \
@@ -70,10 +67,6 @@ CHECK(KernelDestroy)
 CHECK(GetInputCharacteristic)
 CHECK(GetOutputCharacteristic)
 CHECK(GetInputMemoryType)
-CHECK(GetVariadicInputMinArity)
-CHECK(GetVariadicInputHomogeneity)
-CHECK(GetVariadicOutputMinArity)
-CHECK(GetVariadicOutputHomogeneity)
 CHECK(CreateKernelV2)
 CHECK(KernelComputeV2)
 CHECK(InferOutputShapeFn)

@@ -38,7 +38,8 @@ void compute(const Case& given) {
     const bool two = norm.kind != Kind::kRMSNorm, skip = norm.kind == Kind::kSkipRMSNorm;
     const Data x = take(bytes), second = take(two ? bytes : 0), scale = take(n * sizeof(float));
     Data y(bytes), sum(skip ? bytes : 0), factor(n * 8), scratch(2 * (n + kScratch) * 8);
-    kernels().operand(norm, kFloat, scale.data(), n, 0.0F, factor.data());
+    const Type product = norm.scale_before_cast ? norm.stash : norm.x;
+    kernels().operand(product, kFloat, scale.data(), n, 0.0F, factor.data());
     Rows rows;
     rows.norm = &norm;
     rows.x = x.data();
@@ -48,8 +49,7 @@ void compute(const Case& given) {
     rows.factor = factor.data();
     rows.segment = rows.summed = given.group ? static_cast<std::size_t>(given.group) : n;
     rows.per_row = n / rows.segment;
-    rows.segments = static_cast<std::size_t>(given.rows) * rows.per_row;
-    kernels().run(rows, 0, rows.segments, scratch.data());
+    kernels().run(rows, 0, static_cast<std::size_t>(given.rows) * rows.per_row, scratch.data());
     std::fwrite(y.data(), 1, y.size(), stdout);
     std::fwrite(sum.data(), 1, sum.size(), stdout);
 }
