@@ -7,9 +7,6 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.body import build_function
-from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.reference import reference_float64
@@ -278,10 +275,3 @@ def test_attributes_are_those_that_the_body_refers_to():
         referred = {a.ref_attr_name for node in function.node for a in node.attribute}
         assert referred - {""} == set(function.attribute)
         assert set(function.attribute) <= {"epsilon", "scale_offset"}
-
-
-def test_opsets_without_a_body_are_rejected():
-    with pytest.raises(UsageError, match="opset"):
-        build_function("RMSNorm", BodyKey(), 12)
-    with pytest.raises(UsageError, match="CastLike"):
-        build_function("RMSNorm", BodyKey(casts=True), 14)
