@@ -94,7 +94,9 @@ def lower_all(
     return lowering(matches, context)
 
 
-def refuse_match(match: Match, reason: str, message: str, *, found: str, hint: str) -> Refusal:
-    """A refusal of the whole match, at the node that produces its output."""
+def refuse_match(
+    match: Match, reason: str, message: str, found: str, hint: str = "use the portable target"
+) -> Refusal:
+    """Return the refusal of the whole match, at the node that produces its output."""
     node = match.output.producer() or match.nodes[-1]
     return refuse(node, reason, message, found, hint, match.scope)

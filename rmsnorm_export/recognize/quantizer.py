@@ -17,7 +17,7 @@ Found = tuple[ir.Value, Quantized, tuple[str, ...]]
 """The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
 
 _STATIC: dict[int, Quantize] = {CODE_TYPES["int8"][0]: "int8", CODE_TYPES["fp8"][0]: "fp8"}
-_ROWS: dict[int, Quantize] = {
+_BY_ROW: dict[int, Quantize] = {
     CODE_TYPES["int8"][0]: "int8_per_row",
     CODE_TYPES["fp8"][0]: "fp8_per_row",
 }
@@ -143,7 +143,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     if codes is None or scales is None or ctx.types.dtype(y) != FLOAT or match.spec.axis != -1:
         return None
     dtype = int(ctx.types.dtype(codes) or 0)
-    if _ROWS.get(dtype) is None or CODE_TYPES[_ROWS[dtype].partition("_")[0]][1] != largest:
+    if _BY_ROW.get(dtype) is None or CODE_TYPES[_ROWS[dtype].partition("_")[0]][1] != largest:
         return None
     inside = {v for n in nodes for v in n.outputs} - {codes, scales}
     if any(v.is_graph_output() or not set(ctx.read_by(v)) <= nodes for v in inside):
@@ -151,7 +151,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     if shared(ctx, match, y, nodes) is not None:
         return None
     edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
-    return codes, Quantized(_ROWS[dtype], scales=scales, least=least), edges
+    return codes, Quantized(_BY_ROW[dtype], scales=scales, least=least), edges
 
 
 def _not_dropping(
