@@ -134,11 +134,8 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
     message = "the operator does not repeat a rounding step of the source"
-    found, hint = (
-        ", ".join((*match.narrow, *match.edges)),
-        f"allow --numerics {strictest(match)[0]}",
-    )
-    return refuse_match(match, "numerics", message, found, hint)
+    found, hint = ", ".join((*match.narrow, *match.edges)), strictest(match)[0]
+    return refuse_match(match, "numerics", message, found, f"allow --numerics {hint}")
 
 
 def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tuple[str, ...]]:

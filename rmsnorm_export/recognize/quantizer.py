@@ -143,7 +143,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     if codes is None or scales is None or ctx.types.dtype(y) != FLOAT or match.spec.axis != -1:
         return None
     dtype = int(ctx.types.dtype(codes) or 0)
-    if _BY_ROW.get(dtype) is None or CODE_TYPES[_ROWS[dtype].partition("_")[0]][1] != largest:
+    if _BY_ROW.get(dtype) is None or CODE_TYPES[_BY_ROW[dtype].partition("_")[0]][1] != largest:
         return None
     inside = {v for n in nodes for v in n.outputs} - {codes, scales}
     if any(v.is_graph_output() or not set(ctx.read_by(v)) <= nodes for v in inside):
