@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
@@ -57,8 +57,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     before, rstd = rounding
     view = norm.x if norm.group is None else norm.group[0]
-    x, gate, first = ctx.of_type(view, dtype), norm.gate, False
-    if gate is not None and (gate.dtype != stash or ctx.of_type(gate.z, dtype) is None):
+    x, gate, first = view.first.get(dtype), norm.gate, False
+    if gate is not None and (gate.dtype != stash or gate.z.first.get(dtype) is None):
         return None
     if x is None and gate is None:
         pair = gated_input(ctx, view.root, dtype)
@@ -122,7 +122,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         scale=norm.scale.stored if norm.scale is not None else None,
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
-        gate=ctx.of_type(gate.z, dtype) if gate is not None else None,
+        gate=gate.z.first.get(dtype) if gate is not None else None,
         n=n,
         rank=ctx.types.rank(x),
         inner=norm.owner,
@@ -178,15 +178,15 @@ def gated_input(
     ctx: Context, root: ir.Value, dtype: ir.DataType
 ) -> tuple[ir.Value, Activated] | None:
     """(a, gate) when ``root = a * act(gate)`` with both of ``dtype`` before their casts."""
-    node = root.producer()
-    if node is None or standard(node) != "Mul":
+    node = producer_of(root, "Mul")
+    if node is None:
         return None
     for a, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         fact = ctx.fact(other)
         if a is None or not isinstance(fact, Activated):
             continue
-        x = ctx.of_type(ctx.view(a), dtype)
-        if x is None or ctx.of_type(fact.z, dtype) is None or fact.z.root is ctx.view(a).root:
+        x = ctx.view(a).first.get(dtype)
+        if x is None or fact.z.first.get(dtype) is None or fact.z.root is ctx.view(a).root:
             continue
         if _same_shape(ctx, fact.z, x) and fact.dtype == ctx.types.dtype(root):
             return x, fact

@@ -6,7 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.consts import Constants, producer_of, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
@@ -115,8 +115,8 @@ class Context:
         """The view of what has the squares of ``value``: behind Neg and Abs."""
         view = self.view(value)
         for _ in range(_MOST_SIGNS):
-            node = view.root.producer()
-            if standard(node) not in ("Neg", "Abs") or node is None or node.inputs[0] is None:
+            node = producer_of(view.root, "Neg", "Abs")
+            if node is None or node.inputs[0] is None:
                 break
             view = self.view(node.inputs[0])
         return view
@@ -126,8 +126,7 @@ class Context:
         whose numbers it holds."""
         if value is None:
             return None
-        node = self.view(value).first[self.types.dtype(value)].producer()
-        return node if standard(node) in op_types else None
+        return producer_of(self.view(value).first[self.types.dtype(value)], *op_types)
 
     def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
         """Both values hold the same numbers: one root, or the same reshaping of one root."""
@@ -159,10 +158,6 @@ class Context:
         if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
         return one.tobytes() == other.tobytes()
-
-    def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
-        """The value of the chain that has this element type, the first one."""
-        return view.first.get(dtype)
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         return None if value is None else self.facts.get(value)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import CODE_TYPES, FLOAT, HALF_TYPES, Quantize
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.refusal import Refusal, refuse
@@ -33,7 +33,9 @@ def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
     for node in ctx.read_by(y):
         if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
             wide = node.outputs[0]
-            if ctx.types.dtype(wide) == FLOAT and any(map(_divides, ctx.read_by(wide))):
+            if ctx.types.dtype(wide) == FLOAT and any(
+                standard(reader) in ("QuantizeLinear", "Div") for reader in ctx.read_by(wide)
+            ):
                 y = wide
                 break
     for node in ctx.read_by(y):
@@ -48,10 +50,6 @@ def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
             if found is not None:
                 return found
     return None
-
-
-def _divides(node: ir.Node) -> bool:
-    return standard(node) in ("QuantizeLinear", "Div")
 
 
 def kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusal:
@@ -112,30 +110,29 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     """``codes(y / s)`` with ``s = max |y| of the row / 127 or / 448``; other forms are nothing."""
     scales, nodes, least = division.inputs[1], {division}, 0.0
     current, guarded = scales, False
-    node = None if current is None else current.producer()
-    if standard(node) == "Where" and node is not None:  # 1 for a row of zeros: the definition
+    if (node := producer_of(current, "Where")) is not None:  # 1 for a row of zeros: the definition
         test, one, current = node.inputs
-        equal = None if test is None else test.producer()
-        if standard(equal) != "Equal" or equal is None or equal.inputs[0] is not current:
+        equal = producer_of(test, "Equal")
+        if equal is None or equal.inputs[0] is not current:
             return None
         if ctx.constants.scalar(one) != 1 or ctx.constants.scalar(equal.inputs[1]) != 0:
             return None
         nodes |= {node, equal}
         guarded = True
     current, least = _clamped(ctx, current, nodes)
-    node = None if current is None else current.producer()
-    largest = None if node is None else ctx.constants.scalar((*node.inputs, None)[1])
-    if standard(node) != "Div" or node is None or largest not in (127.0, 448.0):
+    node = producer_of(current, "Div")
+    largest = None if node is None else ctx.constants.scalar(node.inputs[1])
+    if node is None or largest not in (127.0, 448.0):
         return None
     nodes.add(node)
     current, before = _clamped(ctx, node.inputs[0], nodes)
     least = max(least, before / largest)
     top, current = current, _not_dropping(ctx, match, current, nodes)
-    node = None if current is None else current.producer()
-    if standard(node) != "ReduceMax" or node is None or not last_axis(ctx, node, match.rank):
+    node = producer_of(current, "ReduceMax")
+    size = None if node is None else producer_of(node.inputs[0], "Abs")
+    if node is None or size is None or size.inputs[0] is not y:
         return None
-    size = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if standard(size) != "Abs" or size is None or size.inputs[0] is not y:
+    if not last_axis(ctx, node, match.rank):
         return None
     nodes |= {node, size}
     steps = _zeros_of_nothing(ctx, division.outputs[0], top, nodes)
@@ -158,20 +155,15 @@ def _not_dropping(
     ctx: Context, match: Match, value: ir.Value | None, nodes: set[ir.Node]
 ) -> ir.Value | None:
     """The maximum in what a function body writes for a runtime whose maximum drops a NaN."""
-    node = None if value is None else value.producer()
-    if standard(node) != "Where" or node is None:
+    node = producer_of(value, "Where")
+    if node is None:
         return value
     test, total, top = node.inputs
-    found = [None if v is None else v.producer() for v in (test, total, top)]
-    nan, added, reduced = found
-    if (
-        (standard(nan), standard(added)) != ("IsNaN", "ReduceSum")
-        or nan is None or added is None or reduced is None
-        or nan.inputs[0] is not total
-        or not reduced.inputs
-        or added.inputs[0] is not reduced.inputs[0]
-        or not last_axis(ctx, added, match.rank)
-    ):  # fmt: skip
+    nan, added = producer_of(test, "IsNaN"), producer_of(total, "ReduceSum")
+    reduced = producer_of(top, "ReduceMax")
+    if nan is None or added is None or reduced is None or nan.inputs[0] is not total:
+        return value
+    if added.inputs[0] is not reduced.inputs[0] or not last_axis(ctx, added, match.rank):
         return value
     nodes |= {node, nan, added}
     return top
@@ -184,8 +176,8 @@ def _zeros_of_nothing(
     readers = ctx.read_by(value)
     if len(readers) != 1 or standard(readers[0]) != "Where" or readers[0].inputs[1] is not value:
         return value
-    test = readers[0].inputs[0].producer() if readers[0].inputs[0] is not None else None
-    if standard(test) != "Less" or test is None or test.inputs[0] is not top:
+    test = producer_of(readers[0].inputs[0], "Less")
+    if test is None or test.inputs[0] is not top:
         return value
     bound, zero = ctx.constants.array(test.inputs[1]), ctx.constants.scalar(readers[0].inputs[2])
     if zero != 0 or bound is None or not np.array_equal(bound, np.inf):
@@ -198,8 +190,8 @@ def _clamped(
     ctx: Context, value: ir.Value | None, nodes: set[ir.Node]
 ) -> tuple[ir.Value | None, float]:
     """What a constant bounds from below, and that bound; ``value`` and 0 where nothing does."""
-    node = None if value is None else value.producer()
-    if node is None or standard(node) not in ("Max", "Clip"):
+    node = producer_of(value, "Max", "Clip")
+    if node is None:
         return value, 0.0
     low, high = (*node.inputs, None, None)[1:3]
     least = ctx.constants.scalar(low)

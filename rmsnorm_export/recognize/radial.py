@@ -8,7 +8,7 @@ import re
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
@@ -77,8 +77,7 @@ def power(ctx: Context, node: ir.Node) -> None:
             f"exponent {number}" if number is not None else ctx.describe(exponent),
             "make the exponent a constant scalar 2",
         )  # fmt: skip
-        stored = exponent.producer()
-        if stored is not None and standard(stored) == "DequantizeLinear":
+        if (stored := producer_of(exponent, "DequantizeLinear")) is not None:
             flaw = quantized(stored)
         square(ctx, node, base, flaw)
 
@@ -245,12 +244,12 @@ _CHANNELS = (SEQUENCE, -3, -4)
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
     """The node that takes the mean of its row from ``root``, if one does."""
-    node = root.producer()
-    if node is None or standard(node) != "Sub" or None in node.inputs:
+    node = producer_of(root, "Sub")
+    if node is None or None in node.inputs:
         return None
     row, mean = (ctx.view(v).root for v in node.inputs if v is not None)
-    maker = mean.producer()
-    if maker is None or standard(maker) != "ReduceMean" or maker.inputs[0] is None:
+    maker = producer_of(mean, "ReduceMean")
+    if maker is None or maker.inputs[0] is None:
         return None
     return node if ctx.view(maker.inputs[0]).root is row else None
 
@@ -452,8 +451,8 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def _expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     """``Expand(..., Shape(x))``."""
-    shape = node.inputs[1].producer() if node.op_type == "Expand" and node.inputs[1] else None
-    if shape is None or standard(shape) != "Shape" or shape.inputs[0] is None:
+    shape = producer_of(node.inputs[1], "Shape") if node.op_type == "Expand" else None
+    if shape is None or shape.inputs[0] is None:
         return False
     return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
 

@@ -63,8 +63,8 @@ _STANDARD: dict[str, Transfer] = {
     "Expand": structural.reshape,
     "QuantizeLinear": radials.quantize,
     "DequantizeLinear": radials.quantize,
-    "Sigmoid": structural.sigmoid,
-    "Swish": structural.swish,
+    "Sigmoid": structural.activation,
+    "Swish": structural.activation,
     RMS_NORMALIZATION: native,
     SIMPLIFIED: native,
 }
@@ -188,12 +188,10 @@ def _graph(
                 given = [v for v in node.inputs if v is not None]
                 if any(_is_part(ctx, value) for value in given):
                     ctx.crossed.add(called)
-                calls.setdefault(called, []).append(
-                    [
-                        UNKNOWN if v is None else (ctx.types.dtype(v), ctx.types.shape(v))
-                        for v in node.inputs
-                    ]
-                )
+                infos = [
+                    (ctx.types.dtype(v), ctx.types.shape(v)) if v else UNKNOWN for v in node.inputs
+                ]
+                calls.setdefault(called, []).append(infos)
             subgraphs = bodies_of(node)
             if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -172,47 +173,55 @@ def _objects(elements: Sequence[Dim]) -> npt.NDArray[np.object_]:
 
 
 def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
+    op, data = node.op_type, parts[0]
+    if op == "OneHot":
+        last = node.attributes.get_int("axis", -1) == -1
+        return _one_hot(data, _integers(parts[1]), parts[2]) if last else None
+    if op == "Where":
+        return _by_element(_choose, parts)
+    if op == "ConstantOfShape":
+        return _filled(node, _integers(data))
+    if op in (*_ARITHMETIC, "Div", "Mod", "Equal"):
+        return _by_element(lambda a, b: _arithmetic(op, a, b), parts)
+    return rearranged(node, parts)
+
+
+def rearranged(node: ir.Node, parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
+    """Return the elements of the first of ``parts``, of all in a Concat, in other places.
+
+    Raises:
+        ValueError, IndexError, TypeError: they do not fit each other.
+    """
     op, data, rest = node.op_type, parts[0], [_integers(part) for part in parts[1:]]
     axis = node.attributes.get_int("axis", 0)
-    result: Held = None
     if op in ("Identity", "Cast"):
-        result = data
-    elif op == "Transpose":
-        result = data.transpose(node.attributes.get_ints("perm", None))
-    elif op == "Concat":
-        result = np.concatenate(parts, axis)
-    elif op == "Gather":
-        if rest[0] is not None and len(rest[0]) <= _MOST:
-            result = np.take(data, parts[1].astype(int), axis)
-    elif op in ("Squeeze", "Unsqueeze"):
-        axes = rest[0] if rest else node.attributes.get_ints("axes", None)
-        if op == "Squeeze":
-            result = data.squeeze(None if axes is None else tuple(axes))
-        elif axes is not None:
-            result = np.expand_dims(data, tuple(axes))
-    elif op == "Reshape":
-        result = _reshaped(node, data, rest[0] if rest else None)
-    elif op == "Slice":
-        result = _part(data, rest)
-    elif op == "OneHot":
-        last = node.attributes.get_int("axis", -1) == -1
-        result = _one_hot(data, rest[0], parts[2]) if last else None
-    elif op == "Where":
-        result = _by_element(_choose, parts)
-    elif op == "ConstantOfShape":
-        result = _filled(node, _integers(data))
-    else:
-        result = _by_element(lambda a, b: _arithmetic(op, a, b), parts)
-    return result
+        return data
+    if op == "Transpose":
+        return np.transpose(data, node.attributes.get_ints("perm", None))
+    if op == "Concat":
+        return np.concatenate(parts, axis)
+    if op == "Gather":
+        few = rest[0] is not None and len(rest[0]) <= _MOST
+        return np.take(data, parts[1].astype(int), axis) if few else None
+    if op == "Reshape":
+        return _reshaped(node, data, rest[0] if rest else None)
+    if op == "Slice":
+        return _part(data, rest)
+    axes = rest[0] if rest else node.attributes.get_ints("axes", None)
+    if op == "Squeeze":
+        return data.squeeze(None if axes is None else tuple(axes))
+    return None if axes is None else np.expand_dims(data, tuple(axes))
 
 
-def _reshaped(node: ir.Node, data: npt.NDArray[np.object_], target: list[int] | None) -> Held:
+def _reshaped(
+    node: ir.Node, data: npt.NDArray[Any], target: list[int] | None
+) -> npt.NDArray[Any] | None:
     if target is None or (0 in target and node.attributes.get_int("allowzero", 0) == 1):
         return None
     return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(target)])
 
 
-def _part(data: npt.NDArray[np.object_], bounds: Sequence[list[int] | None]) -> Held:
+def _part(data: npt.NDArray[Any], bounds: Sequence[list[int] | None]) -> npt.NDArray[Any] | None:
     known = [bound for bound in bounds if bound is not None]
     if len(known) < 2 or len(known) < len(bounds):
         return None
@@ -271,7 +280,7 @@ def _by_element(function: Callable[..., Dim], parts: list[npt.NDArray[np.object_
     return result
 
 
-def _integers(part: npt.NDArray[np.object_]) -> list[int] | None:
+def _integers(part: npt.NDArray[Any]) -> list[int] | None:
     """The elements where all are known numbers."""
     numbers = [element for element in part.reshape(-1).tolist() if isinstance(element, int)]
     return numbers if len(numbers) == part.size else None

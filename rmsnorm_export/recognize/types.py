@@ -278,7 +278,10 @@ class Types:
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
             return self._called
-        return _rule(node)
+        # None where an attribute depends on a function's caller.
+        if node.domain not in _KNOWN_DOMAINS or depends_on_caller(node):
+            return None
+        return RULES.get(node.op_type)
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
@@ -305,13 +308,6 @@ class Types:
             return inner.info(function.outputs[call.index])
         finally:
             self._constants.type_of = type_of
-
-
-def _rule(node: ir.Node) -> Rule | None:
-    """The rule for a node; none where an attribute depends on a function's caller."""
-    if node.domain not in _KNOWN_DOMAINS:
-        return None
-    return None if depends_on_caller(node) else RULES.get(node.op_type)
 
 
 def _complete(dims: Dims) -> bool:

@@ -272,5 +272,5 @@ def test_without_the_factor_it_is_an_l2_norm():
 
 
 def test_what_cannot_be_combined_is_refused():
-    with pytest.raises(ValueError, match="epsilon_outside and epsilon_clamp"):
+    with pytest.raises(ValueError, match="outside or a clamp"):
         NormSpec(epsilon_outside=True, epsilon_clamp=True)
