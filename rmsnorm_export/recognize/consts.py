@@ -140,7 +140,7 @@ class Constants:
                 return None
             parts.append(part)
         to = self._type_like(node) if node.op_type == "CastLike" else 0
-        return _computed(node, parts, to) if parts else None
+        return _applied(node, parts, to) if parts else None
 
     def _type_like(self, node: ir.Node) -> int:
         """Return the element type that a CastLike gives; 0 where it is not known."""
@@ -164,7 +164,7 @@ def _declared_dims(value: ir.Value | None) -> np.ndarray | None:
     return np.array(tuple(source.shape)[start:end], object)
 
 
-def _computed(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | None:
+def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | None:
     op, data = node.op_type, parts[0]
     try:
         with np.errstate(all="ignore"):

@@ -65,7 +65,7 @@ def _grown(match: Match, **changes: Any) -> Match:
     return dataclasses.replace(grown, nodes=_between(grown))
 
 
-def _apart(match: Match, refusal: Refusal) -> Match:
+def _kept_apart(match: Match, refusal: Refusal) -> Match:
     return dataclasses.replace(match, apart=(*match.apart, refusal))
 
 
@@ -75,7 +75,7 @@ def _quantizer(ctx: Context, match: Match) -> Match:
     if outcome is None:
         return match
     if isinstance(outcome, Refusal):
-        return _apart(match, outcome)
+        return _kept_apart(match, outcome)
     codes, how, edges = outcome
     return _grown(match, output=codes, quantized=how, edges=(*match.edges, *edges))
 
@@ -86,7 +86,7 @@ def _rotary(ctx: Context, match: Match) -> Match:
     if outcome is None:
         return match
     if isinstance(outcome, Refusal):
-        return _apart(match, outcome)
+        return _kept_apart(match, outcome)
     spec = dataclasses.replace(
         match.spec,
         kind="RotaryRMSNorm",
@@ -176,7 +176,9 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     why = _stays_apart(ctx, match, total, node, shapes=shapes) if fold else _SWITCHED_OFF
     if why is not None:
         message = f"the residual Add is not folded: {why[0]}"
-        return _apart(match, refuse(node, "residual-kept", message, why[1], why[2], match.scope))
+        return _kept_apart(
+            match, refuse(node, "residual-kept", message, why[1], why[2], match.scope)
+        )
     spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
     folded.add(node)
     return _grown(match, spec=spec, x=a, residual=b, sum=total, aliases=())

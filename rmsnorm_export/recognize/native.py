@@ -75,7 +75,9 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     scaled = quantized is not None and quantized.scale is not None
     inputs = [*node.inputs[: -1 if scaled else None], *(None,) * 5]
     second, scale, bias = (inputs[place] for place in _PLACES[spec.kind])
-    rotary = _tables(ctx, spec, x, second, inputs[2]) if spec.kind == "RotaryRMSNorm" else None
+    rotary = (
+        _rotary_tables(ctx, spec, x, second, inputs[2]) if spec.kind == "RotaryRMSNorm" else None
+    )
     if spec.kind == "RotaryRMSNorm" and rotary is None:
         found = f"{ctx.describe(second)}, x is {ctx.describe(x)}"
         return opaque("tables", "the tables are not known to fit the row", found)
@@ -115,7 +117,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     )
 
 
-def _tables(
+def _rotary_tables(
     ctx: Context, spec: NormSpec, x: ir.Value, cos: ir.Value | None, sin: ir.Value | None
 ) -> Rotary | None:
     """Return the tables of a rotary embedding; None where they are not known to fit the row."""

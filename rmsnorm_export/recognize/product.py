@@ -246,17 +246,8 @@ def normalise(
     if dtype is None:
         return
     events: tuple[Event, ...] = () if scale is None else (("scale", dtype),)
-    norm = Norm(
-        view,
-        radial,
-        dtype,
-        dtype,
-        events,
-        scale=scale,
-        partial=part,
-        association=association,
-        inverted=node.op_type == "Mul",
-    )
+    norm = Norm(view, radial, dtype, dtype, events, scale, partial=part, association=association)
+    norm.inverted = node.op_type == "Mul"
     extend(ctx, node, norm)
 
 

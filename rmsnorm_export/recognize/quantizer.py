@@ -33,9 +33,8 @@ def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
     for node in ctx.read_by(y):
         if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
             wide = node.outputs[0]
-            if ctx.types.dtype(wide) == FLOAT and any(
-                standard(reader) in ("QuantizeLinear", "Div") for reader in ctx.read_by(wide)
-            ):
+            readers = {standard(reader) for reader in ctx.read_by(wide)}
+            if ctx.types.dtype(wide) == FLOAT and readers & {"QuantizeLinear", "Div"}:
                 y = wide
                 break
     for node in ctx.read_by(y):

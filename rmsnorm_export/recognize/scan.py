@@ -185,13 +185,9 @@ def _graph(
             elif domain == MICROSOFT_DOMAIN and node.op_type == SKIP_SIMPLIFIED:
                 native(ctx, node)
             elif (called := node.op_identifier()) in functions:
-                given = [v for v in node.inputs if v is not None]
-                if any(_is_part(ctx, value) for value in given):
+                if any(v is not None and _is_part(ctx, v) for v in node.inputs):
                     ctx.crossed.add(called)
-                infos = [
-                    (ctx.types.dtype(v), ctx.types.shape(v)) if v else UNKNOWN for v in node.inputs
-                ]
-                calls.setdefault(called, []).append(infos)
+                calls.setdefault(called, []).append([_passed(ctx, v) for v in node.inputs])
             subgraphs = bodies_of(node)
             if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.
@@ -204,6 +200,10 @@ def _graph(
             stack.pop()
             if inner is not None:
                 structural.leave(ctx, ctx.owners[inner], inner)
+
+
+def _passed(ctx: Context, value: ir.Value | None) -> Info:
+    return UNKNOWN if value is None else (ctx.types.dtype(value), ctx.types.shape(value))
 
 
 def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
