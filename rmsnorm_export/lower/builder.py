@@ -218,7 +218,7 @@ class SharedConstants:
 
 
 def _stem(match: Match) -> str:
-    """What the names of a site's nodes begin with: the module it came from, or its last node."""
+    """Return what the names of a site's nodes begin with: the module it came from, or its last node."""
     last = match.nodes[-1] if match.nodes else None
     name = match.module
     if name is None and last is not None:
@@ -227,7 +227,7 @@ def _stem(match: Match) -> str:
 
 
 def _provenance(match: Match, numerics: Numerics) -> dict[str, str]:
-    """What is written on a norm node: the nodes of the source that it replaces, and how.
+    """Return the metadata of a norm node: the nodes of the source that it replaces, and how.
 
     Nodes that come from an earlier run know what that run replaced.
     """

@@ -90,7 +90,7 @@ class ScaleInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """How a norm is said, and the class of saying it so."""
+    """A way to say a norm, and the class of saying it so."""
 
     kind: Literal["plain", "wide", "split"]
     numerics: Numerics

@@ -301,7 +301,7 @@ def plugin_refuses(
     weights: Sequence[tuple[str, int, Dims]],
     tables: tuple[Dims, Dims] | None = None,
 ) -> str:
-    """Why the plugin does not take a node, as far as the file tells; "" when it does.
+    """Return why the plugin does not take a node, as far as the file tells; "" when it does.
 
     Args:
         name: the node's operator.

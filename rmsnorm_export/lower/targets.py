@@ -17,7 +17,7 @@ Target = Literal["portable", "onnx", "ort", "plain"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRow:
-    """What is known of a target.
+    """A target and its forms.
 
     Attributes:
         name: as users write it.

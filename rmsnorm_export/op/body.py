@@ -254,7 +254,7 @@ class _Body:
         return halves
 
     def joined(self, pairs: list[ir.Value], part: ir.Value, label: str) -> ir.Value:
-        """What `pairs` takes apart, of the shape of ``part``."""
+        """Join what `pairs` takes apart, of the shape of ``part``."""
         if not self.key.rotary_interleaved:
             return self.add("Concat", label, pairs, {"axis": -1})
         axis = self.integers([-1], f"{label}_axis")

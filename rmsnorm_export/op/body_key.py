@@ -200,7 +200,7 @@ class _Group:
 _JOINED = ("has_scale", "has_bias", "casts", "has_offset", "scale_cast", "bias_cast")
 _ORDER = ("scale_before_cast", "round_rstd")
 _IN_NODE = ("epsilon", "scale_offset")
-"""What a node says: a float32 attribute does not tell bodies apart."""
+"""Numbers that a node says: a float32 attribute does not tell bodies apart."""
 _FIXED = tuple(
     field.name
     for field in dataclasses.fields(NormSpec)

@@ -30,7 +30,7 @@ _FITTING |= dict.fromkeys(
     "give cos and sin one shape and one type, that of x or float32 for a half x: in the last axis "
     "an element for each that is turned or for each pair, and leading axes that broadcast",
 )
-"""What makes an operand fit that is no scale or bias."""
+"""A remedy for an operand that does not fit and is no scale or bias."""
 
 
 def check_operands(

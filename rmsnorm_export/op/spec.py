@@ -245,4 +245,4 @@ ATTRIBUTE_WORDS = {
     "rotary_dim": "Elements at the start of the row that are turned; 0: all.",
     "rotary_interleaved": "1: pairs are elements 2 i and 2 i + 1; 0: i and i + rotary_dim / 2.",
 }
-"""What each ONNX attribute of the operator means, for its schema and for reports."""
+"""The meaning of each ONNX attribute of the operator, for its schema and for reports."""

@@ -17,7 +17,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import SEQUENCE, same_dims
 
 UNIT_TOLERANCE = 1.5e-7
-"""How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
+"""Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n or
 sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
 
 SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
@@ -32,7 +32,7 @@ _ASSOCIATIONS = (
 
 
 def is_unit(radial: Radial) -> bool:
-    """Whether x is divided by its root mean square, not by a multiple of it."""
+    """Return whether x is divided by its root mean square, not by a multiple of it."""
     return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
 
 

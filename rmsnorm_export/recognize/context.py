@@ -169,9 +169,9 @@ class Context:
             radial.candidate.rooted = True
 
     def candidate(self, node: ir.Node) -> Candidate:
-        found = Candidate(node, self.scope)
-        self.candidates.append(found)
-        return found
+        candidate = Candidate(node, self.scope)
+        self.candidates.append(candidate)
+        return candidate
 
     def flaw(
         self, candidate: Candidate, node: ir.Node, reason: str, message: str, found: str, hint: str
@@ -238,10 +238,10 @@ class Context:
         """A constant of this rank does not raise the rank of ``radial``."""
         if rank == 0 or (rank == 1 and radial.kept):
             return True
-        known = self.types.rank(radial.x.root)
-        if known is None:
+        whole = self.types.rank(radial.x.root)
+        if whole is None:
             return False
-        return rank <= (known if radial.kept else known + radial.axis)
+        return rank <= (whole if radial.kept else whole + radial.axis)
 
     def advance(self, value: ir.Value, norm: Norm, match: Match | None) -> None:
         """``value`` now is ``norm``; a complete match takes the place of its owner."""

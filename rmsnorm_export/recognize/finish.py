@@ -97,7 +97,7 @@ def _rotary(ctx: Context, match: Match) -> Match:
 
 
 def _between(match: Match) -> tuple[ir.Node, ...]:
-    """The nodes that compute ``match.output`` from its inputs, constants left out."""
+    """The nodes that compute ``match.output`` from its inputs, constants omitted."""
     stop = {match.x, *match.aliases, match.scale, match.bias, match.residual, match.gate, None}
     if match.rotary is not None:
         stop |= {match.cos, match.sin, *(value for value, _ in match.rotary.aliases)}
@@ -120,12 +120,12 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
     # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
     # weights' own casts and offset are.
     reaching = stop - {None}
-    kept = []
+    chain = []
     for node in order:
         if not reaching.isdisjoint(node.inputs):
             reaching.update(node.outputs)
-            kept.append(node)
-    return tuple(kept)
+            chain.append(node)
+    return tuple(chain)
 
 
 def _input_gate(ctx: Context, match: Match) -> Match:
@@ -188,7 +188,7 @@ _SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "omit that
 
 
 def same_where_added(left: Dims, right: Dims) -> bool:
-    """Whether two shapes are certainly the same, or have no sum.
+    """Return whether two shapes are certainly the same, or have no sum.
 
     PyTorch writes Min(64, n) where a table has 64 rows; for n above 64 that and n have no sum.
     """
@@ -196,14 +196,14 @@ def same_where_added(left: Dims, right: Dims) -> bool:
         return False
     for pair in zip(left, right, strict=True):
         bounds = [(bounded(a), b) for a, b in (pair, pair[::-1])]
-        summed = any(found and found[1] == b and found[0] > 1 for found, b in bounds)
+        summed = any(bound and bound[1] == b and bound[0] > 1 for bound, b in bounds)
         if pair[0] != pair[1] and not summed:
             return False
     return None not in left
 
 
 def _repeats(left: Dims, right: Dims) -> bool:
-    """Whether one operand of a sum is repeated over the other, as a bias or a table is."""
+    """Return whether one operand of a sum is repeated over the other, as a bias or a table is."""
     if left is None or right is None:
         return False
     pairs = list(zip(left, right, strict=False))
@@ -213,7 +213,7 @@ def _repeats(left: Dims, right: Dims) -> bool:
 def _stays_apart(
     ctx: Context, match: Match, total: ir.Value, node: ir.Node, *, shapes: bool
 ) -> tuple[str, str, str] | None:
-    """Why no operator takes the sum ``total`` that ``node`` adds, what was found and what to do."""
+    """Return why no operator takes the sum that ``node`` adds, what was found and what to do."""
     if match.spec.kind != "RMSNorm":
         return ("a node takes a gate or a sum, not both", f"the gate {match.gate}",
                 "omit the gate from the node if the sum matters more")  # fmt: skip

@@ -129,7 +129,7 @@ def _rotary_tables(
 
 
 def _quantized(node: ir.Node) -> Quantized | None:
-    """How a node of this package makes codes of its norm."""
+    """Return how a node of this package makes codes of its norm."""
     text = node.attributes.get_string(QUANTIZE, "")
     how: Quantize | None = next((how for how in get_args(Quantize) if how == text), None)
     if how is None:

@@ -252,7 +252,7 @@ def normalise(
 
 
 def _unquantized(value: ir.Value) -> ir.Value:
-    """What was quantized and made a float again; itself where it was not."""
+    """Return what was quantized and made a float again; itself where it was not."""
     for op_type in ("DequantizeLinear", "QuantizeLinear"):
         node = producer_of(value, op_type)
         if node is None or node.inputs[0] is None:
@@ -339,7 +339,7 @@ def _times_constant(
 
 
 def _whole_row(radial: Radial) -> ir.Value:
-    """What was squared, or what it is a part of."""
+    """Return what was squared, or what it is a part of."""
     node = producer_of(radial.x.root, "Slice", "Split")
     whole = None if node is None else node.inputs[0]
     return radial.x.root if whole is None else whole

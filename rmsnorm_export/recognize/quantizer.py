@@ -1,4 +1,4 @@
-"""What makes codes of a norm: QuantizeLinear, or a scale for each row and a division by it."""
+"""The nodes that make codes of a norm: QuantizeLinear, or a scale for each row and a division by it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
 
 
 def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
-    """What makes codes of the output of ``match``, or why it does so by itself; None: nothing."""
+    """Return what makes codes of the output of ``match``, or why it does so by itself; None: nothing."""
     y = match.output
     for node in ctx.read_by(y):
         if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
@@ -45,9 +45,9 @@ def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
                          "quantize per tensor, or row by row")  # fmt: skip
     for node in ctx.read_by(y):
         if standard(node) == "Div" and node.inputs[0] is y:
-            found = _per_row(ctx, match, y, node)
-            if found is not None:
-                return found
+            codes = _per_row(ctx, match, y, node)
+            if codes is not None:
+                return codes
     return None
 
 
@@ -86,14 +86,14 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
     own = ctx.types.dtype(scale)
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
-    made = Quantized(
+    how = Quantized(
         _STATIC[int(dtype)], scale=scale, twins=tuple((n.outputs[0], codes) for n in twins)
     )
-    return codes, made, edges
+    return codes, how, edges
 
 
 def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
-    """Why the norm is needed beside its codes, which ``nodes`` make of it; None: it is not."""
+    """Return why the norm is needed beside its codes, which ``nodes`` make of it; None: it is not."""
     first, graph = next(iter(nodes)), match.output.producer()
     readers = {*ctx.read_by(y), *ctx.read_by(match.output)} - {y.producer()}
     if readers <= nodes and not y.is_graph_output() and not match.output.is_graph_output():
@@ -188,7 +188,7 @@ def _zeros_of_nothing(
 def _clamped(
     ctx: Context, value: ir.Value | None, nodes: set[ir.Node]
 ) -> tuple[ir.Value | None, float]:
-    """What a constant bounds from below, and that bound; ``value`` and 0 where nothing does."""
+    """Return what a constant bounds from below, and that bound; ``value`` and 0 where nothing does."""
     node = producer_of(value, "Max", "Clip")
     if node is None:
         return value, 0.0

@@ -17,10 +17,10 @@ from rmsnorm_export.recognize.shape_rules import axes_of, row_size
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
     """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
-    made = _square_of(ctx, value)
-    if made is not None:
-        made.flaw = made.flaw or flaw
-        ctx.facts[node.outputs[0]] = made
+    fact = _square_of(ctx, value)
+    if fact is not None:
+        fact.flaw = fact.flaw or flaw
+        ctx.facts[node.outputs[0]] = fact
 
 
 def _square_of(ctx: Context, value: ir.Value) -> Square | None:
@@ -114,10 +114,10 @@ def reduce(ctx: Context, node: ir.Node) -> None:
         if not isinstance(fact, Square):
             return
     else:
-        made = _square_of(ctx, operand)
-        if made is None:
+        squares = _square_of(ctx, operand)
+        if squares is None:
             return
-        fact = made
+        fact = squares
     axes = axes_of(node, ctx.constants)
     if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return
@@ -268,7 +268,7 @@ def quantized(node: ir.Node) -> Flaw:
     return (
         "quantized", "the norm is quantized on the way from the row to its output",
         f"{node.op_type} {name_of(node)!r}",
-        "optimize first and quantize then, or exclude the operators of the norm",
+        "optimize first and quantize then, or omit the operators of the norm from it",
     )  # fmt: skip
 
 

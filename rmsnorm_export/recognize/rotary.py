@@ -50,7 +50,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """What the elements of a value are.
+    """The elements of a value.
 
     Attributes:
         lead: of each axis in front of the row, the axis of the norm that it is.
@@ -93,7 +93,7 @@ def rotary(ctx: Context, match: Match) -> Found | Refusal | None:
 
 
 class _Follow:
-    """What is made of one norm."""
+    """The values that are made of one norm."""
 
     def __init__(self, ctx: Context, match: Match, n: int) -> None:
         self._ctx, self._match, self._n = ctx, match, n

@@ -74,7 +74,7 @@ KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Recognition:
-    """What the pass found.
+    """The outcome of the pass.
 
     Attributes:
         matches: the norms, in graph order.
@@ -152,7 +152,7 @@ def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
 
 
 def _is_part(ctx: Context, value: ir.Value) -> bool:
-    """What is not a norm yet and may become one."""
+    """Return whether a value is no norm yet and may become one."""
     fact = ctx.facts.get(value)
     if isinstance(fact, Norm):
         return fact.owner is None
@@ -207,7 +207,7 @@ def _passed(ctx: Context, value: ir.Value | None) -> Info:
 
 
 def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
-    """What the operands are says what the output is."""
+    """Make the fact of the output from those of the operands."""
     if in_function and depends_on_caller(node):
         radials.by_reference(ctx, node)
         return

@@ -40,11 +40,11 @@ class Call:
 
     def ints(self, index: int) -> tuple[int, ...] | None:
         """The elements of an input where all are known."""
-        found = self.elements.get(index)
-        if found is None:
+        sizes = self.elements.get(index)
+        if sizes is None:
             return None
-        numbers = tuple(e for e in found if isinstance(e, int))
-        return numbers if len(numbers) == len(found) else None
+        numbers = tuple(size for size in sizes if isinstance(size, int))
+        return numbers if len(numbers) == len(sizes) else None
 
 
 Rule = Callable[[Call], Info]
@@ -58,14 +58,14 @@ def merge_dims(first: Dims, second: Dims) -> Dims:
 
 
 def definite(size: Dim) -> int:
-    """How much a size says: nothing, that it is equal to itself, a name of the file, a number."""
+    """Rank how much a size says: nothing, that it is equal to itself, a name of the file, a number."""
     if size is None or isinstance(size, int):
         return 0 if size is None else 3
     return 1 if isinstance(size, Unnamed) else 2
 
 
 def applied(rule: Rule, call: Call) -> Info:
-    """What ``rule`` says; nothing of a node that no runtime takes, nor of what leaves int64."""
+    """Return what ``rule`` says; nothing of a node that no runtime takes, nor of what leaves int64."""
     try:
         dtype, dims = rule(call)
     except (ValueError, IndexError, TypeError, ArithmeticError):
@@ -212,8 +212,8 @@ def _slice(call: Call) -> Info:
     starts, ends, axes = call.ints(1), call.ints(2), call.ints(3)
     if dims is None or axes is None or not all(-len(dims) <= axis < len(dims) for axis in axes):
         return (dtype, None)
-    given = len(call.node.inputs) > 4 and call.node.inputs[4] is not None
-    steps = call.ints(4) if given else (1,) * len(axes)
+    stepped = len(call.node.inputs) > 4 and call.node.inputs[4] is not None
+    steps = call.ints(4) if stepped else (1,) * len(axes)
     result = list(dims)
     for position, axis in enumerate(axes):
         size = dims[axis]

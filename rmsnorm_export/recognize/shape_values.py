@@ -1,4 +1,4 @@
-"""What a small integer tensor holds: the sizes that Reshape, Slice or Expand are given.
+"""The elements of small integer tensors: the sizes that Reshape, Slice or Expand are given.
 
 Exporters compute them in the graph, out of the shapes of other values: ``unflatten(2, (4, -1))`` is
 ``Concat(Slice(Shape(x), 0, Mod(5, 3)), [4, -1], Slice(Shape(x), ...))``. An element is an int, a
@@ -42,10 +42,10 @@ MAX_INT64 = 2**63 - 1
 
 def common(shapes: Sequence[Elements]) -> Elements:
     """The dimensions on which several shapes agree."""
-    known = [s for s in shapes if s is not None]
-    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
+    ranked = [s for s in shapes if s is not None]
+    if len(ranked) != len(shapes) or len({len(s) for s in ranked}) != 1:
         return None
-    columns = list(zip(*known, strict=True))
+    columns = list(zip(*ranked, strict=True))
     return tuple(column[0] if len(set(column)) == 1 else None for column in columns)
 
 
@@ -59,8 +59,8 @@ _BOUNDED = re.compile(r"Min\((\d+), (\w+)\)")
 
 def bounded(size: Dim) -> tuple[int, str] | None:
     """(k, n) where PyTorch calls a size ``Min(k, n)``: n, but k at most, as a table has k rows."""
-    found = _BOUNDED.fullmatch(size) if isinstance(size, str) else None
-    return (int(found[1]), found[2]) if found else None
+    bound = _BOUNDED.fullmatch(size) if isinstance(size, str) else None
+    return (int(bound[1]), bound[2]) if bound else None
 
 
 _DIGITS = {ir.DataType.DOUBLE: 53, ir.DataType.FLOAT: 24, ir.DataType.FLOAT16: 11,
@@ -116,7 +116,7 @@ SIZES: dict[str, tuple[int, ...]] = {
 def elements(
     node: ir.Node, dims: Elements, parts: Sequence[Held], dtype: ir.DataType | None
 ) -> Held:
-    """What the output of ``node`` holds.
+    """Return what the output of ``node`` holds.
 
     Args:
         node: one of ``OPERATORS``.
@@ -127,21 +127,21 @@ def elements(
     if node.op_type == "Shape":
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
         return None if dims is None else _objects(dims[start:end])
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or dtype is None:
+    present = [part for part in parts if part is not None]
+    if len(present) < len(parts) or dtype is None:
         return None
     if node.op_type in (*_ARITHMETIC, "Div", "Mod") and not dtype.is_integer():
         return None  # a quotient of floats is another
     try:
-        result = _computed(node, known)
+        result = _computed(node, present)
     except (ValueError, IndexError, TypeError):  # they do not fit each other: no model that runs
         return None
     # NumPy gives the element itself where no dimension is left.
     array = None if result is None else np.asarray(result, object)
     if array is None or array.size > _MOST:
         return None
-    kept = [_in_type(element, dtype) for element in array.reshape(-1).tolist()]
-    return _objects(kept).reshape(array.shape)
+    stored = [_in_type(element, dtype) for element in array.reshape(-1).tolist()]
+    return _objects(stored).reshape(array.shape)
 
 
 def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
@@ -222,10 +222,10 @@ def _reshaped(
 
 
 def _part(data: npt.NDArray[Any], bounds: Sequence[list[int] | None]) -> npt.NDArray[Any] | None:
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < 2 or len(known) < len(bounds):
+    present = [bound for bound in bounds if bound is not None]
+    if len(present) < 2 or len(present) < len(bounds):
         return None
-    starts, ends, *more = known
+    starts, ends, *more = present
     axes = more[0] if more else range(len(starts))
     steps = more[1] if len(more) > 1 else [1] * len(starts)
     if len({axis % data.ndim for axis in axes}) < len(axes):

@@ -87,7 +87,7 @@ def unchanged(ctx: Context, node: ir.Node, source: ir.Value) -> None:
 
 
 def leave(ctx: Context, owner: ir.Node, graph: ir.Graph) -> None:
-    """What a branch or a loop body computes goes on behind it, as no norm, with the reason."""
+    """Follow what a branch or a loop body computes behind it, as no norm, with the reason."""
     skipped = 1 if owner.op_type == "Loop" else 0  # the condition
     for value, outside in zip(graph.outputs[skipped:], owner.outputs, strict=False):
         _lost(ctx, owner, ctx.facts.get(value), outside)

@@ -172,7 +172,7 @@ class Types:
         return (dtype, self._named(dims))
 
     def _inferred(self, value: ir.Value) -> Info:
-        """What follows from what is known of the node's inputs, or goes into a body."""
+        """Infer from what is known of the node's inputs, or goes into a body."""
         node, index = value.producer(), value.index() or 0
         if node is None:
             owner, source = self._goes_in(value)
@@ -234,7 +234,7 @@ class Types:
         return imports.get("", imports.get("ai.onnx", 1))
 
     def _declared(self, value: ir.Value) -> Info:
-        """What the file says; a name in a body or a function is another than that outside."""
+        """Return what the file says; a name in a body or a function is another than that outside."""
         if value.shape is None:
             return (value.dtype, None)
         dims = tuple(d if isinstance(d, int) else d.value for d in value.shape)
