@@ -218,7 +218,7 @@ class SharedConstants:
 
 
 def _stem(match: Match) -> str:
-    """Return what the names of a site's nodes begin with: the module it came from, or its last node."""
+    """Return the start of a site's names: the module it came from, or its last node."""
     last = match.nodes[-1] if match.nodes else None
     name = match.module
     if name is None and last is not None:

@@ -17,8 +17,8 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import SEQUENCE, same_dims
 
 UNIT_TOLERANCE = 1.5e-7
-"""Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n or
-sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
+"""Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
+or sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
 
 SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 """Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum

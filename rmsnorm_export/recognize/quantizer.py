@@ -1,4 +1,4 @@
-"""The nodes that make codes of a norm: QuantizeLinear, or a scale for each row and a division by it."""
+"""Nodes that make codes of a norm: QuantizeLinear, or a scale for each row and a division."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
 
 
 def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
-    """Return what makes codes of the output of ``match``, or why it does so by itself; None: nothing."""
+    """Return what makes codes of ``match``, or why it does so by itself; None: nothing."""
     y = match.output
     for node in ctx.read_by(y):
         if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
@@ -93,7 +93,7 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
 
 
 def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
-    """Return why the norm is needed beside its codes, which ``nodes`` make of it; None: it is not."""
+    """Return why the norm is needed beside its codes, made by ``nodes``; None: it is not."""
     first, graph = next(iter(nodes)), match.output.producer()
     readers = {*ctx.read_by(y), *ctx.read_by(match.output)} - {y.producer()}
     if readers <= nodes and not y.is_graph_output() and not match.output.is_graph_output():
@@ -188,7 +188,7 @@ def _zeros_of_nothing(
 def _clamped(
     ctx: Context, value: ir.Value | None, nodes: set[ir.Node]
 ) -> tuple[ir.Value | None, float]:
-    """Return what a constant bounds from below, and that bound; ``value`` and 0 where nothing does."""
+    """Return what a constant bounds from below, and that; ``value`` and 0 where none does."""
     node = producer_of(value, "Max", "Clip")
     if node is None:
         return value, 0.0

@@ -58,14 +58,14 @@ def merge_dims(first: Dims, second: Dims) -> Dims:
 
 
 def definite(size: Dim) -> int:
-    """Rank how much a size says: nothing, that it is equal to itself, a name of the file, a number."""
+    """Rank a size by what it says: nothing, equal to itself, a name of the file, a number."""
     if size is None or isinstance(size, int):
         return 0 if size is None else 3
     return 1 if isinstance(size, Unnamed) else 2
 
 
 def applied(rule: Rule, call: Call) -> Info:
-    """Return what ``rule`` says; nothing of a node that no runtime takes, nor of what leaves int64."""
+    """Apply ``rule``; nothing is known of a node that no runtime takes, nor beyond int64."""
     try:
         dtype, dims = rule(call)
     except (ValueError, IndexError, TypeError, ArithmeticError):

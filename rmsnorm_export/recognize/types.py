@@ -234,7 +234,7 @@ class Types:
         return imports.get("", imports.get("ai.onnx", 1))
 
     def _declared(self, value: ir.Value) -> Info:
-        """Return what the file says; a name in a body or a function is another than that outside."""
+        """Return what the file says; a name in a body or function is another than outside."""
         if value.shape is None:
             return (value.dtype, None)
         dims = tuple(d if isinstance(d, int) else d.value for d in value.shape)
