@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _answers(step: int, offset: int) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "recognize.bounded_child", str(step), str(offset)],
+        [sys.executable, "-m", "recognize.attacks", str(step), str(offset)],
         cwd=ROOT / "tests",
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
