@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
-from rmsnorm_export.op.dtypes import numpy_dtype, round_to
+from rmsnorm_export.op.dtypes import element_type, numpy_dtype, round_to
 from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import (
@@ -27,6 +27,8 @@ from rmsnorm_export.op.spec import (
     PLUGIN_VERSION,
     NormSpec,
 )
+
+ORDER = ("x", "residual", "gate", "cos", "sin", "scale", "bias")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Case:
         rng = np.random.default_rng(seed)
         shape = self.shape
         row = row_shape(self.spec, shape)
-        wanted = {
+        drawn = {
             "x": (self.dtype, shape, 1.0),
             "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
             "gate": (self.dtype if self.spec.kind == "GatedRMSNorm" else None, shape, 2.0),
@@ -72,7 +74,7 @@ class Case:
         }
         return {
             name: round_to(rng.normal(size=size) * spread, dtype).astype(numpy_dtype(dtype))
-            for name, (dtype, size, spread) in wanted.items()
+            for name, (dtype, size, spread) in drawn.items()
             if dtype is not None
         }
 
@@ -80,72 +82,55 @@ class Case:
 def model(
     cases: Sequence[Case], opset: int, *, weights: bool = False, separate: bool = False
 ) -> onnx.ModelProto:
-    """Independent norms in one model; input and output names carry the index of the case.
+    """Return independent norms in one model; names of values end with the index of the case.
 
     ``weights``: scale and bias are initializers (as in real models), else graph inputs.
     ``separate``: every case has the smallest body that serves it, instead of a shared one.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(_model(tuple(cases), opset, weights, separate))
-    return made
+    return _model(tuple(cases), opset, weights, separate)
 
 
 @functools.cache  # many tests look at the model of all cases
 def _model(cases: tuple[Case, ...], opset: int, weights: bool, separate: bool) -> onnx.ModelProto:
-    inputs, outputs, nodes, initializers = [], [], [], []
+    inputs, outputs, nodes, stored = [], [], [], []
     keys = [case.key(opset) for case in cases]
-    if separate:
-        assigned = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
-    else:
-        assigned = assign_bodies(keys)
-    for index, (case, (name, key)) in enumerate(zip(cases, assigned, strict=True)):
-        operands = case.operands()
-        row = row_shape(case.spec, case.shape)
-        neutral = numpy_dtype(key.product_type(case.dtype))
-        if key.has_scale and "scale" not in operands:
-            operands["scale"] = np.ones(row, neutral)
-        if key.has_bias and "bias" not in operands:
-            operands["bias"] = np.zeros(row, neutral)
-        order = ("x", "residual", "gate", "cos", "sin", "scale", "bias")
-        values = []
-        for operand in order:
-            if operand not in operands:
-                continue
-            array = operands[operand]
-            given = weights or operand not in case.operands()
-            value = ir.Value(
-                name=f"{operand}{index}",
-                type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                shape=ir.Shape(array.shape),
-            )
-            if given and operand in order[-2:]:
-                value.const_value = ir.tensor(array, name=value.name)
-                initializers.append(value)
+    bodies = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
+    bodies = bodies if separate else assign_bodies(keys)
+    for index, (case, (name, key)) in enumerate(zip(cases, bodies, strict=True)):
+        own = case.operands()
+        row, neutral = row_shape(case.spec, case.shape), numpy_dtype(key.product_type(case.dtype))
+        filled = {"scale": np.ones(row, neutral)} if key.has_scale else {}
+        filled |= {"bias": np.zeros(row, neutral)} if key.has_bias else {}
+        arrays = {n: (filled | own)[n] for n in ORDER if n in filled | own}
+        for operand, array in arrays.items():
+            if operand in ORDER[-2:] and (weights or operand not in own):
+                stored.append(onnx.numpy_helper.from_array(array, f"{operand}{index}"))
             else:
-                inputs.append(value)
-            values.append(value)
+                inputs.append(_declared(f"{operand}{index}", array))
         results = ["y", "sum"] if case.spec.kind == "SkipRMSNorm" else ["y"]
-        made = [
-            ir.Value(name=f"{result}{index}", type=values[0].type, shape=values[0].shape)
-            for result in results
-        ]
-        attributes = case.spec.attributes()
-        attributes["plugin_version"] = PLUGIN_VERSION
-        attributes["plugin_namespace"] = PLUGIN_NAMESPACE
+        outputs += [_declared(f"{result}{index}", own["x"]) for result in results]
+        plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
         nodes.append(
-            ir.node(name, values, attributes, domain=DOMAIN, outputs=made, name=f"norm{index}")
+            onnx.helper.make_node(
+                name,
+                [f"{operand}{index}" for operand in arrays],
+                [f"{result}{index}" for result in results],
+                domain=DOMAIN,
+                **case.spec.attributes(),
+                **plugin,
+            )
         )
-        outputs.extend(made)
-    graph = ir.Graph(
-        inputs,
-        outputs,
-        nodes=nodes,
-        initializers=initializers,
-        name="norms",
-        opset_imports={"": opset, DOMAIN: 1},
+    functions = [build_function(name, key, opset) for name, key in dict(bodies).items()]
+    return onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "norms", inputs, outputs, stored),
+        functions=[ir.serde.serialize_function(function) for function in functions],
+        opset_imports=[onnx.helper.make_opsetid(*i) for i in (("", opset), (DOMAIN, 1))],
+        ir_version=8 if opset < 21 else 10,
     )
-    functions = [build_function(name, key, opset) for name, key in dict(assigned).items()]
-    return ir.to_proto(ir.Model(graph, ir_version=8 if opset < 21 else 10, functions=functions))
+
+
+def _declared(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, element_type(array.dtype), array.shape)
 
 
 def feeds(cases: Sequence[Case], proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
@@ -158,49 +143,14 @@ def feeds(cases: Sequence[Case], proto: onnx.ModelProto, seed: int = 0) -> dict[
     }
 
 
-def session(
-    proto: onnx.ModelProto, *, optimize: bool = False, optimized_path: Path | None = None
-) -> ort.InferenceSession:
+def optimized_ops(proto: onnx.ModelProto, folder: Path) -> list[str]:
+    """Return the operator types of the graph that ONNX Runtime makes of the model by default."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    if optimized_path is not None:
-        options.optimized_model_filepath = str(optimized_path)
-    return ort.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def optimized_ops(proto: onnx.ModelProto, folder: Path) -> list[str]:
-    """Operator types of the graph that ONNX Runtime makes of the model by default."""
-    path = folder / "optimized.onnx"
-    session(proto, optimize=True, optimized_path=path)
-    return [node.op_type for node in onnx.load(path).graph.node]
-
-
-def with_float32_interface(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model with bfloat16 inputs and outputs behind Casts, for runtimes fed by NumPy."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    before, after = [], []
-    for values, casts, target in (
-        (made.graph.input, before, BFLOAT16),
-        (made.graph.output, after, FLOAT),
-    ):
-        for value in values:
-            if value.type.tensor_type.elem_type != BFLOAT16:
-                continue
-            value.type.tensor_type.elem_type = FLOAT
-            inner, outer = value.name, f"{value.name}_float32"
-            value.name = outer
-            ends = ([outer], [inner]) if target == BFLOAT16 else ([inner], [outer])
-            casts.append(onnx.helper.make_node("Cast", *ends, to=target))
-    nodes = [*before, *made.graph.node, *after]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
 
 
 def steps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -221,18 +171,8 @@ def steps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def reference(case: Case, operands: dict[str, np.ndarray], *, exact: bool = True) -> tuple:
-    """The reference's outputs, always as a tuple."""
-    compute = reference_exact if exact else reference_float64
-    result = compute(
-        case.spec,
-        operands["x"],
-        operands.get("scale"),
-        operands.get("bias"),
-        residual=operands.get("residual"),
-        gate=operands.get("gate"),
-        cos=operands.get("cos"),
-        sin=operands.get("sin"),
-    )
+    """Return the reference's outputs, always as a tuple."""
+    result = (reference_exact if exact else reference_float64)(case.spec, **operands)
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -4,23 +4,23 @@ import functools
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from rmsnorm_export.op.dtypes import numpy_dtype, type_name
+from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.op.norm_models import (
     Case,
     feeds,
     model,
     optimized_ops,
     reference,
-    session,
     steps,
     variants,
-    with_float32_interface,
 )
 from tests.sample import sampled
 
@@ -172,17 +172,11 @@ def test_onnxruntime_agrees_with_the_reference(opset, separate):
         # A shared body may do more in bfloat16 than the site's own.
         cases = [case for case in cases if case.dtype != BFLOAT16]
     proto = model(cases, opset, separate=separate)
-    runtime = session(with_float32_interface(proto))
-    inputs = {}
-    for name, array in feeds(cases, proto).items():
-        wide = array.dtype == numpy_dtype(BFLOAT16)
-        inputs[f"{name}_float32" if wide else name] = array.astype(np.float32) if wide else array
-    names = [output.name for output in runtime.get_outputs()]
-    got = dict(zip(names, runtime.run(None, inputs), strict=True))
+    got = run_onnxruntime(ir.from_proto(proto), feeds(cases, proto))
     expected = expected_outputs(cases)
     for name, value in expected.items():
         case = cases[int(name.lstrip("ysum"))]
-        result = got.get(name, got.get(f"{name}_float32")).astype(np.float64)
+        result = got[name].astype(np.float64)
         if name.startswith("sum"):
             np.testing.assert_array_equal(result, value.astype(np.float64))
             continue
@@ -232,7 +226,7 @@ def test_onnxruntime_fuses_the_ordinary_norm(opset, tmp_path):
     ]
     cases = FUSED + extended
     proto = model(cases, opset, weights=True, separate=True)
-    ops = optimized_ops(with_float32_interface(proto), tmp_path)
+    ops = optimized_ops(proto, tmp_path)
     assert ops.count("SimplifiedLayerNormalization") == len(cases)
     assert "Pow" not in ops
     assert "ReduceMean" not in ops
