@@ -27,6 +27,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import Recognition, recognize
 from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.runtime.metrics import ulp_distance
 
 Array = npt.NDArray[Any]
 NUMPY: dict[int, Any] = {
@@ -35,7 +36,6 @@ NUMPY: dict[int, Any] = {
     DOUBLE: np.float64,
     BFLOAT16: ml_dtypes.bfloat16,
 }
-_INTEGER = {FLOAT: np.int32, FLOAT16: np.int16, DOUBLE: np.int64, BFLOAT16: np.int16}
 
 
 def tensor(name: str, values: Any, dtype: int) -> TensorProto:
@@ -211,14 +211,8 @@ def feed(source: Source, seed: int = 0) -> dict[str, Array]:
     return result
 
 
-def ulps(a: Array, b: Array, dtype: int) -> npt.NDArray[np.int64]:
-    """Distance in units in the last place of ``dtype``, counted in representable numbers."""
-
-    def key(v: Array) -> npt.NDArray[np.int64]:
-        bits = v.astype(NUMPY[dtype]).view(_INTEGER[dtype]).astype(np.int64)
-        magnitude = bits & np.iinfo(_INTEGER[dtype]).max
-        return np.where(bits < 0, -magnitude, magnitude)
-
+def ulps(a: Array, b: Array, dtype: int) -> Array:
+    """Return the distance in representable numbers of ``dtype``."""
     assert np.isfinite(a).all()
     assert np.isfinite(b).all()
-    return np.abs(key(a) - key(b))
+    return ulp_distance(a.astype(NUMPY[dtype]), b.astype(NUMPY[dtype]))
