@@ -176,6 +176,7 @@ FORMS: dict[str, dict] = {
     "rstd": {"round_rstd": True},
     "rstd_group": {"round_rstd": True, "group_size": 8},
     "skip": {"kind": "SkipRMSNorm"},
+    "skip_partial": {"kind": "SkipRMSNorm", "partial_size": 5},
     "skip_rstd": {"kind": "SkipRMSNorm", "round_rstd": True, "scale_offset": 1.0},
     "gated": {"kind": "GatedRMSNorm"},
     "gated_sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
