@@ -120,25 +120,6 @@ def test_the_root_of_n_is_multiplied_first_and_einsum_adds_squares(case, exporte
     assert len(result.model.graph) == 1
 
 
-@pytest.mark.parametrize(
-    ("equation", "norms"),
-    [("bsd,bsd->bs", 1), ("...d,...d->...", 1), ("bsd,bsd->bd", 0), ("bsd,bse->bs", 0)],
-)
-def test_an_einsum_over_another_axis_is_no_sum_of_a_row(equation, norms):
-    source = text.model(
-        f"""total = Einsum<equation = "{equation}">(x, x)
-        kept = Unsqueeze(total, last)
-        mean = Div(kept, four)
-        stabilised = Add(mean, eps)
-        rms = Sqrt(stabilised)
-        y = Div(x, rms)""",
-        inputs="float[4,4,4] x",
-        outputs="float[4,4,4] y",
-        constants=f"{text.CONSTANTS}, float four = {{4}}, int64[1] last = {{2}}",
-    )
-    assert len(rx.optimize(source, prove=True).report.fused) == norms
-
-
 def normalize(
     floor: str = "Max",
     bound: str = "float bound = {1e-12}",

@@ -27,24 +27,6 @@ def namesake(op_type: str, body: str) -> onnx.ModelProto:
     return model(body, imports=MY, functions=function(op_type, "(a) => (b)", inner))
 
 
-def counted(count: str, size: str) -> onnx.ModelProto:
-    """The number of elements from the shape of the row."""
-    return model(
-        f"""sq = Pow(x, two)
-        total = ReduceSum<keepdims = 1>(sq, axes)
-        {count}
-        n = Cast<to = 1>(i)
-        m = Div(total, n)
-        e = Add(m, eps)
-        s = Sqrt(e)
-        y = Div(x, s)""",
-        inputs=f"float[B,S,{size}] x",
-        outputs=f"float[B,S,{size}] y",
-        constants=f"{CONSTANTS}, int64 last = {{2}}, int64[1] axes = {{-1}}, int64[1] from = {{2}},"
-        " int64[1] to = {3}, int64[1] zero = {0}",
-    )
-
-
 def native(body: str, outputs: str = "float[2,3,8] y", **options: Any) -> onnx.ModelProto:
     inputs = f"{THREE}, float[2,3,8] r, float[1,3,8] one_row"
     more = "float[8] b = {9, 8, 7, 6, 5, 4, 3, 2}, float[1] one = {2}, float[3,1] rows = {1, 2, 3}"
@@ -53,12 +35,6 @@ def native(body: str, outputs: str = "float[2,3,8] y", **options: Any) -> onnx.M
 
 
 SQUARED = norm("q", "y").replace("Div(q", "Div(x")
-COUNTS = {
-    "Gather of Shape": "sh = Shape(x)\n i = Gather(sh, last)",
-    "Shape with start": "i = Shape<start = 2>(x)",
-    "Shape with negative start": "i = Shape<start = -1>(x)",
-    "Slice of Shape": "sh = Shape(x)\n i = Slice(sh, from, to, zero)",
-}
 CALLED = "".join(function(f"F{i}", "(x, w) => (y)", norm("x", "y"), imports=MY) for i in range(3))
 CALLER = function(
     "Top", "(x, w) => (y)", "a = my.F0(x, w)\n b = my.F1(a, w)\n y = my.F2(b, w)", imports=MY
@@ -89,8 +65,6 @@ CASES: dict[str, tuple[onnx.ModelProto, int | None, int | None]] = {
     "namesake Sigmoid": (
         namesake("Sigmoid", norm("x", "y0") + "g = my.Sigmoid(x)\n y = Mul(y0, g)"), 1, 1,
     ),
-    **{f"count by {name}, {size}": (counted(count, size), None, 1)
-       for name, count in COUNTS.items() for size in "8N"},
     "functions that call one another": (
         model("y = my.Top(x, w)", imports=MY, functions=CALLED + CALLER), None, 3,
     ),
