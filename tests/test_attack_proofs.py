@@ -53,10 +53,9 @@ def test_a_right_rewrite_is_proved(name: str, target: Target) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_default_epsilon_is_a_float32(target: Target) -> None:
     """The attribute's default 1e-5 is stored in float32: 2.5e-8 away, and this norm is float64."""
-    rows = "double[4,8]"
     gain = "double[8] w = {1, 2, 3, 4, 5, 6, 7, 8}"
     body = "y = RMSNormalization<stash_type = 11>(x, w)"
-    source = model(body, inputs=f"{rows} x", outputs=f"{rows} y", constants=gain, opset=23)
+    source = model(body, inputs="double[4,8] x", outputs="double[4,8] y", constants=gain, opset=23)
     result = rx.optimize(source, target=target, prove=True)
     assert not result.report.refused
     tiny = {"x": np.random.default_rng(0).standard_normal((4, 8)) * 1e-6}

@@ -18,8 +18,7 @@ _EXTRA = (
     "int64[3] rows = {-1, 2, 1}, int64[3] rank3 = {1, 1, 1}, int64[4] rank4 = {1, 1, 1, 1},"
     "int64[1] last = {-1}, int64[1] zeroth = {0}, int64[1] endless = {9223372036854775807},"
     "int64[1] lowest = {-9223372036854775808}, bool yes = {1}, bool no = {0},"
-    "float[8] twos = {2,2,2,2,2,2,2,2},"
-    "float[8] nearly = {2,2,2,2,2,2,2,2.5}, float ratio = {0.5}"
+    "float ratio = {0.5}"
 )
 
 NEUTRAL = {
@@ -101,21 +100,6 @@ def test_a_neutral_node_loses_no_norm(name: str, place: str) -> None:
 def test_the_sign_of_a_row_is_squared_away(name: str, place: str) -> None:
     report, _ = optimized(_chain(place, f"{{y}} = {name}({{x}})"), "portable")
     assert len(report.fused) == 1
-
-
-def test_the_square_has_no_sign() -> None:
-    source = _chain("row", "{y} = Identity({x})")
-    source.graph.node[2].input[0] = "plain"
-    source.graph.node.insert(2, onnx.helper.make_node("Abs", ["sq"], ["plain"]))
-    assert len(optimized(source, "portable")[0].fused) == 1
-
-
-@pytest.mark.parametrize(("row", "norms"), [("twos", 1), ("nearly", 0)])
-def test_an_exponent_for_each_feature(row: str, norms: int) -> None:
-    source = _chain("row", "{y} = Identity({x})")
-    pow_node = next(node for node in source.graph.node if node.op_type == "Pow")
-    pow_node.input[1] = row
-    assert len(optimized(source, "portable")[0].fused) == norms
 
 
 _MIXED = "{y}a = Transpose<perm = [0, 2, 1]>({x})\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
