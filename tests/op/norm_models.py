@@ -32,6 +32,7 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 steps = ulp_distance
 """Distance in representable numbers, elementwise; NaN equals NaN and no number."""
 
+PLUGIN = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
 ORDER = ("x", "residual", "gate", "cos", "sin", "scale", "bias")
 
 
@@ -58,13 +59,10 @@ class Case:
             half_table=self.tables[-1:] not in ((), (self.spec.rotary_dim or self.shape[-1],)),
         )
 
-    def operands(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Inputs by name, in the order of the operator."""
-        return {name: array.copy() for name, array in self._drawn(seed).items()}
-
     @functools.cache  # noqa: B019 (a case is one of a few hundred that live as long as the tests)
-    def _drawn(self, seed: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(seed)
+    def operands(self) -> dict[str, np.ndarray]:
+        """Return inputs by name."""
+        rng = np.random.default_rng(0)
         shape = self.shape
         row = row_shape(self.spec, shape)
         drawn = {
@@ -111,19 +109,11 @@ def _model(cases: tuple[Case, ...], opset: int, weights: bool, separate: bool) -
                 stored.append(onnx.numpy_helper.from_array(array, f"{operand}{index}"))
             else:
                 inputs.append(_declared(f"{operand}{index}", array))
-        results = ["y", "sum"] if case.spec.kind == "SkipRMSNorm" else ["y"]
-        outputs += [_declared(f"{result}{index}", own["x"]) for result in results]
-        plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
-        nodes.append(
-            onnx.helper.make_node(
-                name,
-                [f"{operand}{index}" for operand in arrays],
-                [f"{result}{index}" for result in results],
-                domain=DOMAIN,
-                **case.spec.attributes(),
-                **plugin,
-            )
-        )
+        results = [f"y{index}", f"sum{index}"][: 2 if case.spec.kind == "SkipRMSNorm" else 1]
+        outputs += [_declared(result, own["x"]) for result in results]
+        names = [f"{operand}{index}" for operand in arrays]
+        attributes = {**case.spec.attributes(), **PLUGIN}
+        nodes.append(onnx.helper.make_node(name, names, results, domain=DOMAIN, **attributes))
     functions = [build_function(name, key, opset) for name, key in dict(bodies).items()]
     return onnx.helper.make_model(
         onnx.helper.make_graph(nodes, "norms", inputs, outputs, stored),
@@ -137,12 +127,12 @@ def _declared(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, element_type(array.dtype), array.shape)
 
 
-def feeds(cases: Sequence[Case], proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+def feeds(cases: Sequence[Case], proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     names = {value.name for value in proto.graph.input}
     return {
         f"{name}{index}": array
         for index, case in enumerate(cases)
-        for name, array in case.operands(seed).items()
+        for name, array in case.operands().items()
         if f"{name}{index}" in names
     }
 
@@ -163,6 +153,7 @@ def reference(case: Case, operands: dict[str, np.ndarray], *, exact: bool = True
     return result if isinstance(result, tuple) else (result,)
 
 
+ROTARY = {"kind": "RotaryRMSNorm"}
 FORMS: dict[str, dict] = {
     "plain": {},
     "offset": {"scale_offset": 1.0},
@@ -182,15 +173,10 @@ FORMS: dict[str, dict] = {
     "gated_sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
     "gate_first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 8},
     "gate_first_rstd": {"kind": "GatedRMSNorm", "gate_first": True, "round_rstd": True},
-    "rotary": {"kind": "RotaryRMSNorm"},
-    "rotary_part": {"kind": "RotaryRMSNorm", "rotary_dim": 10, "scale_offset": 1.0},
-    "rotary_pairs": {"kind": "RotaryRMSNorm", "rotary_interleaved": True, "epsilon_outside": True},
-    "rotary_rstd": {
-        "kind": "RotaryRMSNorm",
-        "round_rstd": True,
-        "rotary_dim": 16,
-        "rotary_interleaved": True,
-    },
+    "rotary": ROTARY,
+    "rotary_part": ROTARY | {"rotary_dim": 10, "scale_offset": 1.0},
+    "rotary_pairs": ROTARY | {"rotary_interleaved": True, "epsilon_outside": True},
+    "rotary_rstd": ROTARY | {"round_rstd": True, "rotary_dim": 16, "rotary_interleaved": True},
 }
 
 

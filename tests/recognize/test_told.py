@@ -47,7 +47,6 @@ CASES: dict[str, tuple[onnx.ModelProto, int | None, int | None]] = {
     "namesake Identity of the row": (
         namesake("Identity", f"q = my.Identity(x)\n{SQUARED}"), 0, None,
     ),
-    "namesake Cast of the row": (namesake("Cast", f"q = my.Cast(x)\n{SQUARED}"), 0, None),
     "namesake Identity of the gain": (
         namesake("Identity", "w2 = my.Identity(w)\n" + norm("x", "y", "", "w2")), 1, 1,
     ),
@@ -82,8 +81,6 @@ CASES: dict[str, tuple[onnx.ModelProto, int | None, int | None]] = {
     "scale of one element": (native("y = RMSNormalization(x, one)", opset=23), None, 1),
     "scale over rows": (native("y = RMSNormalization(x, rows)", opset=23), None, 1),
     "statistics": (native("y, v = SimplifiedLayerNormalization(x, w)", STATISTICS), None, 1),
-    "stash float16": (native("y = SimplifiedLayerNormalization<stash_type = 10>(x, w)"), None, 1),
-    "stash float64": (native("y = SimplifiedLayerNormalization<stash_type = 11>(x, w)"), None, 1),
     **{f"skip {name}": (native(body, outputs, imports=STANDARD), None, 1)
        for name, body, outputs in (
            ("statistics", f"y, , v, h = {SKIP}(x, r, w)", STATISTICS),
