@@ -28,6 +28,7 @@ from rmsnorm_export.op.spec import (
     NormSpec,
 )
 from rmsnorm_export.runtime.metrics import ulp_distance
+from rmsnorm_export.runtime.session import session_options
 
 steps = ulp_distance
 """Distance in representable numbers, elementwise; NaN equals NaN and no number."""
@@ -139,9 +140,7 @@ def feeds(cases: Sequence[Case], proto: onnx.ModelProto) -> dict[str, np.ndarray
 
 def optimized_ops(proto: onnx.ModelProto, folder: Path) -> list[str]:
     """Return the operator types of the graph that ONNX Runtime makes of the model by default."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
+    options = session_options(optimize=True, threads=1)
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]

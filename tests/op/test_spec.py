@@ -44,7 +44,6 @@ def test_a_spec_is_read_back_from_its_attributes_and_all_have_words(spec):
         {"round_rstd": True, "scale_before_cast": True},
         {"epsilon_outside": True, "epsilon_clamp": True},
         {"axis": -3, "last_axis": -2},
-        {"last_axis": 1},
         {"axis": -2, "last_axis": -2, "group_size": 4},
         {"axis": -3, "last_axis": -3, "association": 2},
         {"kind": "RotaryRMSNorm", "rotary_dim": 3},
