@@ -283,18 +283,18 @@ def _with_what_stays(lowered: Lowered, match: Match, refusals: Sequence[Refusal]
 def beyond_the_operator(match: Match, *, has_residual: bool) -> Refusal | None:
     """Return the part of the norm for which the operator has no word, if there is one."""
     spec = match.spec
-    parts = {
-        "quantizer": (match.quantized is not None, "codes as its output"),
-        "rotary": (match.rotary is not None, "a rotary embedding"),
-        "bias": (match.bias is not None, "a bias"),
-        "gate": (match.gate is not None, f"a {spec.activation} gate"),
-        "residual": (match.residual is not None and not has_residual, "a residual sum"),
-        "group": (spec.group_size, f"groups of {spec.group_size}"),
-        "partial": (spec.partial_size, f"a mean square of {spec.partial_size} elements alone"),
-        "channels": (spec.last_axis != -1, "rows with axes behind them"),
-        "epsilon-outside": (spec.epsilon_outside, f"epsilon {spec.epsilon} outside the root"),
-    }
-    for reason, (is_there, what) in parts.items():
+    parts = (
+        ("quantizer", "codes as its output", match.quantized is not None),
+        ("rotary", "a rotary embedding", match.rotary is not None),
+        ("bias", "a bias", match.bias is not None),
+        ("gate", f"a {spec.activation} gate", match.gate is not None),
+        ("residual", "a residual sum", match.residual is not None and not has_residual),
+        ("group", f"groups of {spec.group_size}", spec.group_size),
+        ("partial", f"a mean square of {spec.partial_size} elements alone", spec.partial_size),
+        ("channels", "rows with axes behind them", spec.last_axis != -1),
+        ("epsilon-outside", f"epsilon {spec.epsilon} outside the root", spec.epsilon_outside),
+    )
+    for reason, what, is_there in parts:
         if is_there:
             hint = "use the portable target to have it in the node"
             return refuse_match(match, reason, f"the operator does not have {what}", what, hint)

@@ -133,7 +133,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     The result may ask for operands that a site does not have (``has_scale``, ``has_bias``); the
     site then passes ones or zeros (of ``product_type``), which change nothing.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_OWN)):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY)):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -206,7 +206,7 @@ _FIXED = tuple(
     for field in dataclasses.fields(NormSpec)
     if field.name not in (*_ORDER, *_IN_NODE, "association")
 )
-_OWN = ("association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", QUANTIZE)
+_BODY = ("association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", QUANTIZE)
 
 
 def _named_type(key: BodyKey) -> int | None:

@@ -36,10 +36,6 @@ def is_unit(radial: Radial) -> bool:
     return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
 
 
-def _largest(dtype: ir.DataType) -> float:
-    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
-
-
 def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     """The match whose output is ``norm``, or None when no single operator computes it."""
     if norm.native is not None or norm.radial is None:
@@ -68,7 +64,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     epsilon = norm.radial.epsilon
     edges = norm.radial.edges
-    if norm.radial.inverted_first and epsilon < 1 / _largest(stash):
+    largest = float(ml_dtypes.finfo(stash.numpy()).max)  # type: ignore[no-untyped-call]
+    if norm.radial.inverted_first and epsilon < 1 / largest:
         edges = (*edges, "a mean square that is inverted before the root is taken")
     if norm.radial.zero_safe and epsilon == 0:
         edges = (*edges, "rows of zeros that stay zero without an epsilon")

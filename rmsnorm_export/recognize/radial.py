@@ -272,15 +272,12 @@ def quantized(node: ir.Node) -> Flaw:
     )  # fmt: skip
 
 
-def sqrt(ctx: Context, node: ir.Node) -> None:
+def root_or_inverse(ctx: Context, node: ir.Node) -> None:
+    """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial):
+    if isinstance(fact, Radial) and node.op_type == "Sqrt":
         _take_root(ctx, node, fact, inverse=False)
-
-
-def reciprocal(ctx: Context, node: ir.Node) -> None:
-    fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial):
+    elif isinstance(fact, Radial):
         inverse_of(ctx, node, fact, 1.0)
 
 
