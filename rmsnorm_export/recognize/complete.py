@@ -64,8 +64,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     epsilon = norm.radial.epsilon
     edges = norm.radial.edges
-    largest = float(ml_dtypes.finfo(stash.numpy()).max)  # type: ignore[no-untyped-call]
-    if norm.radial.inverted_first and epsilon < 1 / largest:
+    if norm.radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
         edges = (*edges, "a mean square that is inverted before the root is taken")
     if norm.radial.zero_safe and epsilon == 0:
         edges = (*edges, "rows of zeros that stay zero without an epsilon")
