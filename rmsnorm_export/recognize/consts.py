@@ -24,12 +24,8 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
 _REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather")
 _FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, "Cast", "CastLike"))
-VALUE_TYPES = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-}
+_REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
+VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
 
 def standard(node: ir.Node | None) -> str:

@@ -131,6 +131,10 @@ def _cast(call: Call) -> Info:
     return (ir.DataType(attribute.as_int()), call.inputs[0][1])
 
 
+def _cast_like(call: Call) -> Info:
+    return (call.inputs[1][0], call.inputs[0][1]) if len(call.inputs) == 2 else UNKNOWN
+
+
 def _reduce(call: Call) -> Info:
     (dtype, dims), axes = call.inputs[0], axes_of(call.node, call.constants)
     if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
@@ -281,6 +285,7 @@ RULES: dict[str, Rule] = {
     "SkipRMSNorm": _norm_and_sum,
     SKIP_SIMPLIFIED: _norm_and_sum,
     "Cast": _cast,
+    "CastLike": _cast_like,
     **dict.fromkeys(("ReduceMean", "ReduceSum"), _reduce),
     "Transpose": _transpose,
     "Reshape": _reshape,
