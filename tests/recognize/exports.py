@@ -10,8 +10,6 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from rmsnorm_export.torch.export.tables import quick_tables
-
 N = 24
 EXPORTERS = {"TorchScript": (False, 17), "dynamo 18": (True, 18), "dynamo 23": (True, 23)}
 Formula = Callable[[Tensor, nn.Module], Tensor]
@@ -39,7 +37,7 @@ def export(
     """Return the model that an exporter makes of a formula."""
     dynamo, opset = EXPORTERS[exporter]
     module, x = Norm(formula).eval().to(dtype), torch.randn(shape, dtype=dtype)
-    with warnings.catch_warnings(), quick_tables():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dynamo:
             program = torch.onnx.export(module, (x,), dynamo=True, opset_version=opset)
