@@ -22,7 +22,8 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_COMMON = {"deadline": None, "suppress_health_check": _CHECKS}
 
 settings.register_profile("ci", max_examples=300, derandomize=True, **_COMMON)
 settings.register_profile("thorough", max_examples=10_000, **_COMMON)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from recognize.text_models import CONSTANTS, TARGETS, WEIGHT, check_same, model, norm, run
+from recognize.text_models import CONSTANTS, TARGETS, check_same, model, norm, run
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
@@ -23,15 +23,6 @@ PROVED = {
     "the sum by another name": (
         "h = Add(x, r)\n i = Identity(h)\n" + norm("h", "y").replace("Pow(h, two)", "Mul(i, h)"),
         SKIP,
-    ),
-    "the row by another name": (
-        "i = Identity(x)\n" + norm("x", "y").replace("Pow(x, two)", "Mul(i, x)"),
-        ROW,
-    ),
-    "two reshapes of the row": (
-        "a = Reshape(x, shape)\n b = Reshape(x, shape)\n"
-        + norm("a", "y").replace("Div(a", "Div(b"),
-        ROW,
     ),
     "gate in front, by another name": (
         "g = Sigmoid(r)\n h = Mul(x, g)\n i = Identity(h)\n"
@@ -51,7 +42,6 @@ def test_a_right_rewrite_is_proved(name: str, target: Target) -> None:
         body,
         inputs=inputs,
         outputs="float[2,3,8] y",
-        constants=f"{WEIGHT}, {CONSTANTS}, int64[3] shape = {{2, 3, 8}}",
     )
     result = rx.optimize(source, target=target, prove=True)
     assert result.report.fused
@@ -62,14 +52,10 @@ def test_a_right_rewrite_is_proved(name: str, target: Target) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_default_epsilon_is_a_float32(target: Target) -> None:
-    # The attribute's default 1e-5 is stored in float32: 2.5e-8 away, and this norm is float64.
-    source = model(
-        "y = RMSNormalization<stash_type = 11>(x, w)",
-        inputs="double[4,8] x",
-        outputs="double[4,8] y",
-        constants="double[8] w = {1, 2, 3, 4, 5, 6, 7, 8}",
-        opset=23,
-    )
+    """The attribute's default 1e-5 is stored in float32: 2.5e-8 away, and this norm is float64."""
+    gain = "double[8] w = {1, 2, 3, 4, 5, 6, 7, 8}"
+    body = "y = RMSNormalization<stash_type = 11>(x, w)"
+    source = model(body, inputs="double[4,8] x", outputs="double[4,8] y", constants=gain, opset=23)
     result = rx.optimize(source, target=target, prove=True)
     assert not result.report.refused
     tiny = {"x": np.random.default_rng(0).standard_normal((4, 8)) * 1e-6}
@@ -77,31 +63,14 @@ def test_the_default_epsilon_is_a_float32(target: Target) -> None:
     np.testing.assert_allclose(new, old, rtol=1e-12)
 
 
+SQUARES = "sq = Mul(x, x)\n m = ReduceMean<axes = [-1]>(sq)\n e = Add(m, eps)\n"
 HALF = {
     "ReduceL2": "m = ReduceL2<axes = [-1]>(x)\n s = Mul(m, inverse_root)\n n = Div(x, s)",
-    "ReduceSumSquare": """t = ReduceSumSquare<axes = [-1]>(x)
-        m = Mul(t, eighth)
-        e = Add(m, eps)
-        s = Sqrt(e)
-        n = Div(x, s)""",
-    "root, then inverse": """sq = Mul(x, x)
-        m = ReduceMean<axes = [-1]>(sq)
-        e = Add(m, eps)
-        s = Sqrt(e)
-        i = Reciprocal(s)
-        n = Mul(x, i)""",
-    "inverse, then root": """sq = Mul(x, x)
-        m = ReduceMean<axes = [-1]>(sq)
-        e = Add(m, eps)
-        i = Reciprocal(e)
-        s = Sqrt(i)
-        n = Mul(x, s)""",
-    "gain before the division": """sq = Pow(x, two)
-        m = ReduceMean<axes = [-1]>(sq)
-        e = Add(m, eps)
-        s = Sqrt(e)
-        k = Mul(x, w)
-        n = Div(k, s)""",
+    "ReduceSumSquare": "t = ReduceSumSquare<axes = [-1]>(x)\n m = Mul(t, eighth)\n"
+    "e = Add(m, eps)\n s = Sqrt(e)\n n = Div(x, s)",
+    "root, then inverse": f"{SQUARES} s = Sqrt(e)\n i = Reciprocal(s)\n n = Mul(x, i)",
+    "inverse, then root": f"{SQUARES} i = Reciprocal(e)\n s = Sqrt(i)\n n = Mul(x, s)",
+    "gain before the division": f"{SQUARES} s = Sqrt(e)\n k = Mul(x, w)\n n = Div(k, s)",
 }
 ELEMENT = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -110,13 +79,7 @@ def _half_model(name: str, dtype: str) -> onnx.ModelProto:
     body = HALF[name] + ("\ny = Identity(n)" if "Mul(x, w)" in HALF[name] else "\ny = Mul(n, w)")
     source = model(body, inputs=f"{dtype}[16,8] x", outputs=f"{dtype}[16,8] y", constants=CONSTANTS)
     del source.graph.initializer[:]
-    numbers = {
-        "two": 2.0,
-        "eps": 1e-3,
-        "eighth": 0.125,
-        "inverse_root": 8**-0.5,
-        "w": np.linspace(0.5, 2, 8),
-    }
+    numbers = {"eps": 1e-3, "eighth": 0.125, "inverse_root": 8**-0.5, "w": np.linspace(0.5, 2, 8)}
     for key, number in numbers.items():
         array = np.asarray(number).astype(ELEMENT[dtype])
         source.graph.initializer.append(onnx.numpy_helper.from_array(array, key))

@@ -153,7 +153,7 @@ def test_keys_of_a_pipeline_are_known(page: str, tmp_path: Path) -> None:
         assert read_tables(tmp_path / "pipeline.toml")
 
 
-POSITION = {"flaw": 2, "spoil": 2, "_opaque": 2, "refuse": 1, "refuse_match": 1}
+POSITION = {"flaw": 2, "spoil": 2, "opaque": 0, "refuse": 1, "refuse_match": 1}
 """Where a function takes the reason."""
 
 

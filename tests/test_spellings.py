@@ -1,19 +1,17 @@
 """Every spelling is found, nothing else is, and no number changes more than was declared.
 
-``RMSNORM_EXPORT_EXAMPLES=10000`` draws that many new examples for each property; without it a few
-hundred, the same in every run.
+Hypothesis profiles (``conftest``) say how many examples are drawn.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spellings import run
 from spellings.case import Case
@@ -24,26 +22,15 @@ from spellings.strategy import look_alikes, true_norms
 
 import rmsnorm_export as rx
 
-EXAMPLES = int(os.environ.get("RMSNORM_EXPORT_EXAMPLES", "0"))
 TARGETS = ("portable", "onnx", "ort")
 NUMERICS = ("exact", "reordered", "upcast")
 
-drawn = settings(
-    max_examples=EXAMPLES or 200,
-    derandomize=not EXAMPLES,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
 ALL_OPTIONS = {**FRAME_OPTIONS, **SPELLING_OPTIONS}
-SINGLE = [
-    pytest.param(name, value, id=f"{name}={'+'.join(sorted(value)) or 'none'}")
-    if isinstance(value, frozenset)
-    else pytest.param(name, value, id=f"{name}={value}")
-    for name, values in ALL_OPTIONS.items()
-    for value in values
-]
+SINGLE = [(name, value) for name, values in ALL_OPTIONS.items() for value in values]
+
+
+def shown(value: object) -> str:
+    return "+".join(sorted(value)) or "none" if isinstance(value, frozenset) else str(value)
 
 
 # Every target is held against the same models.
@@ -70,11 +57,8 @@ def judge(case: Case, target: str, numerics: str) -> None:
     optimized = ir.serde.serialize_model(result.model)
     taken = len(report.fused) + len(report.kept)
     assert taken <= case.most, f"{taken} norms where there are {case.most}: {report.fused}"
-    for refusal in report.refused:
-        assert refusal.reason, refusal
-        assert refusal.message, refusal
-        assert refusal.found, refusal
-        assert refusal.hint, refusal
+    for r in report.refused:
+        assert all((r.reason, r.message, r.found, r.hint)), r
     looser = "upcast" if case.reassociated else "reordered" if case.reordered else "exact"
     if target == "portable" and NUMERICS.index(numerics) >= NUMERICS.index(looser):
         assert taken >= case.norms, f"{taken} of {case.norms}; refused: {report.refused}"
@@ -86,25 +70,23 @@ def judge(case: Case, target: str, numerics: str) -> None:
     compare(case, optimized, changed=bool(report.fused))
 
 
+NATIVE = {"RMSNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
+
+
+def operators(model: onnx.ModelProto) -> set[str]:
+    """Return the operators of the graph, its subgraphs and the functions."""
+    parts = ir.serde.deserialize_model(model)
+    holders = (parts.graph, *parts.functions.values())
+    return {node.op_type for holder in holders for node in holder.all_nodes()}
+
+
 def check_valid(case: Case, model: onnx.ModelProto) -> None:
     """``onnx.checker`` accepts the model; ONNX Runtime does for what only that one knows."""
-    foreign = any(node.op_type == "SimplifiedLayerNormalization" for node in all_nodes(model))
+    foreign = "SimplifiedLayerNormalization" in operators(model)
     if not foreign:
         onnx.checker.check_model(model, full_check=True)
     elif case.runs:
         run.session(model)
-
-
-def all_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Nodes of the graph, its subgraphs and the functions."""
-    found: list[onnx.NodeProto] = []
-    waiting = [*model.graph.node, *(node for body in model.functions for node in body.node)]
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
-        for attribute in node.attribute:
-            waiting += attribute.g.node
-    return found
 
 
 def compare(case: Case, model: onnx.ModelProto, *, changed: bool) -> None:
@@ -112,11 +94,7 @@ def compare(case: Case, model: onnx.ModelProto, *, changed: bool) -> None:
     assert [output.name for output in model.graph.output] == [
         output.name for output in case.model.graph.output
     ]
-    if not case.runs and any(
-        node.op_type in ("RMSNormalization", "SimplifiedLayerNormalization")
-        or node.domain == "com.microsoft"
-        for node in all_nodes(model)
-    ):
+    if not case.runs and operators(model) & NATIVE:
         return  # nothing here computes these operators in bfloat16 as the targets do
     wanted, found = run.outputs(case), run.outputs(case, model)
     for name, expected in wanted.items():
@@ -132,7 +110,7 @@ def compare(case: Case, model: onnx.ModelProto, *, changed: bool) -> None:
 # the generator itself
 
 
-@pytest.mark.parametrize(("name", "value"), SINGLE)
+@pytest.mark.parametrize(("name", "value"), SINGLE, ids=shown)
 def test_ground_truth_of_each_choice(name, value):
     spelling, frame = single(name, value)
     settled = frame.settled() if name in FRAME_OPTIONS else spelling.settled(frame.settled())
@@ -140,7 +118,6 @@ def test_ground_truth_of_each_choice(name, value):
     prove_ground_truth(built(name, value))
 
 
-@drawn
 @given(true_norms())
 def test_ground_truth_of_drawn_norms(case):
     prove_ground_truth(case)
@@ -166,12 +143,11 @@ def test_ground_truth_notices_a_wrong_claim():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "value"), SINGLE)
+@pytest.mark.parametrize(("name", "value"), SINGLE, ids=shown)
 def test_each_choice_is_found(name, value, target):
     judge(built(name, value), target, "exact")
 
 
-@drawn
 @given(true_norms(), st.sampled_from(TARGETS), st.sampled_from(NUMERICS))
 def test_drawn_norms_are_found(case, target, numerics):
     judge(case, target, numerics)
@@ -186,7 +162,6 @@ def test_look_alike_keeps_its_numbers(name, target):
     judge(alike(name), target, "upcast")
 
 
-@drawn
 @given(look_alikes(), st.sampled_from(TARGETS), st.sampled_from(NUMERICS))
 def test_drawn_look_alikes_keep_their_numbers(case, target, numerics):
     judge(case, target, numerics)

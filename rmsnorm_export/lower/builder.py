@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -87,28 +88,17 @@ class SiteBuilder:
         self._nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
 
-    def lowered(
-        self,
-        *replace: tuple[ir.Value, ir.Value],
-        functions: Sequence[ir.Function] = (),
-        min_opset: int = 0,
-        notes: Sequence[str] = (),
-    ) -> Lowered:
-        """The nodes, with the pairs (value of the graph, new value) that they replace."""
-        made = self._match.quantized
-        twins = () if made is None else made.twins
+    def lowered(self, *replace: tuple[ir.Value, ir.Value], **more: Any) -> Lowered:
+        """Return the nodes, with the pairs (value of the graph, new value) that they replace.
+
+        Args:
+            **more: other fields of ``Lowered``.
+        """
+        twins = () if self._match.quantized is None else self._match.quantized.twins
         new = dict(replace)
-        return Lowered(
-            nodes=self._nodes,
-            # Twins first: of values that become one, the last gives it its name.
-            replace=[*((twin, new[one]) for twin, one in twins if one in new), *replace],
-            numerics=self._numerics,
-            part=self._match,
-            initializers=self.initializers,
-            functions=functions,
-            min_opset=min_opset,
-            notes=notes,
-        )
+        # Twins first: of values that become one, the last gives it its name.
+        pairs = [*((twin, new[one]) for twin, one in twins if one in new), *replace]
+        return Lowered(self._nodes, pairs, self._numerics, self._match, self.initializers, **more)
 
     def norm(
         self,
@@ -118,100 +108,82 @@ class SiteBuilder:
         outputs: Sequence[ir.Value | None],
         *,
         domain: str = "",
-        version: int | None = None,
         name: str | None = None,
     ) -> None:
         """Append the norm node; None in ``outputs`` is an output that is not asked for."""
-        self._nodes.append(
-            ir.node(
-                op_type,
-                list(inputs),
-                dict(attributes),
-                domain=domain,
-                version=version,
-                outputs=[ir.Value(name="") if v is None else v for v in outputs],
-                name=name or self._unique(self._name),
-                metadata_props=_provenance(self._match, self._numerics),
-            )
+        node = ir.node(
+            op_type,
+            list(inputs),
+            dict(attributes),
+            domain=domain,
+            version=1 if domain else None,
+            outputs=[ir.Value(name="") if v is None else v for v in outputs],
+            name=name or self._unique(self._name),
+            metadata_props=_provenance(self._match, self._numerics),
         )
+        self._nodes.append(node)
 
     def like(self, value: ir.Value, dtype: int, suffix: str) -> ir.Value:
-        """A new value with the shape of ``value`` and element type ``dtype``."""
+        """Return a new value with the shape of ``value`` and element type ``dtype``."""
         shape = value.shape
-        if shape is None:
-            dims = self._types.info(value)[1]
-            shape = None if dims is None else ir.Shape(dims)
-        return ir.Value(
-            name=self._unique(f"{self._name}_{suffix}"),
-            shape=shape,
-            type=ir.TensorType(ir.DataType(dtype)),
-        )
+        return self._value(self._types.info(value)[1] if shape is None else shape, dtype, suffix)
 
     def cast(self, value: ir.Value, dtype: int, suffix: str) -> ir.Value:
-        """``value`` cast to ``dtype``; itself when it is known to have that type."""
+        """Return ``value`` cast to ``dtype``; itself when it is known to have that type."""
         if self._types.dtype(value) == dtype:
             return value
-        result = self.like(value, dtype, suffix)
-        self.cast_into(value, dtype, result, suffix)
-        return result
-
-    def cast_into(self, value: ir.Value, dtype: int, result: ir.Value, suffix: str) -> None:
-        """Append ``result = Cast(value)``."""
-        self._append("Cast", [value], result, suffix, {"to": dtype})
-
-    def multiply(self, left: ir.Value, right: ir.Value, result: ir.Value) -> None:
-        """Append ``result = left * right``."""
-        self._append("Mul", [left, right], result, "scale", {})
+        return self.add("Cast", [value], self.like(value, dtype, suffix), suffix, {"to": dtype})
 
     def transpose(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
-        """``value`` with its axes in this order; itself where that is ()."""
+        """Return ``value`` with its axes in this order; itself where that is ()."""
         if not order:
             return value
         dtype, dims = self._types.info(value)
-        result = ir.Value(
-            name=self._unique(f"{self._name}_x"),
-            shape=None if dims is None else ir.Shape([dims[axis] for axis in order]),
-            type=None if dtype is None else ir.TensorType(dtype),
-        )
-        self._append("Transpose", [value], result, "transpose", {"perm": tuple(order)})
-        return result
+        turned = self._value(None if dims is None else [dims[axis] for axis in order], dtype, "x")
+        return self.add("Transpose", [value], turned, "transpose", {"perm": tuple(order)})
 
     def ones(self, dims: Sequence[int], dtype: int) -> ir.Value:
-        """A new initializer of ones: the scale of a norm that has none."""
+        """Return a new initializer of ones: the scale of a norm that has none."""
         return self._constant(np.ones(tuple(dims), numpy_dtype(dtype)), dtype, "ones")
 
     def reshape(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
-        """``value`` with the dimensions ``dims`` (one may be -1)."""
+        """Return ``value`` with the dimensions ``dims`` (one may be -1)."""
         shape = self._constant(np.array(dims, np.int64), ir.DataType.INT64, "scale_shape")
-        dtype = self._types.dtype(value)
-        result = ir.Value(
-            name=self._unique(f"{self._name}_scale"),
-            shape=ir.Shape([None if d < 0 else d for d in dims]),
-            type=None if dtype is None else ir.TensorType(dtype),
+        sizes = [None if d < 0 else d for d in dims]
+        result = self._value(sizes, self._types.dtype(value), "scale")
+        return self.add("Reshape", [value, shape], result, "scale_reshape")
+
+    def _value(
+        self, dims: ir.Shape | Sequence[int | str | None] | None, dtype: int | None, suffix: str
+    ) -> ir.Value:
+        return ir.Value(
+            name=self._unique(f"{self._name}_{suffix}"),
+            shape=None if dims is None else ir.Shape(dims),
+            type=None if dtype is None else ir.TensorType(ir.DataType(dtype)),
         )
-        self._append("Reshape", [value, shape], result, "scale_reshape", {})
-        return result
 
     def _constant(self, array: Array, dtype: int, suffix: str) -> ir.Value:
         value = constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
         self.initializers.append(value)
         return value
 
-    def _append(
+    def add(
         self,
         op_type: str,
         inputs: Sequence[ir.Value],
         result: ir.Value,
         suffix: str,
-        attributes: Mapping[str, int | Sequence[int]],
-    ) -> None:
+        attributes: Mapping[str, int | Sequence[int]] | None = None,
+    ) -> ir.Value:
+        """Append a node beside the norm; its output is ``result``."""
         name = self._unique(f"{self._name}_{suffix}")
         self._nodes.append(ir.node(op_type, inputs, attributes, outputs=[result], name=name))
+        return result
 
     def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None], suffix: str) -> list[ir.Value]:
-        """Append ``node`` of a function body with other inputs; its values."""
+        """Append ``node`` of a function body with other inputs; return its values."""
         attributes = list(node.attributes.values())
-        results = [ir.Value(name=self._unique(f"{self._name}_{suffix}")) for _ in node.outputs]
+        results = [self._value(None, None, suffix) for _ in node.outputs]
         self._nodes.append(
             ir.Node("", node.op_type, inputs, attributes, outputs=results, name=results[0].name)
         )
@@ -219,21 +191,17 @@ class SiteBuilder:
 
 
 def constant(name: str, array: Array, dtype: int) -> ir.Value:
-    """A new initializer, in no graph yet."""
+    """Return a new initializer, in no graph yet."""
     tensor = ir.Tensor(array, dtype=ir.DataType(dtype), name=name)
-    return ir.Value(
-        name=name,
-        shape=ir.Shape(array.shape),
-        type=ir.TensorType(tensor.dtype),
-        const_value=tensor,
-    )
+    shape, of = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
+    return ir.Value(name=name, shape=shape, type=of, const_value=tensor)
 
 
 class SharedConstants:
     """Constants that many sites read, stored once for each place that sees them."""
 
     def __init__(self, context: LowerContext) -> None:
-        self._names = context.names
+        self.context = context
         self._made: dict[tuple[object, ...], ir.Value] = {}
 
     def value(
@@ -244,13 +212,13 @@ class SharedConstants:
         place = "main" if scope == "main" or scope.startswith("main/") else scope
         key = (array.tobytes(), array.shape, dtype, place)
         if key not in self._made:
-            self._made[key] = constant(self._names(f"{DOMAIN}.{label}"), array, dtype)
+            self._made[key] = constant(self.context.names(f"{DOMAIN}.{label}"), array, dtype)
         site.initializers.append(self._made[key])
         return self._made[key]
 
 
 def _stem(match: Match) -> str:
-    """What the names of a site's nodes begin with: the module it came from, or its last node."""
+    """Return the start of a site's names: the module it came from, or its last node."""
     last = match.nodes[-1] if match.nodes else None
     name = match.module
     if name is None and last is not None:
@@ -259,7 +227,7 @@ def _stem(match: Match) -> str:
 
 
 def _provenance(match: Match, numerics: Numerics) -> dict[str, str]:
-    """What is written on a norm node: the nodes of the source that it replaces, and how.
+    """Return the metadata of a norm node: the nodes of the source that it replaces, and how.
 
     Nodes that come from an earlier run know what that run replaced.
     """

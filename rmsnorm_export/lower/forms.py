@@ -14,20 +14,23 @@ the operator; each still has one norm node.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import onnx_ir as ir
 
-from rmsnorm_export.lower.builder import SiteBuilder
+from rmsnorm_export.lower.builder import SiteBuilder, shape_text, stored_as
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
-from rmsnorm_export.lower.scale import ScaleInput, scale_input
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES
 from rmsnorm_export.recognize.complete import SMALLEST_FLOAT32
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of
+from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.support import everywhere
 
 _SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
@@ -49,16 +52,62 @@ STRUCTURAL = frozenset(
 )
 
 
+MOST_ONES = 1 << 24
+"""A file may declare any size; this is 64 MiB in f32, and far above any row."""
+
+_STATIC = "give the normalised dimensions static sizes, or use the portable target"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ScaleInput:
+    """The scale input of the new node.
+
+    Attributes:
+        value: the scale in the source, its offset added; None: weightless.
+        dims: the shape that the scale input must have (one may be -1).
+        types: element types and shapes.
+        reshaped: ``value`` has another shape, or an unknown one.
+    """
+
+    value: ir.Value | None
+    dims: tuple[int, ...]
+    types: Types
+    reshaped: bool = False
+
+    def input(self, site: SiteBuilder, dtype: int) -> ir.Value:
+        """Return the input in ``dtype``, with the nodes it needs; ones where there is no scale."""
+        if self.value is None:
+            return site.ones(self.dims, dtype)
+        value = stored_as(self.value, dtype, self.types) or self.value
+        if self.reshaped:
+            value = site.reshape(value, self.dims)
+        return site.cast(value, dtype, "scale_cast")
+
+    def fits(self, dtype: int) -> bool:
+        """Return whether its elements are stored in ``dtype``, or there are none."""
+        return self.value is None or stored_as(self.value, dtype, self.types) is not None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Dialect:
-    """What a target's operator is and does.
+class Form:
+    """A way to say a norm, and the class of saying it so."""
+
+    kind: Literal["plain", "wide", "split"]
+    numerics: Numerics
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOperator:
+    """A target with one operator for a norm: what that is and does.
 
     Attributes:
         operator: operator type, in the default domain.
         stash_type: what the attribute says; None: the type in which the row is normalised.
-        scales_first: whether T in a half type means T(v * g) by the operator's definition.
+        scales_first: T in a half type means T(v * g) by the operator's definition.
         min_opset: lowest version of the default domain; 0: any.
         reordered_note: said of a ``plain`` node that drops the rounding before the scale.
+        folds_residuals: the target has an operator for a norm and the sum in front of it.
     """
 
     operator: str
@@ -66,231 +115,254 @@ class Dialect:
     scales_first: bool
     min_opset: int
     reordered_note: str
+    folds_residuals: bool = False
 
-    def attributes(self, spec: NormSpec, computed: int) -> dict[str, int | float]:
-        """Of a node for ``spec`` whose row is normalised in the type ``computed``."""
-        stash = computed if self.stash_type is None else self.stash_type
-        return {"axis": spec.axis, "epsilon": float(spec.epsilon), "stash_type": stash}
+    def lower(self, matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
+        """Return one node for each match, or for the largest part that the operator can say."""
+        return [self._largest_part(match, context) for match in matches]
 
+    def beyond_the_runtime(self, part: Match, context: LowerContext) -> Refusal | None:
+        """Return what the runtime of the operator cannot do, whatever the numerics."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Form:
-    """How a norm is said, and the class of saying it so."""
+    def lower_one(
+        self, match: Match, scale: ScaleInput, context: LowerContext
+    ) -> Lowered | Refusal:
+        """Return the norm in the cheapest form whose class is allowed."""
+        spec = match.spec
+        if spec.stash_type in HALF_TYPES and spec.stash_type != match.dtype:
+            message = "the row is normalised in a half type that is not the type of the input"
+            return refuse_match(match, "stash-type", message, _rounding(match))
+        if spec.epsilon_clamp:
+            return self._unclamped(match, scale, context)
+        if spec.stash_type == DOUBLE and float(np.float32(spec.epsilon)) != spec.epsilon:
+            message = "the operator stores epsilon as a float32, which changes a float64 norm"
+            return refuse_match(match, "epsilon-precision", message, f"epsilon {spec.epsilon!r}")
+        forms = self._forms(match, scale)
+        least, why = strictest(match)
+        if least == "upcast":
+            forms = [dataclasses.replace(form, numerics=least, note=why) for form in forms]
+        elif least == "reordered":
+            exact = [form for form in forms if form.numerics == "exact"]
+            forms = [form for form in forms if form.numerics != "exact"]
+            forms += [dataclasses.replace(form, numerics=least, note=why) for form in exact]
+        for form in forms:
+            if context.allows(form.numerics):
+                return self._emit(match, form, scale, context)
+        message, found = "the operator cannot repeat a rounding of the source", _rounding(match)
+        if not forms:
+            return refuse_match(match, "numerics", message, found)
+        needed = forms[-1].numerics
+        hint = f"allow --numerics {needed}"
+        return refuse_match(match, "numerics", message, f"{found}, class {needed}", hint)
 
-    kind: Literal["plain", "wide", "split"]
-    numerics: Numerics
-    note: str = ""
+    def _largest_part(self, match: Match, context: LowerContext) -> Lowered | Refusal:
+        """Lower ``match``, or else the largest part of it that can be lowered.
 
+        The other nodes of the source stay as they are. When nothing can be lowered the refusal is
+        that of the largest part whose operator could have said it.
+        """
+        refusals: list[Refusal] = []
+        part: Match | None = match
+        while part is not None:
+            outcome: Lowered | Refusal | ScaleInput
+            outcome = (
+                beyond_the_operator(part, has_residual=self.folds_residuals)
+                or self.beyond_the_runtime(part, context)
+                or scale_input(part, context.types)
+            )
+            if isinstance(outcome, ScaleInput):
+                outcome = self.lower_one(part, outcome, context)
+            if isinstance(outcome, Lowered):
+                return _with_what_stays(outcome, match, refusals)
+            refusals.append(outcome)
+            part = part.inner
+        told = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
+        return dataclasses.replace(told, kind="norm")
 
-def lower_form(
-    match: Match, scale: ScaleInput, dialect: Dialect, context: LowerContext
-) -> Lowered | Refusal:
-    """The norm in the cheapest form whose class is allowed."""
-    spec = match.spec
-    if spec.stash_type in HALF_TYPES and spec.stash_type != match.dtype:
-        return refuse_match(
-            match,
-            "stash-type",
-            "the row is normalised in a half type that is not the type of the input",
-            found=f"{type_name(match.dtype)} normalised in {type_name(spec.stash_type)}",
-            hint="use the portable target, or normalise in float32 in the source",
+    def _unclamped(
+        self, match: Match, scale: ScaleInput, context: LowerContext
+    ) -> Lowered | Refusal:
+        """``x / sqrt(mean + epsilon ** 2)``: of all epsilons the one nearest to the clamp.
+
+        Rows far above it and rows far below it, zeros among them, come out as they did.
+        """
+        clamp = match.spec.epsilon
+        if not context.allows("unclamped"):
+            message = "the operator adds an epsilon where the source takes a maximum with one, so "
+            message += "rows whose root mean square is near it come out otherwise"
+            hint = "allow --numerics unclamped, or use the portable target"
+            found = f"x / max(rms, {clamp:.6g})"
+            return refuse_match(match, "numerics", message, found, hint)
+        epsilon = max(float(np.float32(clamp * clamp)), SMALLEST_FLOAT32)
+        spec = dataclasses.replace(match.spec, epsilon=epsilon, epsilon_clamp=False)
+        lowered = self.lower_one(dataclasses.replace(match, spec=spec), scale, context)
+        if isinstance(lowered, Refusal):
+            return lowered
+        near = f"{clamp / 3000:.3g} and {clamp * 3000:.3g}"
+        note = (
+            f"x / max(rms, {clamp:.6g}) became x / sqrt(mean + {epsilon:.6g}): rows whose root "
+            f"mean square is between {near} differ, by up to 29 %"
         )
-    if spec.epsilon_clamp:
-        return _unclamped(match, scale, dialect, context)
-    if spec.stash_type == DOUBLE and float(np.float32(spec.epsilon)) != spec.epsilon:
-        return refuse_match(
-            match,
-            "epsilon-precision",
-            "the operator stores epsilon as a float32, which changes a float64 norm",
-            found=f"epsilon {spec.epsilon!r}",
-            hint="use the portable target, or export the model in float32",
-        )
-    forms = _forms(match, scale, dialect)
-    least, why = strictest(match)
-    if least == "upcast":
-        forms = [dataclasses.replace(form, numerics=least, note=why) for form in forms]
-    elif least == "reordered":
-        exact = [form for form in forms if form.numerics == "exact"]
-        forms = [form for form in forms if form.numerics != "exact"]
-        forms += [dataclasses.replace(form, numerics=least, note=why) for form in exact]
-    for form in forms:
-        if context.allows(form.numerics):
-            return _emit(match, form, scale, dialect, context)
-    needed = forms[-1].numerics if forms else "upcast"
-    return refuse_match(
-        match,
-        "numerics",
-        "the operator cannot repeat the rounding steps of the source",
-        found=_rounding(match) + (f", class {needed}" if forms else ""),
-        hint=f"allow --numerics {needed}" if forms else "use the portable target",
-    )
+        notes = [*lowered.notes, note]
+        return dataclasses.replace(lowered, part=match, numerics="unclamped", notes=notes)
 
-
-def _unclamped(
-    match: Match, scale: ScaleInput, dialect: Dialect, context: LowerContext
-) -> Lowered | Refusal:
-    """``x / sqrt(mean + epsilon ** 2)``: of all epsilons the one that is nearest to the clamp.
-
-    Rows far above it and rows far below it, zeros among them, come out as they did.
-    """
-    clamp = match.spec.epsilon
-    if not context.allows("unclamped"):
-        return refuse_match(
-            match,
-            "numerics",
-            "the operator adds an epsilon where the source takes a maximum with one, so rows "
-            "whose root mean square is near it come out otherwise",
-            found=f"x / max(rms, {clamp:.6g})",
-            hint="allow --numerics unclamped, or use the portable target",
-        )
-    epsilon = max(float(np.float32(clamp * clamp)), SMALLEST_FLOAT32)
-    spec = dataclasses.replace(match.spec, epsilon=epsilon, epsilon_clamp=False)
-    made = lower_form(dataclasses.replace(match, spec=spec), scale, dialect, context)
-    if isinstance(made, Refusal):
-        return made
-    near = f"{clamp / 3000:.3g} and {clamp * 3000:.3g}"
-    note = (
-        f"x / max(rms, {clamp:.6g}) became x / sqrt(mean + {epsilon:.6g}): rows whose root mean "
-        f"square is between {near} differ, by up to 29 %"
-    )
-    return dataclasses.replace(made, part=match, numerics="unclamped", notes=[*made.notes, note])
-
-
-def _forms(match: Match, scale: ScaleInput, dialect: Dialect) -> list[Form]:
-    """Every form that can say the norm, cheapest first."""
-    spec, dtype = match.spec, match.dtype
-    if spec.stash_type in HALF_TYPES:
-        note = f"the source computes in {type_name(dtype)}, the new node accumulates in float32"
-        return [Form("plain", "upcast", note)]
-    if spec.stash_type == dtype:
-        return [Form("plain", "exact")]
-    half = dtype in HALF_TYPES and spec.stash_type == FLOAT
-    plain_runs = half and bool(everywhere(dialect.operator, dtype))
-    if spec.round_rstd:
-        if dtype not in HALF_TYPES:
-            return []
-        note = "1 / rms is not rounded on the way"
-        # The root of a float32 that is not 0 is far above the inverse of the largest bfloat16.
-        overflows = dtype == FLOAT16 or spec.stash_type == DOUBLE
-        if overflows and spec.epsilon < _SMALLEST_SAFE_EPSILON[dtype]:
-            note += ", where it overflowed for tiny rows"
+    def _forms(self, match: Match, scale: ScaleInput) -> list[Form]:
+        """Return every form that can say the norm, cheapest first."""
+        spec, dtype = match.spec, match.dtype
+        if spec.stash_type in HALF_TYPES:
+            note = f"the source computes in {type_name(dtype)}, the new node accumulates in float32"
+            return [Form("plain", "upcast", note)]
+        if spec.stash_type == dtype:
+            return [Form("plain", "exact")]
+        half = dtype in HALF_TYPES and spec.stash_type == FLOAT
+        plain_runs = half and bool(everywhere(self.operator, dtype))
+        if spec.round_rstd:
+            if dtype not in HALF_TYPES:
+                return []
+            note = "1 / rms is not rounded on the way"
+            # The root of a float32 that is not 0 is far above the inverse of the largest bfloat16.
+            overflows = dtype == FLOAT16 or spec.stash_type == DOUBLE
+            if overflows and spec.epsilon < _SMALLEST_SAFE_EPSILON[dtype]:
+                note += ", where it overflowed for tiny rows"
+                return [Form("plain", "upcast", note)] if half else []
+            if scale.value is None:
+                return [Form("plain" if plain_runs else "wide", "reordered", note)]
+            # Two roundings fewer in front of the scale: 2 ulp, more than "reordered" promises.
             return [Form("plain", "upcast", note)] if half else []
         if scale.value is None:
-            return [Form("plain" if plain_runs else "wide", "reordered", note)]
-        # Two roundings fewer in front of the scale: up to 2 ulp, more than "reordered" promises.
-        return [Form("plain", "upcast", note)] if half else []
-    if scale.value is None:
-        # T(v * 1) is T(v), in whichever order.
-        return [Form("plain" if plain_runs else "wide", "exact")]
-    if spec.scale_before_cast:
-        exact_in_half = half and dialect.scales_first and scale.fits(dtype)
-        return [Form("plain" if exact_in_half else "wide", "exact")]
-    split = [] if -1 in scale.dims else [Form("split", "exact")]
-    if not half:
-        return split
-    return [Form("plain", "reordered", dialect.reordered_note), *split]
+            # T(v * 1) is T(v), in whichever order.
+            return [Form("plain" if plain_runs else "wide", "exact")]
+        if spec.scale_before_cast:
+            exact_in_half = half and self.scales_first and scale.fits(dtype)
+            return [Form("plain" if exact_in_half else "wide", "exact")]
+        split = [] if -1 in scale.dims else [Form("split", "exact")]
+        if not half:
+            return split
+        return [Form("plain", "reordered", self.reordered_note), *split]
 
-
-def _emit(
-    match: Match, form: Form, scale: ScaleInput, dialect: Dialect, context: LowerContext
-) -> Lowered:
-    """The nodes of ``form``."""
-    spec, dtype, stash = match.spec, match.dtype, match.spec.stash_type
-    site = SiteBuilder(match, form.numerics, context)
-    result = site.like(match.output, dtype, "output")
-    if form.kind == "plain":
+    def _emit(self, match: Match, form: Form, scale: ScaleInput, context: LowerContext) -> Lowered:
+        """Return the nodes of ``form``."""
+        dtype, stash = match.dtype, match.spec.stash_type
+        site = SiteBuilder(match, form.numerics, context)
+        result = site.like(match.output, dtype, "output")
         # In half types the operator normalises in f32, whatever the source did.
         computed = FLOAT if dtype in HALF_TYPES else dtype
-        inputs = [match.x, scale.input(site, dtype)]
-        site.norm(dialect.operator, inputs, dialect.attributes(spec, computed), [result])
-    else:
-        split = form.kind == "split"
-        wide = site.cast(match.x, stash, "x_cast")
-        factor = site.ones(scale.dims, stash) if split else scale.input(site, stash)
-        normed = site.like(match.x, stash, "normalised")
-        site.norm(dialect.operator, [wide, factor], dialect.attributes(spec, stash), [normed])
-        rounded = site.like(match.output, dtype, "rounded") if split else result
-        site.cast_into(normed, dtype, rounded, "cast")
-        if split:
-            site.multiply(rounded, scale.input(site, dtype), result)
-    return site.lowered(
-        (match.output, result),
-        min_opset=dialect.min_opset,
-        notes=[form.note] if form.note else [],
-    )
+        attributes = {
+            "axis": match.spec.axis,
+            "epsilon": float(match.spec.epsilon),
+            "stash_type": self.stash_type or (computed if form.kind == "plain" else stash),
+        }
+        if form.kind == "plain":
+            site.norm(self.operator, [match.x, scale.input(site, dtype)], attributes, [result])
+        else:
+            split = form.kind == "split"
+            wide = site.cast(match.x, stash, "x_cast")
+            factor = site.ones(scale.dims, stash) if split else scale.input(site, stash)
+            normed = site.like(match.x, stash, "normalised")
+            site.norm(self.operator, [wide, factor], attributes, [normed])
+            rounded = site.like(match.output, dtype, "rounded") if split else result
+            site.add("Cast", [normed], rounded, "cast", {"to": dtype})
+            if split:
+                site.add("Mul", [rounded, scale.input(site, dtype)], result, "scale")
+        notes = [form.note] if form.note else []
+        return site.lowered((match.output, result), min_opset=self.min_opset, notes=notes)
 
 
-def beyond_the_operator(match: Match, *, has_residual: bool = False) -> Refusal | None:
-    """The part of the norm for which the operator has no word, if there is one."""
+def _with_what_stays(lowered: Lowered, match: Match, refusals: Sequence[Refusal]) -> Lowered:
+    """Return ``lowered`` with a word for what of ``match`` is no part of it."""
+    others = [r for r in refusals if r.kind == "norm"]
+    notes = [f"part of the norm stays as it was: {r.message}" for r in others]
+    firsts = {r.kind: r for r in reversed(refusals) if r.kind != "norm"}
+    add = None if match.sum is None else match.sum.producer()
+    if (sums := firsts.get("residual")) is not None and add is not None:
+        firsts["residual"] = dataclasses.replace(sums, node=name_of(add), op=add.op_type)
+    apart = tuple(firsts.values())
+    return dataclasses.replace(lowered, notes=[*lowered.notes, *notes], apart=apart)
+
+
+def beyond_the_operator(match: Match, *, has_residual: bool) -> Refusal | None:
+    """Return the part of the norm for which the operator has no word, if there is one."""
     spec = match.spec
-    hint = "use the portable target to have it in the node"
-    if match.quantized is not None:
-        part = ("quantizer", "codes as its output", f"codes of {match.quantized.how}")
-    elif match.rotary is not None:
-        part = ("rotary", "a rotary embedding", "the norm is turned by cos and sin")
-    elif match.bias is not None:
-        part = ("bias", "a bias", "a bias is added")
-    elif match.gate is not None:
-        part = ("gate", "a gate", f"a {spec.activation} gate")
-    elif match.residual is not None and not has_residual:
-        part = ("residual", "a residual sum", "a residual is added")
-    elif spec.group_size:
-        part = ("group", "groups", f"groups of {spec.group_size}")
-    elif spec.partial_size:
-        found = f"the mean square of the first {spec.partial_size} elements"
-        part = ("partial", "a partial row", found)
-    elif spec.last_axis != -1:
-        found = f"axis {spec.axis}; Transposes around the operator cost what it saves"
-        part = ("channels", "rows with axes behind them", found)
-    elif spec.epsilon_outside:
-        found = f"epsilon {spec.epsilon} is added to the root"
-        part = ("epsilon-outside", "epsilon outside the root", found)
-    else:
-        return None
-    reason, what, found = part
-    return refuse_match(match, reason, f"the operator does not have {what}", found=found, hint=hint)
+    parts = (
+        ("quantizer", "codes as its output", match.quantized is not None),
+        ("rotary", "a rotary embedding", match.rotary is not None),
+        ("bias", "a bias", match.bias is not None),
+        ("gate", f"a {spec.activation} gate", match.gate is not None),
+        ("residual", "a residual sum", match.residual is not None and not has_residual),
+        ("group", f"groups of {spec.group_size}", spec.group_size),
+        ("partial", f"a mean square of {spec.partial_size} elements alone", spec.partial_size),
+        ("channels", "rows with axes behind them", spec.last_axis != -1),
+        ("epsilon-outside", f"epsilon {spec.epsilon} outside the root", spec.epsilon_outside),
+    )
+    for reason, what, is_there in parts:
+        if is_there:
+            hint = "use the portable target to have it in the node"
+            return refuse_match(match, reason, f"the operator does not have {what}", what, hint)
+    return None
 
 
-def lower_largest_part(
-    match: Match,
-    context: LowerContext,
-    refuses: Callable[[Match], Refusal | None],
-    lower_one: Callable[[Match, ScaleInput], Lowered | Refusal],
-) -> Lowered | Refusal:
-    """Lower ``match``, or else the largest part of it that can be lowered.
+def scale_input(match: Match, types: Types) -> ScaleInput | Refusal:
+    """Return the scale of ``match`` as a scale input of shape ``X.shape[axis:]``.
 
-    The other nodes of the source stay as they are. When nothing can be lowered the refusal is that
-    of the largest part whose operator could have said it.
-
-    Args:
-        match: the norm.
-        context: what is known of the model.
-        refuses: what the operator cannot say, whatever the numerics.
-        lower_one: lowers a norm with this scale.
+    The row is ``axis`` to the last axis, so the scale has that many dimensions: leading dimensions
+    of 1 are dropped by a Reshape, since a scale of higher or lower rank than the row is refused or
+    computed wrongly by some runtime.
     """
-    refusals: list[Refusal] = []
-    part: Match | None = match
-    while part is not None:
-        outcome: Lowered | Refusal | ScaleInput | None = refuses(part)
-        if outcome is None:
-            outcome = scale_input(part, context.types)
-        if isinstance(outcome, ScaleInput):
-            outcome = lower_one(part, outcome)
-        if isinstance(outcome, Lowered):
-            others = [r for r in refusals if r.kind == "norm"]
-            kept = [f"part of the norm stays as it was: {r.message}" for r in others]
-            firsts = {r.kind: r for r in reversed(refusals) if r.kind != "norm"}
-            add = None if match.sum is None else match.sum.producer()
-            if "residual" in firsts and add is not None:
-                firsts["residual"] = dataclasses.replace(
-                    firsts["residual"], node=name_of(add), op=add.op_type
-                )
-            apart = tuple(firsts.values())
-            return dataclasses.replace(outcome, notes=[*outcome.notes, *kept], apart=apart)
-        refusals.append(outcome)
-        part = part.inner
-    left = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
-    return dataclasses.replace(left, kind="norm")
+    count, x = -match.spec.axis, types.shape(match.x)
+    value, row = match.offset_scale, _row_dims(match, x, count)
+    if value is None and match.scale is not None and match.spec.scale_offset:
+        message = "the scale with its offset added is no value of the graph"
+        found = f"scale + {match.spec.scale_offset}"
+        return refuse_match(match, "gain-not-a-value", message, found)
+    value = value or match.scale
+    if value is not None:
+        return _shaped(match, value, types, row, count)
+    if row is None or -1 in row:
+        message = "the operator needs a scale, and ones of an unknown size cannot be stored"
+        found = f"a weightless norm over the last {count} axes of {shape_text(x)}"
+        return refuse_match(match, "row-size-unknown", message, found, _STATIC)
+    if math.prod(row) > MOST_ONES:
+        message = "the operator needs a scale, and so many ones are not stored in a model"
+        found = f"a weightless row of {math.prod(row):,} elements, at most {MOST_ONES:,}"
+        return refuse_match(match, "row-too-long", message, found)
+    return ScaleInput(None, row, types)
+
+
+def _shaped(
+    match: Match, value: ir.Value, types: Types, row: tuple[int, ...] | None, count: int
+) -> ScaleInput | Refusal:
+    """Return ``value`` as a scale input, given the dimensions of the row."""
+    dims = types.shape(value)
+    if dims is not None:
+        tail = tuple(d if isinstance(d, int) else -1 for d in dims[-count:])
+        fits = len(dims) >= count and all(d == 1 for d in dims[: len(dims) - count])
+        if row is not None:
+            fits = fits and all(a == b for a, b in zip(tail, row, strict=True) if -1 not in (a, b))
+        if match.n is not None and -1 not in tail:
+            fits = fits and math.prod(tail) == match.n
+        if not fits:
+            found = f"a scale of shape {shape_text(dims)}"
+            return refuse_match(match, "gain-shape", "the scale has not the shape of a row", found)
+        if row is None or -1 in row:
+            row = tail
+        if len(dims) == count:
+            return ScaleInput(value, row, types)
+    if row is None or row.count(-1) > 1:
+        if count > 1:
+            message = "the scale must have the shape of the row, which the file does not say"
+            found = f"a norm over the last {count} axes"
+            return refuse_match(match, "row-size-unknown", message, found, _STATIC)
+        row = (-1,)
+    return ScaleInput(value, row, types, reshaped=True)
+
+
+def _row_dims(match: Match, dims: Dims, count: int) -> tuple[int, ...] | None:
+    """Return the normalised dimensions, -1 where not static; None when not known at all."""
+    if count == 1 and match.n is not None:
+        return (match.n,)
+    if dims is None or len(dims) < count:
+        return None
+    return tuple(d if isinstance(d, int) else -1 for d in dims[-count:])
 
 
 def _rounding(match: Match) -> str:

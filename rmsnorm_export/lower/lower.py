@@ -21,7 +21,7 @@ Names = Callable[[str], str]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LowerContext:
-    """What a target must know besides the norms.
+    """The model as a target must know it, besides its norms.
 
     Attributes:
         numerics: the loosest class allowed.
@@ -38,7 +38,7 @@ class LowerContext:
     taken: Collection[str] = ()
 
     def allows(self, numerics: Numerics) -> bool:
-        """Whether a rewrite of this class is allowed."""
+        """Return whether a rewrite of this class is allowed."""
         return NUMERICS_ORDER.index(numerics) <= NUMERICS_ORDER.index(self.numerics)
 
 
@@ -94,7 +94,9 @@ def lower_all(
     return lowering(matches, context)
 
 
-def refuse_match(match: Match, reason: str, message: str, *, found: str, hint: str) -> Refusal:
-    """A refusal of the whole match, at the node that produces its output."""
+def refuse_match(
+    match: Match, reason: str, message: str, found: str, hint: str = "use the portable target"
+) -> Refusal:
+    """Return the refusal of the whole match, at the node that produces its output."""
     node = match.output.producer() or match.nodes[-1]
     return refuse(node, reason, message, found, hint, match.scope)

@@ -4,45 +4,22 @@
 this definition LLaMA's order is the operator's own. ONNX Runtime applies the scale in f32 before
 the one rounding, whatever ``stash_type`` says, so a plain half node is of class ``reordered``: the
 declared class holds in every runtime. With T and V different the operator's function body is
-ill-typed, so the scale always has the type of X.
+ill-typed, so the scale always has the type of X. The opset of the model changes nothing here:
+``min_opset`` of the outcome tells the caller to raise it.
 
 Source: ONNX operator specification, RMSNormalization-23.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rmsnorm_export.lower.forms import (
-    Dialect,
-    beyond_the_operator,
-    lower_form,
-    lower_largest_part,
-)
-from rmsnorm_export.lower.lower import LowerContext, Lowered
-from rmsnorm_export.lower.scale import ScaleInput
+from rmsnorm_export.lower.forms import OneOperator
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import RMS_NORMALIZATION
-from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal
 
-_DIALECT = Dialect(
+lower = OneOperator(
     operator=RMS_NORMALIZATION,
     stash_type=None,
     scales_first=False,
     min_opset=TARGETS["onnx"].min_opset,
     reordered_note="exact by the operator's definition; ONNX Runtime scales before it rounds",
-)
-
-
-def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-    """One RMSNormalization for each match, or for the largest part that the operator can say.
-
-    The opset of the model changes nothing here: ``min_opset`` of the outcome tells the caller to
-    raise it.
-    """
-
-    def lower_one(part: Match, scale: ScaleInput) -> Lowered | Refusal:
-        return lower_form(part, scale, _DIALECT, context)
-
-    return [lower_largest_part(m, context, beyond_the_operator, lower_one) for m in matches]
+).lower

@@ -17,89 +17,59 @@ because the session keeps a residual stream of Adds in f32 and a node's sum outp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder, shape_text
-from rmsnorm_export.lower.forms import (
-    Dialect,
-    beyond_the_operator,
-    lower_form,
-    lower_largest_part,
-)
+from rmsnorm_export.lower.forms import OneOperator, ScaleInput
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
-from rmsnorm_export.lower.scale import ScaleInput
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.finish import same_where_added
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
 
-_SKIP_VERSION = 1
+
+class _OnnxRuntime(OneOperator):
+    """One ONNX Runtime norm; residual Adds are taken into the node where that is allowed."""
+
+    def beyond_the_runtime(self, part: Match, context: LowerContext) -> Refusal | None:
+        rows, opset = everywhere(SIMPLIFIED, part.dtype), context.opset
+        least_row = max((row.min_row for row in rows), default=1)
+        least_opset = max((row.min_opset for row in rows), default=1)
+        if part.n is not None and part.n < least_row:
+            message = f"ONNX Runtime's CUDA provider takes rows of {least_row} elements and more"
+            return refuse_match(part, "row-of-one", message, f"rows of {part.n}")
+        if opset < least_opset:
+            message = f"{type_name(part.dtype)} needs opset {least_opset}"
+            hint = f"convert the model to opset {least_opset} or later"
+            return refuse_match(part, "opset", message, f"opset {opset}", hint)
+        return None
+
+    def lower_one(
+        self, match: Match, scale: ScaleInput, context: LowerContext
+    ) -> Lowered | Refusal:
+        if match.residual is None:
+            return super().lower_one(match, scale, context)
+        kept = _residual_kept(match, match.residual, scale, context)
+        return kept or _skip_node(match, scale, context)
 
 
-_DIALECT = Dialect(
+lower = _OnnxRuntime(
     operator=SIMPLIFIED,
     stash_type=FLOAT,  # types the statistics output alone, which is not asked for
     scales_first=True,
     min_opset=0,
     reordered_note="the scale is applied before the rounding: one rounding fewer",
-)
-
-
-def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-    """One ONNX Runtime norm for each match, or for the largest part that it can say.
-
-    Residual Adds are taken into the node where that is allowed.
-    """
-
-    def refuses(part: Match) -> Refusal | None:
-        return _beyond_the_runtime(part, context.opset)
-
-    def lower_one(part: Match, scale: ScaleInput) -> Lowered | Refusal:
-        if part.residual is None:
-            return lower_form(part, scale, _DIALECT, context)
-        kept = _residual_kept(part, part.residual, scale, context)
-        return kept or _skip_node(part, part.residual, scale, context)
-
-    return [lower_largest_part(match, context, refuses, lower_one) for match in matches]
-
-
-def _beyond_the_runtime(match: Match, opset: int) -> Refusal | None:
-    """What neither operator can do, whatever the numerics."""
-    refusal = beyond_the_operator(match, has_residual=True)
-    if refusal is not None:
-        return refusal
-    rows = everywhere(SIMPLIFIED, match.dtype)
-    least_row = max((row.min_row for row in rows), default=1)
-    if match.n is not None and match.n < least_row:
-        return refuse_match(
-            match,
-            "row-of-one",
-            f"ONNX Runtime's CUDA provider takes rows of {least_row} elements and more",
-            found=f"rows of {match.n}",
-            hint="use the portable target",
-        )
-    least_opset = max((row.min_opset for row in rows), default=1)
-    if opset < least_opset:
-        return refuse_match(
-            match,
-            "opset",
-            f"{type_name(match.dtype)} needs opset {least_opset}",
-            found=f"opset {opset}",
-            hint=f"convert the model to opset {least_opset} or later",
-        )
-    return None
+    folds_residuals=True,
+).lower
 
 
 def _residual_kept(
     match: Match, residual: ir.Value, scale: ScaleInput, context: LowerContext
 ) -> Refusal | None:
-    """Why the residual Add is not taken into the node, or None."""
+    """Return why the residual Add is not taken into the node, or None."""
     spec, dtype = match.spec, match.dtype
     x, other = context.types.shape(match.x), context.types.shape(residual)
     rows = everywhere(SKIP_SIMPLIFIED, dtype)
@@ -121,49 +91,37 @@ def _residual_kept(
     elif half and not scale.fits(dtype):
         why = ("the operator would round the scale", f"a scale wider than {type_name(dtype)}")
     elif half and not context.allows("upcast"):
-        why = (
-            "the operator may normalise the sum before it is rounded",
-            f"class upcast, {context.numerics} is allowed",
-        )
+        allowed = f"class upcast, {context.numerics} is allowed"
+        why = ("the operator may normalise the sum before it is rounded", allowed)
     elif not context.allows(strictest(match)[0]):
         why = ("the operator does not repeat the source", f"{context.numerics} is allowed")
     else:
         return None
-    return refuse_match(
-        match,
-        "residual-kept",
-        f"the residual Add is not folded: {why[0]}",
-        found=why[1],
-        hint="use the portable target to have it in the node",
-    )
+    hint = "use the portable target to have it in the node"
+    message = f"the residual Add is not folded: {why[0]}"
+    return refuse_match(match, "residual-kept", message, why[1], hint)
 
 
-def _skip_node(
-    match: Match, residual: ir.Value, scale: ScaleInput, context: LowerContext
-) -> Lowered:
+def _skip_node(match: Match, scale: ScaleInput, context: LowerContext) -> Lowered:
     """``Y, sum = norm(X + residual) * scale``; the unused outputs stay unnamed."""
     dtype = match.dtype
     half = dtype in HALF_TYPES
     least, why = strictest(match)
-    numerics: Numerics = "upcast" if half else least
-    site = SiteBuilder(match, numerics, context)
+    site = SiteBuilder(match, "upcast" if half else least, context)
     result = site.like(match.output, dtype, "output")
     total = site.like(match.x, dtype, "sum")
     site.norm(
         SKIP_SIMPLIFIED,
-        [match.x, residual, scale.input(site, dtype)],
+        [match.x, match.residual, scale.input(site, dtype)],
         {"epsilon": float(match.spec.epsilon)},
         [result, None, None, total],
         domain=MICROSOFT_DOMAIN,
-        version=_SKIP_VERSION,
     )
-    replace = [(match.output, result)]
-    if match.sum is not None:
-        replace.append((match.sum, total))
     notes = [why] if why else []
     if half:
         notes.append(
             "the sum is normalised before it is rounded; on CUDA, releases before mid-2026 also "
             f"square it in {type_name(dtype)}, which overflows for large rows"
         )
-    return site.lowered(*replace, notes=notes)
+    sums = [] if match.sum is None else [(match.sum, total)]
+    return site.lowered((match.output, result), *sums, notes=notes)

@@ -25,21 +25,18 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
     """The definition of the operator in standard ones, for every match of a model."""
     shared = SharedConstants(context)
     plans = [plan_site(match, context) for match in matches]
-    return [p if isinstance(p, Refusal) else _nodes(p, context, shared) for p in plans]
+    return [p if isinstance(p, Refusal) else _nodes(p, shared) for p in plans]
 
 
-def _nodes(plan: Planned, context: LowerContext, shared: SharedConstants) -> Lowered:
-    part, spec = plan.part, plan.spec
+def _nodes(plan: Planned, shared: SharedConstants) -> Lowered:
+    part, spec, context = plan.part, plan.spec, shared.context
     typed = plan.key.casts or plan.key.table_dtype
     key = dataclasses.replace(plan.key, dtype=part.dtype) if typed else plan.key
     body = build_function(spec.kind, key, context.opset)
     site = SiteBuilder(part, plan.numerics, context, spec.kind)
-    inputs, weights = operands(plan, key, site, context.types, shared)
-    given = [*inputs, *(value for _, value in weights)]
-    values: dict[ir.Value | None, ir.Value | None] = {
-        None: None,
-        **dict(zip(body.inputs, given, strict=True)),
-    }
+    inputs, weights = operands(plan, key, site, shared)
+    values: dict[ir.Value | None, ir.Value | None] = {None: None}
+    values |= zip(body.inputs, [*inputs, *(value for _, value in weights)], strict=True)
     numbers = {"epsilon": spec.epsilon, "scale_offset": spec.scale_offset}
     results = [part.output, *([] if part.residual is None else [part.sum])]
     if part.quantized is not None and part.quantized.scales is not None:

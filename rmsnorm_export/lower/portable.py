@@ -13,17 +13,18 @@ plugins/kernels/rmsnorm.cu (``refusal``) and plugins/tensorrt/node.h are the oth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
+from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
-from rmsnorm_export.lower.scale import MOST_ONES
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
@@ -35,7 +36,6 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     HALF_TYPES,
-    OPSET_VERSION,
     PLUGIN_NAMESPACE,
     PLUGIN_VERSION,
     QUANTIZE,
@@ -53,8 +53,6 @@ MAX_ROW = 1 << 20
 
 MOST_RUNS = 3
 """Of leading axes (``broadcast_tables``)."""
-
-CODE_SCALE = "scale of the codes"
 
 _CREATORS = (
     "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
@@ -99,7 +97,7 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
         name, body = next(bodies)
         if name not in functions:
             functions[name] = build_function(name, for_any_type(body, context.opset), context.opset)
-        lowered = _node(plan, body, functions[name], context, shared)
+        lowered = _node(plan, body, functions[name], shared)
         if match.quantized is not None and plan.part.quantized is None:
             lowered = dataclasses.replace(lowered, apart=(_codes_kept(match),))
         result.append(lowered)
@@ -107,26 +105,17 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
 
 
 def _codes_kept(match: Match) -> Refusal:
-    needed = _codes_class(match)
-    return refuse_match(
-        match,
-        "quantizer-kept",
-        "what quantizes the norm is not folded: the operator makes some codes otherwise",
-        found=needed[1],
-        hint=f"allow --numerics {needed[0]}",
-    )
+    numerics, found = _codes_class(match)
+    message = "what quantizes the norm is not folded: the operator makes some codes otherwise"
+    return refuse_match(match, "quantizer-kept", message, found, f"allow --numerics {numerics}")
 
 
 def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
-    """The largest part of ``match`` whose class is allowed."""
+    """Return the largest part of ``match`` whose class is allowed."""
     if context.opset < MIN_OPSET:
-        return refuse_match(
-            match,
-            "opset",
-            f"the function body needs opset {MIN_OPSET}",
-            found=f"opset {context.opset}",
-            hint="use --target ort, or export with a newer opset",
-        )
+        message = f"the function body needs opset {MIN_OPSET}"
+        hint = "use --target ort, or export with a newer opset"
+        return refuse_match(match, "opset", message, f"opset {context.opset}", hint)
     part: Match | None = match
     while part is not None:
         spec, numerics, notes = _class(part, context)
@@ -144,13 +133,9 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
             )
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
-    return refuse_match(
-        match,
-        "numerics",
-        "the operator does not repeat a rounding step of the source",
-        found=", ".join((*match.narrow, *match.edges)),
-        hint=f"allow --numerics {strictest(match)[0]}",
-    )
+    message = "the operator does not repeat a rounding step of the source"
+    found, hint = ", ".join((*match.narrow, *match.edges)), strictest(match)[0]
+    return refuse_match(match, "numerics", message, found, f"allow --numerics {hint}")
 
 
 def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
@@ -179,90 +164,74 @@ def _codes_class(part: Match) -> tuple[Numerics, str]:
 
 
 def _dtype(value: ir.Value | None, types: Types) -> int | None:
-    if value is None:
-        return None
-    dtype = types.dtype(value)
-    return None if dtype is None else int(dtype)
+    return None if value is None else types.dtype(value)
 
 
-def _node(
-    plan: Planned,
-    body: BodyKey,
-    function: ir.Function,
-    context: LowerContext,
-    shared: SharedConstants,
-) -> Lowered:
-    part, spec, types = plan.part, plan.spec, context.types
-    site = SiteBuilder(part, plan.numerics, context, spec.kind)
-
-    inputs, weights = operands(plan, body, site, types, shared)
-    outputs = [site.like(part.output, output_type(part), "output")]
-    replace = [(part.output, outputs[0])]
+def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedConstants) -> Lowered:
+    part, spec, types = plan.part, plan.spec, shared.context.types
+    site = SiteBuilder(part, plan.numerics, shared.context, spec.kind)
+    inputs, weights = operands(plan, body, site, shared)
+    output = site.like(part.output, output_type(part), "output")
+    new: list[tuple[ir.Value | None, ir.Value]] = [(part.output, output)]
     if part.residual is not None:
         # The body has both outputs, whether the sum is used or not.
-        total = part.sum if part.sum is not None else part.x
-        outputs.append(site.like(total, part.dtype, "sum"))
-        if part.sum is not None:
-            replace.append((part.sum, outputs[1]))
+        new.append((part.sum, site.like(part.sum or part.x, part.dtype, "sum")))
+    extra: dict[str, str] = {}
+    if part.quantized is not None:
+        extra, scales = {QUANTIZE: part.quantized.how}, part.quantized.scales
+        if scales is not None:
+            new.append((scales, site.like(scales, FLOAT, "row_scale")))
     why = plugin_refuses(
         function.name,
         spec,
         dtype=part.dtype,
         n=part.n,
         weights=[
-            (label, _dtype(value, types) or part.dtype, types.shape(value))
+            (label, types.dtype(value) or part.dtype, types.shape(value))
             for label, value in weights
+            if label != "code_scale"
         ],
         tables=None if part.cos is None else (types.shape(inputs[0]), types.shape(part.cos)),
     )
-    made: dict[str, str] = {}
-    if part.quantized is not None:
-        made = {QUANTIZE: part.quantized.how}
-        if (scales := part.quantized.scales) is not None:
-            outputs.append(site.like(scales, FLOAT, "row_scale"))
-            replace.append((scales, outputs[-1]))
-    plugin = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
-    site.norm(
-        function.name,
-        [*inputs, *(value for _, value in weights)],
-        {**spec.attributes(), **made, **({} if why else plugin)},
-        outputs,
-        domain=DOMAIN,
-        version=OPSET_VERSION,
-        name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,
-    )
     notes = list(plan.notes)
-    if function.name != operator_name(spec.kind, made.get(QUANTIZE)):
+    if function.name != operator_name(spec.kind, extra.get(QUANTIZE)):
         notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
-    behind = part.quantized or part.rotary
-    made_of = _alone(part.inner, context) if behind and part.inner else None
-    lowered = site.lowered(*replace, functions=[function], notes=notes)
-    return dataclasses.replace(lowered, alone=made_of)
+    else:
+        extra |= {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
+    site.norm(
+        function.name,
+        [*inputs, *(value for _, value in weights)],
+        {**spec.attributes(), **extra},
+        [value for _, value in new],
+        domain=DOMAIN,
+        name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,
+    )
+    alone = None
+    if part.inner is not None and (part.quantized or part.rotary):
+        alone = functools.partial(_alone, part.inner, shared.context)
+    replace = [(old, value) for old, value in new if old is not None]
+    return site.lowered(*replace, functions=[function], notes=notes, alone=alone)
 
 
-def _alone(part: Match, context: LowerContext) -> Callable[[], Lowered]:
-    """Makes the node of the norm by itself."""
-
-    def norm() -> Lowered:
-        (lowered,) = lower([part], context)
-        assert isinstance(lowered, Lowered)
-        return lowered
-
-    return norm
+def _alone(part: Match, context: LowerContext) -> Lowered:
+    """Return the node of the norm by itself."""
+    (lowered,) = lower([part], context)
+    assert isinstance(lowered, Lowered)
+    return lowered
 
 
 def operands(
-    plan: Planned, body: BodyKey, site: SiteBuilder, types: Types, shared: SharedConstants
+    plan: Planned, body: BodyKey, site: SiteBuilder, shared: SharedConstants
 ) -> tuple[list[ir.Value], list[tuple[str, ir.Value]]]:
-    """What a body with this key takes: the rows, and its weights with their names."""
+    """Return what a body with this key takes: the rows, and its weights with their names."""
     part, spec = plan.part, plan.spec
 
     def neutral(number: float) -> ir.Value:
         """Ones or zeros of n elements, one tensor for all sites of one size."""
         product = body.product_type(part.dtype)
-        sizes = _row_shape(part, types)
+        sizes = _row_shape(part, shared.context.types)
         label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
         name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(product)}"
         array = np.full(sizes, number, numpy_dtype(product))
@@ -277,8 +246,8 @@ def operands(
         weights.append(("scale", scale))
     if body.has_bias:
         weights.append(("bias", part.bias if part.bias is not None else neutral(0.0)))
-    if part.quantized is not None and part.quantized.scale is not None:
-        weights.append((CODE_SCALE, site.cast(part.quantized.scale, FLOAT, "code_scale")))
+    if part.code_scale is not None:
+        weights.append(("code_scale", site.cast(part.code_scale, FLOAT, "code_scale")))
     return inputs, weights
 
 
@@ -332,38 +301,37 @@ def plugin_refuses(
     weights: Sequence[tuple[str, int, Dims]],
     tables: tuple[Dims, Dims] | None = None,
 ) -> str:
-    """Why the plugin does not take a node, as far as the file tells; "" when it does.
+    """Return why the plugin does not take a node, as far as the file tells; "" when it does.
 
     Args:
         name: the node's operator.
         spec: the norm.
         dtype: element type of X.
         n: elements of a row, None when unknown.
-        weights: name, element type and shape of the scale, the bias and the scale of the codes
-            that the node has.
+        weights: name, element type and shape of the scale and the bias that the node has.
         tables: shapes of X and of cos, where it has one.
     """
-    if DOUBLE in (dtype, spec.stash_type):
-        return "it does not compute in float64"
-    if name not in creator_names(spec.kind):
-        return "it has no creator of that name"
-    if spec.stash_type not in (FLOAT, dtype):
-        return f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}"
-    if n is not None and n > MAX_ROW:
-        return f"it takes rows of {MAX_ROW} elements at most"
-    if tables is not None and n is not None and n % 2:
-        return "it turns rows of an even number of elements"
-    if tables is not None and _runs_of_axes(*tables) > MOST_RUNS:
-        return "its cos and sin repeat along at most two runs of axes"
+    length = n or 0
+    reasons = {
+        "it does not compute in float64": DOUBLE in (dtype, spec.stash_type),
+        "it has no creator of that name": name not in creator_names(spec.kind),
+        f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}": (
+            spec.stash_type not in (FLOAT, dtype)
+        ),
+        f"it takes rows of {MAX_ROW} elements at most": length > MAX_ROW,
+        "it turns rows of an even number of elements": tables is not None and length % 2,
+        "its cos and sin repeat along at most two runs of axes": (
+            tables is not None and _runs_of_axes(*tables) > MOST_RUNS
+        ),
+    }
     for label, weight, shape in weights:
-        if label == CODE_SCALE:
-            continue
-        if weight not in (dtype, FLOAT):
-            return f"it takes no {type_name(weight)} {label} for {type_name(dtype)} rows"
         sizes = [size for size in shape or () if isinstance(size, int)]
-        if shape is None or len(sizes) < len(shape):
-            continue
-        elements = math.prod(sizes)
-        if elements != n and (n is not None or elements == 1):
-            return f"it wants a {label} of one element for each of the row"
-    return ""
+        elements = math.prod(sizes) if shape is not None and len(sizes) == len(shape) else n
+        wrong = elements != n and (n is not None or elements == 1)
+        reasons |= {
+            f"it takes no {type_name(weight)} {label} for {type_name(dtype)} rows": (
+                weight not in (dtype, FLOAT)
+            ),
+            f"it wants a {label} of one element for each of the row": wrong,
+        }
+    return next((reason for reason, is_so in reasons.items() if is_so), "")

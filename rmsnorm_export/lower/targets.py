@@ -17,7 +17,7 @@ Target = Literal["portable", "onnx", "ort", "plain"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRow:
-    """What is known of a target.
+    """A target and its forms.
 
     Attributes:
         name: as users write it.
@@ -40,36 +40,34 @@ class TargetRow:
     shares_functions: bool = False
 
 
-TARGETS: dict[Target, TargetRow] = {
-    row.name: row
-    for row in (
-        TargetRow(
-            name="portable",
-            module="rmsnorm_export.lower.portable",
-            summary="our operator with its definition in the file as a function",
-            operators=tuple(f"{DOMAIN}.{kind}" for kind in KINDS),
-            shares_functions=True,
-        ),
-        TargetRow(
-            name="onnx",
-            module="rmsnorm_export.lower.onnx_target",
-            summary="RMSNormalization of opset 23",
-            operators=(RMS_NORMALIZATION,),
-            min_opset=23,
-        ),
-        TargetRow(
-            name="ort",
-            module="rmsnorm_export.lower.ort_target",
-            summary="the fused operators of ONNX Runtime",
-            operators=(SIMPLIFIED, SKIP_SIMPLIFIED),
-        ),
-        TargetRow(
-            name="plain",
-            module="rmsnorm_export.lower.plain",
-            summary="no norm operator, but its definition in standard operators, for what knows "
-            "no other",
-            operators=(),
-            form="plain operators",
-        ),
-    )
-}
+_ROWS = (
+    TargetRow(
+        name="portable",
+        module="rmsnorm_export.lower.portable",
+        summary="our operator with its definition in the file as a function",
+        operators=tuple(f"{DOMAIN}.{kind}" for kind in KINDS),
+        shares_functions=True,
+    ),
+    TargetRow(
+        name="onnx",
+        module="rmsnorm_export.lower.onnx_target",
+        summary="RMSNormalization of opset 23",
+        operators=(RMS_NORMALIZATION,),
+        min_opset=23,
+    ),
+    TargetRow(
+        name="ort",
+        module="rmsnorm_export.lower.ort_target",
+        summary="the fused operators of ONNX Runtime",
+        operators=(SIMPLIFIED, SKIP_SIMPLIFIED),
+    ),
+    TargetRow(
+        name="plain",
+        module="rmsnorm_export.lower.plain",
+        summary="no norm operator, but its definition in standard operators, for what knows no "
+        "other",
+        operators=(),
+        form="plain operators",
+    ),
+)
+TARGETS: dict[Target, TargetRow] = {row.name: row for row in _ROWS}

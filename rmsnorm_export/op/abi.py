@@ -12,29 +12,25 @@ from rmsnorm_export.op.spec import FLOAT, NormSpec
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
 KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2, "RotaryRMSNorm": 3}
 ACTIVATIONS = {"silu": 0, "sigmoid": 1}
-STATIC, PER_ROW, BLOCKS = 1, 2, 3
+STATIC = 1
 THROUGHPUT, LOW_LATENCY = 1, 2
+
+
+def _fields(of: Any, *names: str) -> list[tuple[str, Any]]:
+    return [(name, of) for name in names]
 
 
 class Norm(ctypes.Structure):
     """The attributes of the operator."""
 
     _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("epsilon", ctypes.c_float),
-        ("scale_offset", ctypes.c_float),
-        ("epsilon_outside", ctypes.c_bool),
-        ("epsilon_clamp", ctypes.c_bool),
-        ("scale_before_cast", ctypes.c_bool),
-        ("round_rstd", ctypes.c_bool),
-        ("stash_half", ctypes.c_bool),
-        ("gate_first", ctypes.c_bool),
-        ("association", ctypes.c_int32),
-        ("activation", ctypes.c_int32),
-        ("partial_size", ctypes.c_int64),
-        ("group_size", ctypes.c_int64),
-        ("rotary_dim", ctypes.c_int64),
-        ("rotary_interleaved", ctypes.c_bool),
+        *_fields(ctypes.c_int32, "kind"),
+        *_fields(ctypes.c_float, "epsilon", "scale_offset"),
+        *_fields(ctypes.c_bool, "epsilon_outside", "epsilon_clamp", "scale_before_cast"),
+        *_fields(ctypes.c_bool, "round_rstd", "stash_half", "gate_first"),
+        *_fields(ctypes.c_int32, "association", "activation"),
+        *_fields(ctypes.c_int64, "partial_size", "group_size", "rotary_dim"),
+        *_fields(ctypes.c_bool, "rotary_interleaved"),
     )
 
 
@@ -43,17 +39,11 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         ("norm", Norm),
-        ("n", ctypes.c_int64),
-        ("inner", ctypes.c_int64),
-        ("x", ctypes.c_int32),
-        ("scale", ctypes.c_int32),
-        ("bias", ctypes.c_int32),
-        ("y", ctypes.c_int32),
-        ("has_scale", ctypes.c_bool),
-        ("has_bias", ctypes.c_bool),
-        ("quantize", ctypes.c_int32),
-        ("table", ctypes.c_int32),
-        ("table_width", ctypes.c_int64),
+        *_fields(ctypes.c_int64, "n", "inner"),
+        *_fields(ctypes.c_int32, "x", "scale", "bias", "y"),
+        *_fields(ctypes.c_bool, "has_scale", "has_bias"),
+        *_fields(ctypes.c_int32, "quantize", "table"),
+        *_fields(ctypes.c_int64, "table_width"),
         ("runs", ctypes.c_int64 * 2),
         ("strides", ctypes.c_int64 * 3),
     )
@@ -63,7 +53,7 @@ class Problem(ctypes.Structure):
 
     def set_norm(self, spec: NormSpec) -> None:
         """Take the attributes over; with angles for every element that is turned."""
-        for name, _ in Norm._fields_:
+        for name in (field[0] for field in Norm._fields_):
             if hasattr(spec, name):
                 value = getattr(spec, name)
                 words = {"kind": KINDS, "activation": ACTIVATIONS}.get(name)
@@ -75,40 +65,31 @@ class Problem(ctypes.Structure):
 class Pointers(ctypes.Structure):
     """Device pointers, null where the problem has no such tensor."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_void_p)
-        for name in (
-            *("x", "other", "scale", "bias", "quant_scale", "y", "sum", "row_scale", "cos", "sin"),
-        )
+    _fields_ = (
+        *_fields(ctypes.c_void_p, "x", "other", "scale", "bias", "quant_scale"),
+        *_fields(ctypes.c_void_p, "y", "sum", "row_scale", "cos", "sin"),
     )
 
 
 def functions(path: Path) -> ctypes.CDLL:
-    """The library of plugins/torch/c_api.cpp.
+    """Load the library of plugins/torch/c_api.cpp.
 
     Raises:
         InputError: it cannot be loaded, or its structures are not those above.
     """
     try:
         library = ctypes.CDLL(str(path))
-        there = int(library.rmsnorm_problem_bytes())
+        own, expected = int(library.rmsnorm_problem_bytes()), ctypes.sizeof(Problem)
+        if own != expected:
+            raise OSError(f"its problem has {own} bytes, that of this version {expected}")
     except (OSError, AttributeError) as error:
         raise InputError(
-            "The library of CUDA kernels for PyTorch cannot be loaded.",
+            "The library of CUDA kernels for PyTorch is not one of this version.",
             found=f"{path}: {error}",
             fix="rmsnorm-export plugin build --runtime torch",
         ) from error
-    here = ctypes.sizeof(Problem)
-    if there != here:
-        raise InputError(
-            "The library of CUDA kernels for PyTorch belongs to another version of this package.",
-            found=f"{path}: its problem has {there} bytes, that of this version {here}",
-            fix="rmsnorm-export plugin build --runtime torch",
-        )
-    library.rmsnorm_refusal.restype = ctypes.c_char_p
-    library.rmsnorm_broadcast_tables.restype = ctypes.c_char_p
-    library.rmsnorm_error.restype = ctypes.c_char_p
-    library.rmsnorm_launch.argtypes = [
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p)
-    ]
+    for name in ("refusal", "broadcast_tables", "error"):
+        getattr(library, f"rmsnorm_{name}").restype = ctypes.c_char_p
+    pointer = ctypes.c_void_p
+    library.rmsnorm_launch.argtypes = [pointer, pointer, ctypes.c_longlong, ctypes.c_int, pointer]
     return library

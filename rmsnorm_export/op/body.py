@@ -15,8 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.body_key import CASTLIKE_OPSET, BodyKey
+from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.spec import (
     BFLOAT16,
@@ -25,6 +24,7 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     HALF_TYPES,
+    Kind,
     Quantize,
     scaled_by,
 )
@@ -37,6 +37,13 @@ GROUPS_OPSET = 14
 
 AXES_INPUT_OPSET = 18
 """First opset in which the axes of ReduceMean are an input."""
+
+_BESIDE: dict[Kind, tuple[str, ...]] = {
+    "SkipRMSNorm": ("residual",),
+    "GatedRMSNorm": ("gate",),
+    "RotaryRMSNorm": ("cos", "sin"),
+}
+"""Inputs between X and the scale."""
 
 _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 
@@ -52,24 +59,8 @@ def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
     Args:
         name: operator type of the nodes that call it (see ``assign_bodies``).
         key: what shapes the body.
-        opset: version of the default domain, that of the model.
-
-    Raises:
-        UsageError: ``opset`` is below 13, or lacks CastLike where ``key.dtype`` does not say the
-            type of X.
+        opset: version of the default domain, that of the model: ``MIN_OPSET`` at least.
     """
-    if opset < MIN_OPSET:
-        raise UsageError(
-            "The operator has no function body for this opset.",
-            found=f"opset {opset}",
-            fix=f"convert the model to opset {MIN_OPSET} or later",
-        )
-    if (key.casts or key.table_dtype) and key.dtype is None and opset < CASTLIKE_OPSET:
-        raise UsageError(
-            "This function body needs CastLike, or to know the type of X.",
-            found=f"opset {opset}, no dtype in the key",
-            fix="make the key with body_key(..., opset=opset)",
-        )
     return _Body(name, key, opset).function()
 
 
@@ -85,22 +76,11 @@ class _Body:
 
     def function(self) -> ir.Function:
         key = self.key
-        self.x = self.value("X")
-        inputs = [self.x]
-        residual = gate = scale = bias = None
-        tables: list[ir.Value] = []
-        if key.kind == "SkipRMSNorm":
-            inputs.append(residual := self.value("residual"))
-        if key.kind == "GatedRMSNorm":
-            inputs.append(gate := self.value("gate"))
-        if key.kind == "RotaryRMSNorm":
-            inputs += (tables := [self.value("cos"), self.value("sin")])
-        if key.has_scale:
-            inputs.append(scale := self.value("scale"))
-        if key.has_bias:
-            inputs.append(bias := self.value("bias"))
-        scale, bias = self.behind_axes(scale, "scale"), self.behind_axes(bias, "bias")
-
+        weights = [n for n, there in (("scale", key.has_scale), ("bias", key.has_bias)) if there]
+        values = {n: self.value(n) for n in ("X", *_BESIDE.get(key.kind, ()), *weights)}
+        self.x, inputs = values["X"], list(values.values())
+        residual, gate, cos = (values.get(name) for name in ("residual", "gate", "cos"))
+        scale, bias = (self.behind_axes(values.get(name), name) for name in ("scale", "bias"))
         total = self.x
         if residual is not None:
             total = self.add("Add", "sum", [self.x, residual])
@@ -117,8 +97,8 @@ class _Body:
             # In T already unless the scale came before the cast.
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
             y = self.to_x(self.add("Mul", "gated", [ungated, activation]), "Y")
-        if tables:
-            y = self.turned(y, *tables)
+        if cos is not None:
+            y = self.turned(y, cos, values["sin"])
         code_scales: list[ir.Value] = []
         if key.quantize is not None:
             y, code_scales = self.codes(y, key.quantize, inputs)
@@ -137,12 +117,12 @@ class _Body:
 
     def attributes(self) -> list[ir.Attr]:
         """Those that the body refers to; without defaults, for every node writes them."""
-        names = []
-        if self.key.epsilon is None:
-            names.append("epsilon")
-        if self.key.has_offset and self.key.scale_offset is None:
-            names.append("scale_offset")
-        return [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in names]
+        key = self.key
+        read = {
+            "epsilon": key.literal_epsilon is None,
+            "scale_offset": key.has_offset and key.literal_offset is None,
+        }
+        return [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in read if read[name]]
 
     def normalised(self, row: ir.Value, numerator: ir.Value, factor: ir.Value | None) -> ir.Value:
         """``row / rms``; with ``round_rstd`` in the type of X, else in the stash type.
@@ -159,11 +139,8 @@ class _Body:
                 numerator = self.add("Reshape", "numerator_groups", [numerator, cut])
         squared = row
         if key.partial_size:
-            start, end, one, last = (
-                self.integers([number], label)
-                for number, label in
-                ((0, "start"), (key.partial_size, "end"), (1, "one"), (-1, "partial_axis"))
-            )  # fmt: skip
+            bounds = {"start": 0, "end": key.partial_size, "one": 1, "partial_axis": -1}
+            start, end, one, last = (self.integers([n], label) for label, n in bounds.items())
             squared = self.add("Slice", "part", [row, start, end, last])
         if key.stash_type == DOUBLE:
             # ONNX Runtime fuses the Pow spelling, and with it takes epsilon for 1e-5 in float64.
@@ -178,7 +155,7 @@ class _Body:
             # The mean is one number long already, but where there are no rows in ONNX Runtime 1.31,
             # which does not reduce a tensor without elements: as long as the part, it fits no row.
             mean = self.add("Slice", "one_mean", [mean, start, one, last])
-        epsilon = self.scalar("epsilon", key.epsilon, "epsilon_value", like_x=False)
+        epsilon = self.scalar("epsilon", key.literal_epsilon, "epsilon_value", like_x=False)
         if key.epsilon_outside:
             rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
         elif key.epsilon_clamp:
@@ -201,7 +178,7 @@ class _Body:
         return self.add("Reshape", "ungrouped", [v, shape], self.zero_stays())
 
     def mean(self, square: ir.Value) -> ir.Value:
-        key, axes = self.key, list(range(self.key.axis, self.key.last_axis + 1))
+        key, axes = self.key, list(self.key.row_axes())
         if key.partial_size and key.stash_type not in HALF_TYPES:
             # ONNX Runtime 1.31 does not reduce a tensor without elements to its mean; to its sum it
             # does. A mean of the whole row broadcasts all the same.
@@ -218,12 +195,8 @@ class _Body:
         key = self.key
         factor = self.to_product(scale, "scale_cast") if key.scale_cast else scale
         if key.has_offset:
-            offset = self.scalar(
-                "scale_offset",
-                key.scale_offset,
-                "offset",
-                like_x=key.casts and not key.scale_before_cast,
-            )
+            like_x = key.casts and not key.scale_before_cast
+            offset = self.scalar("scale_offset", key.literal_offset, "offset", like_x=like_x)
             factor = self.add("Add", "offset_scale", [offset, factor])
         return factor
 
@@ -250,32 +223,24 @@ class _Body:
             part = self.cast(part, self.key.table_dtype, "part_in_table_type")
         first, second = self.pairs(part, "part")
         if self.key.half_table:
-            results = [
-                self.add(
-                    op,
-                    f"turned_{label}",
-                    [
-                        self.add("Mul", f"{label}_cos", [a, cos]),
-                        self.add("Mul", f"{label}_sin", [b, sin]),
-                    ],
-                )
-                for label, op, a, b in (
-                    ("first", "Sub", first, second),
-                    ("second", "Add", second, first),
-                )
-            ]
-            result = self.joined(results, part, "turned")
+            own = self.products(("first_cos", first, cos), ("first_sin", second, sin))
+            turned = [self.add("Sub", "turned_first", own)]
+            own = self.products(("second_cos", second, cos), ("second_sin", first, sin))
+            turned.append(self.add("Add", "turned_second", own))
+            result = self.joined(turned, part, "turned")
         else:
             rotated = self.joined([self.add("Neg", "negated", [second]), first], part, "rotated")
-            products = (("cos_product", part, cos), ("sin_product", rotated, sin))
-            terms = [self.add("Mul", label, [value, table]) for label, value, table in products]
-            result = self.add("Add", "turned", terms)
+            own = self.products(("cos_product", part, cos), ("sin_product", rotated, sin))
+            result = self.add("Add", "turned", own)
         if self.key.table_dtype is not None:
             result = self.as_x(result, "turned_cast")
         if not size:
             return result
         rest = self.slice(y, "rest", size, np.iinfo(np.int64).max)
         return self.add("Concat", "whole", [result, rest], {"axis": -1})
+
+    def products(self, *factors: tuple[str, ir.Value, ir.Value]) -> list[ir.Value]:
+        return [self.add("Mul", label, [value, table]) for label, value, table in factors]
 
     def pairs(self, part: ir.Value, label: str) -> list[ir.Value]:
         """The first and the second element of every pair."""
@@ -289,7 +254,7 @@ class _Body:
         return halves
 
     def joined(self, pairs: list[ir.Value], part: ir.Value, label: str) -> ir.Value:
-        """What `pairs` takes apart, of the shape of ``part``."""
+        """Join what `pairs` takes apart, of the shape of ``part``."""
         if not self.key.rotary_interleaved:
             return self.add("Concat", label, pairs, {"axis": -1})
         axis = self.integers([-1], f"{label}_axis")

@@ -15,67 +15,38 @@ from itertools import chain, count
 
 from rmsnorm_export.op.dtypes import round_to, type_name
 from rmsnorm_export.op.native import operator_name
-from rmsnorm_export.op.operands import check_offset
-from rmsnorm_export.op.spec import (
-    DOUBLE,
-    FLOAT,
-    HALF_TYPES,
-    QUANTIZE,
-    Activation,
-    Kind,
-    NormSpec,
-    Quantize,
-)
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, QUANTIZE, NormSpec, Quantize
 
 CASTLIKE_OPSET = 15
 """First opset with CastLike; below it a body with casts is for one type of X only."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BodyKey:
-    """Everything that shapes a function body.
+class BodyKey(NormSpec):
+    """Everything that shapes a function body: the norm but for the numbers that a node says.
 
     Attributes:
-        kind: operator.
         has_scale, has_bias: formal inputs; a bias implies a scale, for inputs are positional.
         casts: X may be of another type than the stash type.
-        stash_type, scale_before_cast, round_rstd, epsilon_outside, epsilon_clamp, partial_size,
-            group_size, axis, last_axis, activation, gate_first, association, rotary_dim,
-            rotary_interleaved: as in ``NormSpec``.
         has_offset: the attribute ``scale_offset`` is added to the scale.
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
-        epsilon, scale_offset: literal values, where a float32 attribute cannot hold them.
+        literal_epsilon, literal_offset: where a float32 attribute cannot hold them.
         quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
         table_dtype: element type of cos and sin, where it is not that of X.
         half_table: cos and sin have one element for each pair.
     """
 
-    kind: Kind = "RMSNorm"
     has_scale: bool = True
     has_bias: bool = False
     casts: bool = False
-    stash_type: int = FLOAT
-    scale_before_cast: bool = False
-    round_rstd: bool = False
     has_offset: bool = False
-    epsilon_outside: bool = False
-    partial_size: int = 0
-    group_size: int = 0
-    axis: int = -1
     scale_cast: bool = False
     bias_cast: bool = False
     dtype: int | None = None
-    epsilon: float | None = None
-    scale_offset: float | None = None
-    activation: Activation = "silu"
-    gate_first: bool = False
-    association: int = 0
-    epsilon_clamp: bool = False
-    last_axis: int = -1
+    literal_epsilon: float | None = None
+    literal_offset: float | None = None
     quantize: Quantize | None = None
-    rotary_dim: int = 0
-    rotary_interleaved: bool = False
     table_dtype: int | None = None
     half_table: bool = False
 
@@ -119,24 +90,16 @@ def body_key(
         opset: version of the default ONNX domain in the model.
         quantize, half_table: as in ``BodyKey``.
         table_dtype: element type of cos and sin, None where the site has none.
-
-    Raises:
-        UsageError: ``scale_offset`` without a scale.
     """
-    check_offset(spec, scale_dtype)
     spec = spec.canonical(dtype)
     casts = dtype != spec.stash_type
     table = table_dtype if table_dtype != dtype else None
     product_type = spec.stash_type if spec.scale_before_cast else dtype
-    # What a float32 attribute can hold is read from the node, and does not tell bodies apart.
-    same = {
-        **{name: getattr(spec, name) for name in (*_FIXED, *_ORDER)},
-        "epsilon": _literal(spec.epsilon, spec.stash_type),
-        "scale_offset": _literal(spec.scale_offset, product_type),
-        "association": spec.association if scale_dtype is not None else 0,
-    }
     key = BodyKey(
-        **same,
+        **{name: getattr(spec, name) for name in (*_FIXED, *_ORDER)},
+        association=spec.association if scale_dtype is not None else 0,
+        literal_epsilon=_literal(spec.epsilon, spec.stash_type),
+        literal_offset=_literal(spec.scale_offset, product_type),
         has_scale=scale_dtype is not None or bias_dtype is not None,
         has_bias=bias_dtype is not None,
         casts=casts,
@@ -170,7 +133,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     The result may ask for operands that a site does not have (``has_scale``, ``has_bias``); the
     site then passes ones or zeros (of ``product_type``), which change nothing.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_TABLES, QUANTIZE)):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY)):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -204,36 +167,46 @@ def assign_bodies(
     order of the sites, except that a tie goes to the earlier one. ``reserved`` names are not used.
     """
     counts = Counter(keys)
-    groups: list[list[BodyKey]] = []
-    shared: list[BodyKey] = []
+    groups: list[_Group] = []
     # Keys of fixed rounding order first: those of any order then join the largest group they can.
     for key in sorted(counts, key=lambda key: (key.any_order, -counts[key])):
-        sizes = [sum(counts[member] for member in group) for group in groups]
-        for index in sorted(range(len(groups)), key=lambda index: -sizes[index]):
-            joined = unify(shared[index], key)
+        for group in sorted(groups, key=lambda group: -group.sites):
+            joined = unify(group.body, key)
             if joined is not None:
-                groups[index].append(key)
-                shared[index] = joined
+                group.body = joined
                 break
         else:
-            groups.append([key])
-            shared.append(key)
-    sizes = [sum(counts[member] for member in group) for group in groups]
-    first = [min(keys.index(member) for member in group) for group in groups]
+            groups.append(group := _Group(key))
+        group.members.append(key)
+        group.sites += counts[key]
     names: dict[str, BodyKey] = {}
     result: dict[BodyKey, tuple[str, BodyKey]] = {}
-    for index in sorted(range(len(groups)), key=lambda index: (-sizes[index], first[index])):
-        body = shared[index]
-        name = _name(body, names, reserved)
-        names[name] = body
-        result.update((member, (name, body)) for member in groups[index])
+    for group in sorted(groups, key=lambda g: (-g.sites, min(map(keys.index, g.members)))):
+        name = _name(group.body, names, reserved)
+        names[name] = group.body
+        result.update(dict.fromkeys(group.members, (name, group.body)))
     return [result[key] for key in keys]
+
+
+@dataclasses.dataclass(slots=True)
+class _Group:
+    """The keys that share a body, and how many sites have them."""
+
+    body: BodyKey
+    members: list[BodyKey] = dataclasses.field(default_factory=list)
+    sites: int = 0
 
 
 _JOINED = ("has_scale", "has_bias", "casts", "has_offset", "scale_cast", "bias_cast")
 _ORDER = ("scale_before_cast", "round_rstd")
-_TABLES = ("table_dtype", "half_table")
-_FIXED = tuple(f.name for f in dataclasses.fields(NormSpec) if f.name not in _ORDER)
+_IN_NODE = ("epsilon", "scale_offset")
+"""Numbers that a node says: a float32 attribute does not tell bodies apart."""
+_FIXED = tuple(
+    field.name
+    for field in dataclasses.fields(NormSpec)
+    if field.name not in (*_ORDER, *_IN_NODE, "association")
+)
+_BODY = ("association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", QUANTIZE)
 
 
 def _named_type(key: BodyKey) -> int | None:
@@ -251,50 +224,54 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
     # A kernel registered for the operator reads numbers from float32 attributes: a body with a
     # number that those cannot hold has a name that no kernel has. One with an attribute that an
     # older library of kernels does not look at has a name that such a library does not have.
-    literal = body.epsilon is not None or body.scale_offset is not None
+    literal = body.literal_epsilon is not None or body.literal_offset is not None
     plain = not (literal or body.epsilon_clamp or body.last_axis != -1)
     if plain and base not in names and base not in reserved:
         return base
     main = names.get(base, BodyKey(kind=body.kind, quantize=body.quantize))
     words = [
-        word
-        for field, word in _words(body)
-        if getattr(body, field) != getattr(main, field) and word
+        _word(body, field)
+        for field in _FIELD_WORDS
+        if getattr(body, field) != getattr(main, field)
+        and (field != "axis" or body.last_axis == -1)
     ]
     name = "_".join([base, *words])
     wishes = chain([name], (f"{name}_{number}" for number in count(2)))
     return next(wish for wish in wishes if wish not in names and wish not in reserved)
 
 
-def _words(body: BodyKey) -> list[tuple[str, str]]:
-    """A word for the value of each field that can keep two bodies apart.
+def _word(body: BodyKey, field: str) -> str:
+    value = getattr(body, field)
+    if field == "dtype":
+        value = value or body.stash_type
+    word, other = _FIELD_WORDS[field]
+    chosen = word if value != getattr(BodyKey(), field) else other
+    return chosen.format(type_name(value) if field.endswith("type") and value else value)
 
-    No word has a size in it, so that a library of kernels can list the names; bodies that differ in
-    a size alone are numbered.
-    """
-    order = "before" if body.scale_before_cast else "after"
-    axes = "several_axes" if body.axis < -1 else "last_axis"
-    return [
-        ("stash_type", f"stash_{type_name(body.stash_type)}"),
-        ("dtype", f"of_{type_name(body.dtype or body.stash_type)}"),
-        ("scale_before_cast", f"scale_{order}_cast"),
-        ("round_rstd", "round_rstd" if body.round_rstd else "rstd_not_rounded"),
-        ("epsilon_outside", "epsilon_outside" if body.epsilon_outside else "epsilon_inside"),
-        ("epsilon_clamp", "epsilon_clamp"),
-        ("partial_size", "partial" if body.partial_size else "whole"),
-        ("group_size", "grouped" if body.group_size else "ungrouped"),
-        ("last_axis", "channels"),
-        ("axis", axes if body.last_axis == -1 else ""),
-        ("activation", body.activation),
-        ("association", f"association_{body.association}"),
-        ("gate_first", "gate_first" if body.gate_first else "gate_last"),
-        ("rotary_dim", "rotary_part" if body.rotary_dim else "rotary_whole"),
-        ("rotary_interleaved", "interleaved" if body.rotary_interleaved else "halves"),
-        ("half_table", "half_table" if body.half_table else "full_table"),
-        (
-            "table_dtype",
-            f"table_{type_name(body.table_dtype)}" if body.table_dtype else "table_as_x",
-        ),
-        ("epsilon", "epsilon_literal" if body.epsilon is not None else "epsilon_attribute"),
-        ("scale_offset", "offset_literal" if body.scale_offset is not None else "offset_attribute"),
-    ]
+
+_FIELD_WORDS = {
+    "stash_type": ("stash_{}", "stash_{}"),
+    "dtype": ("of_{}", ""),
+    "scale_before_cast": ("scale_before_cast", "scale_after_cast"),
+    "round_rstd": ("round_rstd", "rstd_not_rounded"),
+    "epsilon_outside": ("epsilon_outside", "epsilon_inside"),
+    "epsilon_clamp": ("epsilon_clamp", "epsilon_clamp"),
+    "partial_size": ("partial", "whole"),
+    "group_size": ("grouped", "ungrouped"),
+    "last_axis": ("channels", "channels"),
+    "axis": ("several_axes", "last_axis"),
+    "activation": ("{}", "{}"),
+    "association": ("association_{}", "association_{}"),
+    "gate_first": ("gate_first", "gate_last"),
+    "rotary_dim": ("rotary_part", "rotary_whole"),
+    "rotary_interleaved": ("interleaved", "halves"),
+    "half_table": ("half_table", "full_table"),
+    "table_dtype": ("table_{}", "table_as_x"),
+    "literal_epsilon": ("epsilon_literal", "epsilon_attribute"),
+    "literal_offset": ("offset_literal", "offset_attribute"),
+}
+"""A word for a field that keeps two bodies apart: where it is not at its default, and where it is.
+
+No word has a size in it, so that a library of kernels can list the names; bodies that differ in a
+size alone are numbered.
+"""

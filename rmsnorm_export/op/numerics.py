@@ -23,7 +23,7 @@ NUMERICS_MEANING: dict[Numerics, str] = {
     "agree to an ulp. Where codes are made of rows, the source divides a row by at least a number, "
     "the new node does not: rows below it have other codes, and zeros stay zeros. Else as upcast.",
 }
-"""What each class promises, for the reader of a report."""
+"""The promise of each class, for the reader of a report."""
 
 NUMERICS_ORDER: tuple[Numerics, ...] = tuple(NUMERICS_MEANING)
 """From the strictest to the loosest."""

@@ -23,17 +23,6 @@ from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
 
 Result = Array | tuple[Array, Array]
 _Step = Callable[[Float64Array], Float64Array]
-_Operands = dict[str, Float64Array]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rounding:
-    """Roundings after a primitive, to S of the row, T of X and C of the tables; and the mean."""
-
-    stash: _Step
-    out: _Step
-    table: _Step
-    mean: _Step
 
 
 def reference_float64(
@@ -61,8 +50,7 @@ def reference_float64(
         UsageError: operands that do not fit the spec or one another.
     """
     operands = _widened(spec, {"x": x, "scale": scale, "bias": bias, **more})
-    results = _evaluate(spec.trailing(), operands, _Rounding(_keep, _keep, _keep, _mean))
-    return _in_place(spec, results)
+    return _Formula(spec, operands).evaluate()
 
 
 def reference_exact(
@@ -84,125 +72,27 @@ def reference_exact(
     operands = _widened(spec, {"x": x, "scale": scale, "bias": bias, **more})
     dtype, cos = element_type(x.dtype), more.get("cos")
     table = dtype if cos is None else element_type(cos.dtype)
-    exact = spec.canonical(dtype).trailing()
-    rounding = _Rounding(
-        stash=lambda values: round_to(values, exact.stash_type),
-        out=lambda values: round_to(values, dtype),
-        table=lambda values: round_to(values, table),
-        mean=_accurate_mean if exact.stash_type == DOUBLE else _mean,
-    )
-    product_type = exact.stash_type if exact.scale_before_cast else dtype
+    exact = spec.canonical(dtype)
+    stash = exact.stash_type
+    product = stash if exact.scale_before_cast else dtype
     stored = dataclasses.replace(
         exact,
-        epsilon=_as_attribute(exact.epsilon, exact.stash_type),
-        scale_offset=_as_attribute(exact.scale_offset, product_type),
+        epsilon=_as_attribute(exact.epsilon, stash),
+        scale_offset=_as_attribute(exact.scale_offset, product),
     )
-    results = _evaluate(stored, operands, rounding)
-    return _in_place(spec, [value.astype(numpy_dtype(dtype)) for value in results])
-
-
-def _evaluate(spec: NormSpec, operands: _Operands, rounding: _Rounding) -> list[Float64Array]:
-    """The output, and the residual sum of a ``SkipRMSNorm``; rows are on the last axes."""
-    total = operands["x"]
-    with np.errstate(all="ignore"):
-        if "residual" in operands:
-            total = rounding.out(total + operands["residual"])
-        y = _norm(spec, total, operands, rounding) if total.size else total.copy()
-    return [y, total] if "residual" in operands else [y]
-
-
-def _norm(
-    spec: NormSpec, total: Float64Array, operands: _Operands, rounding: _Rounding
-) -> Float64Array:
-    row, numerator = rounding.stash(total), total
-    activation = None
-    if "gate" in operands:
-        activation = activated(spec, rounding.stash(operands["gate"]), rounding.stash)
-        if spec.gate_first:
-            row = rounding.stash(row * activation)
-            numerator = rounding.out(row)
-    product = rounding.stash if spec.scale_before_cast else rounding.out
-    factor = _factor(spec, operands, product)
-    y = product(_normalise(spec, row, numerator, rounding, factor))
-    if factor is not None and not spec.association:
-        y = product(y * factor)
-    if "bias" in operands:
-        y = product(y + product(operands["bias"]))
-    if activation is not None and not spec.gate_first:
-        y = rounding.stash(rounding.stash(y) * activation)
-    y = rounding.out(y)
-    return _turned(spec, y, operands, rounding) if "cos" in operands else y
-
-
-def _normalise(
-    spec: NormSpec,
-    row: Float64Array,
-    numerator: Float64Array,
-    rounding: _Rounding,
-    factor: Float64Array | None,
-) -> Float64Array:
-    """``v`` of the formula; ``numerator`` is what ``1 / rms`` multiplies when it is rounded.
-
-    With an ``association`` the scale is in it already.
-    """
-    lead = row.shape[: spec.axis]
-    n = math.prod(row.shape[spec.axis :])
-    size = spec.group_size or n
-    rows = row.reshape(*lead, n // size, size)
-    squares = rounding.stash(np.square(rows[..., : spec.partial_size or size]))
-    mean = rounding.stash(rounding.mean(squares))
-    epsilon = rounding.stash(np.float64(spec.epsilon))
-    if spec.epsilon_outside:
-        rms = rounding.stash(rounding.stash(np.sqrt(mean)) + epsilon)
-    elif spec.epsilon_clamp:
-        rms = np.maximum(rounding.stash(np.sqrt(mean)), epsilon)
-    else:
-        rms = rounding.stash(np.sqrt(rounding.stash(mean + epsilon)))
-    if factor is not None and spec.association:
-        # One group only: the scale of the whole row fits the rows as they are cut here.
-        factor = np.broadcast_to(factor, row.shape[spec.axis :]).reshape(1, size)
-        if spec.association == 2:
-            rows = numerator = rounding.out(rows * factor)
-    if not spec.round_rstd:
-        return rounding.stash(rows / rms).reshape(row.shape)
-    reciprocal = rounding.out(rounding.stash(1.0 / rms))
-    if factor is not None and spec.association == 1:
-        reciprocal = rounding.out(reciprocal * factor)
-    return rounding.out(numerator.reshape(rows.shape) * reciprocal).reshape(row.shape)
-
-
-def _factor(spec: NormSpec, operands: _Operands, product: _Step) -> Float64Array | None:
-    """``scale_offset + scale`` in the type of the product."""
-    if "scale" not in operands:
-        return None
-    factor = product(operands["scale"])
-    if spec.scale_offset:
-        factor = product(product(np.asarray(np.float64(spec.scale_offset))) + factor)
-    return factor
-
-
-def _turned(
-    spec: NormSpec, y: Float64Array, operands: _Operands, rounding: _Rounding
-) -> Float64Array:
-    """The norm with its rotary embedding."""
-    size = spec.rotary_dim or y.shape[-1]
-    pairs = (size // 2, 2) if spec.rotary_interleaved else (2, size // 2)
-    axis = -1 if spec.rotary_interleaved else -2
-    part = y[..., :size]
-    first, second = np.moveaxis(part.reshape(*y.shape[:-1], *pairs), axis, 0)
-    rotated = np.stack([-second, first], axis).reshape(part.shape)
-    cos, sin = (
-        table
-        if table.shape[-1] == size
-        else np.stack([table, table], axis).reshape(*table.shape[:-1], size)
-        for table in (operands["cos"], operands["sin"])
-    )
-    turned = rounding.table(rounding.table(part * cos) + rounding.table(rotated * sin))
-    return np.concatenate([rounding.out(turned), y[..., size:]], axis=-1)
+    return _Formula(
+        stored,
+        operands,
+        stash=lambda values: round_to(values, stash),
+        out=lambda values: round_to(values, dtype),
+        table=lambda values: round_to(values, table),
+        mean=_accurate_mean if stash == DOUBLE else _mean,
+        result=dtype,
+    ).evaluate()
 
 
 def activated(spec: NormSpec, gate: Float64Array, stash: _Step | None = None) -> Float64Array:
-    """``sigmoid(z)`` or ``silu(z) = z * sigmoid(z)``, each step rounded by ``stash``."""
+    """Return ``sigmoid(z)`` or ``silu(z) = z * sigmoid(z)``, each step rounded by ``stash``."""
     stash = stash or _keep
     sigmoid = stash(1.0 / (1.0 + np.exp(-gate)))
     return sigmoid if spec.activation == "sigmoid" else stash(gate * sigmoid)
@@ -215,6 +105,116 @@ def _keep(values: Float64Array) -> Float64Array:
 def _mean(values: Float64Array) -> Float64Array:
     # Pairwise in float64: relative error about log2(n) * 2**-53, far below half an ulp of float32.
     return np.asarray(values.mean(axis=-1, keepdims=True))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Formula:
+    """A norm of operands whose rows are on the last axes, with a rounding after each primitive.
+
+    Attributes:
+        stash, out, table: roundings to S of the row, T of X and C of the tables.
+        mean: of the last axis.
+        result: element type of what is returned.
+    """
+
+    spec: NormSpec
+    operands: dict[str, Float64Array]
+    stash: _Step = _keep
+    out: _Step = _keep
+    table: _Step = _keep
+    mean: _Step = _mean
+    result: int = DOUBLE
+
+    def evaluate(self) -> Result:
+        """Return the output, and the residual sum of a ``SkipRMSNorm``."""
+        total, residual = self.operands["x"], self.operands.get("residual")
+        with np.errstate(all="ignore"):
+            if residual is not None:
+                total = self.out(total + residual)
+            y = self._norm(total) if total.size else total
+            if residual is None:
+                return self._in_place(y)
+            return self._in_place(y), self._in_place(total)
+
+    def _in_place(self, value: Float64Array) -> Array:
+        return np.moveaxis(value, -1, self.spec.last_axis).astype(numpy_dtype(self.result))
+
+    def _norm(self, total: Float64Array) -> Float64Array:
+        spec, gate = self.spec, self.operands.get("gate")
+        row, numerator = self.stash(total), total
+        activation = None
+        if gate is not None:
+            activation = activated(spec, self.stash(gate), self.stash)
+            if spec.gate_first:
+                row = self.stash(row * activation)
+                numerator = self.out(row)
+        product = self.stash if spec.scale_before_cast else self.out
+        factor = self._factor(product)
+        y = product(self._normalise(row, numerator, factor))
+        if factor is not None and not spec.association:
+            y = product(y * factor)
+        if "bias" in self.operands:
+            y = product(y + product(self.operands["bias"]))
+        if activation is not None and not spec.gate_first:
+            y = self.stash(self.stash(y) * activation)
+        y = self.out(y)
+        return self._turned(y) if "cos" in self.operands else y
+
+    def _normalise(
+        self, row: Float64Array, numerator: Float64Array, factor: Float64Array | None
+    ) -> Float64Array:
+        """Return ``v``; ``numerator`` is what ``1 / rms`` multiplies when it is rounded.
+
+        With an ``association`` the scale is in it already.
+        """
+        spec, axis = self.spec, self.spec.trailing().axis
+        n = math.prod(row.shape[axis:])
+        size = spec.group_size or n
+        rows = row.reshape(*row.shape[:axis], n // size, size)
+        squares = self.stash(np.square(rows[..., : spec.partial_size or size]))
+        mean = self.stash(self.mean(squares))
+        epsilon = self.stash(np.float64(spec.epsilon))
+        if spec.epsilon_outside:
+            rms = self.stash(self.stash(np.sqrt(mean)) + epsilon)
+        elif spec.epsilon_clamp:
+            rms = np.maximum(self.stash(np.sqrt(mean)), epsilon)
+        else:
+            rms = self.stash(np.sqrt(self.stash(mean + epsilon)))
+        if factor is not None and spec.association:
+            # One group only: the scale of the whole row fits the rows as they are cut here.
+            factor = np.broadcast_to(factor, row.shape[axis:]).reshape(1, size)
+            if spec.association == 2:
+                rows = numerator = self.out(rows * factor)
+        if not spec.round_rstd:
+            return self.stash(rows / rms).reshape(row.shape)
+        reciprocal = self.out(self.stash(1.0 / rms))
+        if factor is not None and spec.association == 1:
+            reciprocal = self.out(reciprocal * factor)
+        return self.out(numerator.reshape(rows.shape) * reciprocal).reshape(row.shape)
+
+    def _factor(self, product: _Step) -> Float64Array | None:
+        """Return ``scale_offset + scale`` in the type of the product."""
+        if "scale" not in self.operands:
+            return None
+        factor, offset = product(self.operands["scale"]), self.spec.scale_offset
+        return product(product(np.asarray(np.float64(offset))) + factor) if offset else factor
+
+    def _turned(self, y: Float64Array) -> Float64Array:
+        """Return the norm with its rotary embedding."""
+        size = self.spec.rotary_dim or y.shape[-1]
+        pairs = (size // 2, 2) if self.spec.rotary_interleaved else (2, size // 2)
+        axis = -1 if self.spec.rotary_interleaved else -2
+        part = y[..., :size]
+        first, second = np.moveaxis(part.reshape(*y.shape[:-1], *pairs), axis, 0)
+        rotated = np.stack([-second, first], axis).reshape(part.shape)
+        cos, sin = self.operands["cos"], self.operands["sin"]
+        if cos.shape[-1] != size:
+            cos, sin = (
+                np.stack([table, table], axis).reshape(*table.shape[:-1], size)
+                for table in (cos, sin)
+            )
+        turned = self.table(self.table(part * cos) + self.table(rotated * sin))
+        return np.concatenate([self.out(turned), y[..., size:]], axis=-1)
 
 
 def _accurate_mean(values: Float64Array) -> Float64Array:
@@ -234,20 +234,14 @@ def _as_attribute(value: float, used_in: int) -> float:
     return value if used_in == DOUBLE else float(round_to(value, FLOAT))
 
 
-def _widened(spec: NormSpec, operands: dict[str, Array | None]) -> _Operands:
+def _widened(spec: NormSpec, operands: dict[str, Array | None]) -> dict[str, Float64Array]:
     """The operands that there are, checked, as float64, with their rows on the last axes."""
-    given = {name: value for name, value in operands.items() if value is not None}
-    check_operands(spec, {name: (element_type(v.dtype), v.shape) for name, v in given.items()})
-    wide = {name: value.astype(np.float64) for name, value in given.items()}
+    present = {name: value for name, value in operands.items() if value is not None}
+    check_operands(spec, {name: (element_type(v.dtype), v.shape) for name, v in present.items()})
+    wide = {name: value.astype(np.float64) for name, value in present.items()}
     for name, value in wide.items():
         if name in ("scale", "bias"):
-            wide[name] = value.reshape(row_shape(spec, given["x"].shape))
+            wide[name] = value.reshape(row_shape(spec, present["x"].shape))
         elif name in ("x", "residual", "gate"):
             wide[name] = np.moveaxis(value, spec.last_axis, -1)
     return wide
-
-
-def _in_place(spec: NormSpec, results: list[Array]) -> Result:
-    """Results for rows on the last axis, moved to where the rows are."""
-    moved = [np.moveaxis(value, -1, spec.last_axis) for value in results]
-    return (moved[0], moved[1]) if len(moved) > 1 else moved[0]

@@ -33,7 +33,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 DOMAIN = "rmsnorm_export"
 OPSET_VERSION = 1
@@ -50,6 +50,7 @@ FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 INT64 = 7
 
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
+FLOAT_TYPES = HALF_TYPES | {FLOAT, DOUBLE}
 
 _OF_ONE_KIND: dict[str, Kind] = {
     "activation": "GatedRMSNorm",
@@ -117,42 +118,30 @@ class NormSpec:
     rotary_interleaved: bool = False
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise ValueError(f"epsilon must be finite and >= 0, got {self.epsilon}")
-        if self.axis >= 0:
-            raise ValueError(f"axis must be negative (counted from the end), got {self.axis}")
-        if self.stash_type not in (FLOAT, FLOAT16, DOUBLE, BFLOAT16):
-            raise ValueError(f"stash_type must be a float element type, got {self.stash_type}")
-        if not math.isfinite(self.scale_offset):
-            raise ValueError(f"scale_offset must be finite, got {self.scale_offset}")
-        if self.partial_size < 0 or self.group_size < 0:
-            raise ValueError("partial_size and group_size must be >= 0")
-        if self.partial_size and self.group_size:
-            raise ValueError("partial_size and group_size cannot be combined")
-        if (self.partial_size or self.group_size) and self.axis != -1:
-            raise ValueError("partial_size and group_size need axis = -1")
-        if self.association not in (0, 1, 2):
-            raise ValueError(f"association must be 0, 1 or 2, got {self.association}")
-        if self.association == 1 and not self.round_rstd:
-            raise ValueError("association 1 multiplies with 1 / rms: it needs round_rstd")
-        if self.association and self.group_size:
-            raise ValueError("association and group_size cannot be combined")
-        if self.epsilon_outside and self.epsilon_clamp:
-            raise ValueError("epsilon_outside and epsilon_clamp cannot be combined")
-        if self.last_axis not in (-1, self.axis):
-            raise ValueError(f"last_axis must be -1 or axis, got {self.last_axis}")
-        if self.last_axis != -1 and self.association:
-            raise ValueError("association needs last_axis = -1")
-        if self.activation not in get_args(Activation):
-            raise ValueError(f"activation must be silu or sigmoid, got {self.activation}")
-        if self.round_rstd and self.scale_before_cast:
-            raise ValueError("round_rstd leaves nothing to scale before the cast")
-        if self.rotary_dim < 0 or self.rotary_dim % 2:
-            raise ValueError(f"rotary_dim must be even and >= 0, got {self.rotary_dim}")
-        if self.kind == "RotaryRMSNorm" and (
-            self.axis != -1 or self.partial_size or self.group_size
-        ):
-            raise ValueError("RotaryRMSNorm needs axis -1, and no partial_size or group_size")
+        part = self.partial_size or self.group_size
+        rotary = self.kind == "RotaryRMSNorm"
+        problems = {
+            "epsilon must be finite and >= 0": not 0 <= self.epsilon < math.inf,
+            "axis must be negative (counted from the end)": self.axis >= 0,
+            "stash_type must be a float element type": self.stash_type not in FLOAT_TYPES,
+            "scale_offset must be finite": not math.isfinite(self.scale_offset),
+            "partial_size and group_size must be >= 0": min(self.partial_size, self.group_size) < 0,
+            "partial_size and group_size exclude each other": self.partial_size * self.group_size,
+            "partial_size and group_size need axis = -1": part and self.axis != -1,
+            "association must be 0, 1 or 2": self.association not in (0, 1, 2),
+            "association 1 needs round_rstd": self.association == 1 and not self.round_rstd,
+            "association and group_size exclude each other": self.association * self.group_size,
+            "epsilon is outside or a clamp": self.epsilon_outside and self.epsilon_clamp,
+            "last_axis must be -1 or axis": self.last_axis not in (-1, self.axis),
+            "association needs last_axis = -1": self.last_axis != -1 and self.association,
+            "activation must be silu or sigmoid": self.activation not in get_args(Activation),
+            "round_rstd excludes scale_before_cast": self.round_rstd and self.scale_before_cast,
+            "rotary_dim must be even and >= 0": self.rotary_dim < 0 or self.rotary_dim % 2,
+            "RotaryRMSNorm needs axis -1, and whole rows": rotary and (part or self.axis != -1),
+        }
+        for problem, is_so in problems.items():
+            if is_so:
+                raise ValueError(problem)
 
     @classmethod
     def from_attributes(cls, kind: Kind, attributes: Mapping[str, int | float | str]) -> NormSpec:
@@ -256,30 +245,4 @@ ATTRIBUTE_WORDS = {
     "rotary_dim": "Elements at the start of the row that are turned; 0: all.",
     "rotary_interleaved": "1: pairs are elements 2 i and 2 i + 1; 0: i and i + rotary_dim / 2.",
 }
-"""What each ONNX attribute of the operator means, for its schema and for reports."""
-
-
-class RowAttributes(TypedDict, total=False):
-    """The types of attributes of ``NormSpec`` as keyword arguments, for a type checker."""
-
-    stash_type: int
-    scale_before_cast: bool
-    scale_offset: float
-    epsilon_outside: bool
-    partial_size: int
-    group_size: int
-    round_rstd: bool
-    association: int
-    epsilon_clamp: bool
-    activation: Activation
-    gate_first: bool
-    rotary_dim: int
-    rotary_interleaved: bool
-
-
-class NormAttributes(RowAttributes, total=False):
-    """Those and what a module names itself, or reads from its shape."""
-
-    epsilon: float
-    axis: int
-    last_axis: int
+"""The meaning of each ONNX attribute of the operator, for its schema and for reports."""

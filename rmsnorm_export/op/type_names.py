@@ -10,20 +10,16 @@ FloatName = Literal["f32", "f16", "bf16"]
 
 _FLOATS: dict[str, FloatName] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
-_BITS = {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8,)}
-_SPELLINGS = {"float": ("f", "fp", "float"), "int": ("i", "int"), "uint": ("u", "uint")}
-
-TYPE_NAMES: dict[str, str] = {
-    "bool": "bool",
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "half": "float16",
-    **{
-        f"{spelling}{bits}": f"{kind}{bits}"
-        for kind, spellings in _SPELLINGS.items()
-        for bits in _BITS[kind]
-        for spelling in spellings
-    },
+_SPELLED = (
+    ("float", ("f", "fp", "float"), (16, 32, 64)),
+    ("int", ("i", "int"), (8, 16, 32, 64)),
+    ("uint", ("u", "uint"), (8,)),
+)
+TYPE_NAMES = {"bool": "bool", "bf16": "bfloat16", "bfloat16": "bfloat16", "half": "float16"} | {
+    f"{spelling}{bits}": f"{kind}{bits}"
+    for kind, spellings, sizes in _SPELLED
+    for bits in sizes
+    for spelling in spellings
 }
 """Every spelling of a type -> its name in NumPy and PyTorch."""
 

@@ -1,4 +1,4 @@
-"""What goes into the bodies of If, Loop and Scan, and what comes out of them.
+"""The bodies of If, Loop and Scan: what goes into them, and what comes out.
 
 A body runs any number of times, with other sizes each time: what comes out of a Loop may have the
 dimensions of what went in, or those of the body's output, and only what both say is known of it.
@@ -51,7 +51,7 @@ def needs_of_output(node: ir.Node, index: int) -> list[ir.Value]:
 
 
 def info_of_output(node: ir.Node, index: int, infos: list[Info]) -> Info:
-    """What is known of an output, from what is known of ``needs_of_output``."""
+    """Infer an output from what is known of ``needs_of_output``."""
     dtypes = {dtype for dtype, _ in infos}
     if len(infos) != len(needs_of_output(node, index)) or len(dtypes) != 1:
         return UNKNOWN
@@ -66,13 +66,13 @@ def info_of_output(node: ir.Node, index: int, infos: list[Info]) -> Info:
 
 
 def source_of_input(node: ir.Node, index: int) -> ir.Value | None:
-    """What goes into a body of ``node`` as its input of this index at first."""
+    """Return what goes into a body of ``node`` as its input of this index at first."""
     index += {"Loop": 0, "Scan": 0}.get(standard(node), len(node.inputs))
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def info_of_input(node: ir.Node, index: int, source: Info) -> Info:
-    """What is known of an input of a body, from what goes into it at first."""
+    """Infer an input of a body from what goes into it at first."""
     if node.op_type == "Loop":
         if index < 2:
             return (ir.DataType.INT64 if index == 0 else ir.DataType.BOOL, ())

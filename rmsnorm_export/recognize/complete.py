@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import SEQUENCE, same_dims
 
 UNIT_TOLERANCE = 1.5e-7
-"""How far the factor of a normalised row may be from 1: two constants rounded to float32 (1/n or
-sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
+"""Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
+or sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
 
 SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 """Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum
@@ -32,12 +32,8 @@ _ASSOCIATIONS = (
 
 
 def is_unit(radial: Radial) -> bool:
-    """Whether x is divided by its root mean square, not by a multiple of it."""
+    """Return whether x is divided by its root mean square, not by a multiple of it."""
     return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
-
-
-def _largest(dtype: ir.DataType) -> float:
-    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
 
 
 def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
@@ -57,8 +53,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     before, rstd = rounding
     view = norm.x if norm.group is None else norm.group[0]
-    x, gate, first = ctx.of_type(view, dtype), norm.gate, False
-    if gate is not None and (gate.dtype != stash or ctx.of_type(gate.z, dtype) is None):
+    x, gate, first = view.first.get(dtype), norm.gate, False
+    if gate is not None and (gate.dtype != stash or gate.z.first.get(dtype) is None):
         return None
     if x is None and gate is None:
         pair = gated_input(ctx, view.root, dtype)
@@ -68,7 +64,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         return None
     epsilon = norm.radial.epsilon
     edges = norm.radial.edges
-    if norm.radial.inverted_first and epsilon < 1 / _largest(stash):
+    if norm.radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
         edges = (*edges, "a mean square that is inverted before the root is taken")
     if norm.radial.zero_safe and epsilon == 0:
         edges = (*edges, "rows of zeros that stay zero without an epsilon")
@@ -122,7 +118,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         scale=norm.scale.stored if norm.scale is not None else None,
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
-        gate=ctx.of_type(gate.z, dtype) if gate is not None else None,
+        gate=gate.z.first.get(dtype) if gate is not None else None,
         n=n,
         rank=ctx.types.rank(x),
         inner=norm.owner,
@@ -178,15 +174,15 @@ def gated_input(
     ctx: Context, root: ir.Value, dtype: ir.DataType
 ) -> tuple[ir.Value, Activated] | None:
     """(a, gate) when ``root = a * act(gate)`` with both of ``dtype`` before their casts."""
-    node = root.producer()
-    if node is None or standard(node) != "Mul":
+    node = producer_of(root, "Mul")
+    if node is None:
         return None
     for a, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         fact = ctx.fact(other)
         if a is None or not isinstance(fact, Activated):
             continue
-        x = ctx.of_type(ctx.view(a), dtype)
-        if x is None or ctx.of_type(fact.z, dtype) is None or fact.z.root is ctx.view(a).root:
+        x = ctx.view(a).first.get(dtype)
+        if x is None or fact.z.first.get(dtype) is None or fact.z.root is ctx.view(a).root:
             continue
         if _same_shape(ctx, fact.z, x) and fact.dtype == ctx.types.dtype(root):
             return x, fact

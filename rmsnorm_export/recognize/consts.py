@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
+from rmsnorm_export.recognize.shape_values import rearranged
 
 MAX_ELEMENTS = 8
 _MOST_REPEATED = 1 << 16
@@ -20,8 +21,11 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Abs": np.abs,
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
 }
-_SHAPING = ("Identity", "Cast", "CastLike", "Unsqueeze", "Squeeze", "Reshape")
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
+_REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather")
+_FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, "Cast", "CastLike"))
+_REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
+VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
 
 def standard(node: ir.Node | None) -> str:
@@ -30,6 +34,12 @@ def standard(node: ir.Node | None) -> str:
     A model-local function may be called Identity or Dropout and do anything.
     """
     return node.op_type if node is not None and node.domain in DEFAULT_DOMAINS else ""
+
+
+def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """Return the node that makes ``value`` if it is of the default domain and of these types."""
+    node = None if value is None else value.producer()
+    return node if standard(node) in op_types else None
 
 
 def depends_on_caller(node: ir.Node) -> bool:
@@ -108,49 +118,28 @@ class Constants:
             tensor = _stored(value)
             return None if tensor is None else _small_array(tensor)
         node = value.producer()
-        if node is None or depth > _MAX_DEPTH or node.domain not in DEFAULT_DOMAINS:
+        if node is None or depth > _MAX_DEPTH or not standard(node) or depends_on_caller(node):
             return None
         if value in self.earlier:
             return self._array(self.earlier[value], depth + 1)
-        op = node.op_type
-        if op == "Constant":
+        if node.op_type == "Constant":
             return _constant_node(node)
-        if depends_on_caller(node):
+        if node.op_type not in _FOLLOWED:
             return None
-        if op in ("Gather", "Size"):
-            return self._shape_element(node)
-        if op == "Concat":
-            return self._joined(node, depth)
-        inputs = node.inputs
-        if not inputs or inputs[0] is None:
-            return None
-        if op in _BINARY:
-            left = self._array(inputs[0], depth + 1)
-            if left is None or len(inputs) < 2 or inputs[1] is None:
+        sources = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
+        parts: list[np.ndarray] = []
+        for source in sources:
+            part = None if source is None else self._array(source, depth + 1)
+            if part is None and node.op_type == "Gather" and not parts:
+                part = _declared_dims(source)
+            if part is None:
                 return None
-            right = self._array(inputs[1], depth + 1)
-            if right is None:
-                return None
-            return _binary(op, left, right)
-        if op not in _SHAPING and op not in _UNARY:
-            return None
-        source = self._array(inputs[0], depth + 1)
-        if source is None:
-            return None
-        if op == "Identity":
-            return source
-        if op in _UNARY:
-            if source.dtype.kind in "iub":
-                return None
-            with np.errstate(all="ignore"):
-                return np.asarray(_UNARY[op](source)).astype(source.dtype)
-        if op in ("Cast", "CastLike"):
-            to = node.attributes.get_int("to", 0) if op == "Cast" else self._type_like(node)
-            return _converted(source, to)
-        return self._reshaped(node, source, depth)
+            parts.append(part)
+        to = self._type_like(node) if node.op_type == "CastLike" else 0
+        return _applied(node, parts, to) if parts else None
 
     def _type_like(self, node: ir.Node) -> int:
-        """The element type that a CastLike gives; 0 where it is not known."""
+        """Return the element type that a CastLike gives; 0 where it is not known."""
         like = node.inputs[1]
         dtype = node.outputs[0].dtype or (None if like is None else like.dtype)
         if dtype is None and like is not None and self.type_of is not None:
@@ -158,81 +147,62 @@ class Constants:
         self._untyped = self._untyped or dtype is None
         return int(dtype or 0)
 
-    def _joined(self, node: ir.Node, depth: int) -> np.ndarray | None:
-        parts = [None if v is None else self._array(v, depth + 1) for v in node.inputs]
-        known = [part for part in parts if part is not None and part.ndim == 1]
-        if not known or len(known) < len(parts) or sum(part.size for part in known) > MAX_ELEMENTS:
-            return None
-        return np.concatenate(known)
 
-    def _reshaped(self, node: ir.Node, source: np.ndarray, depth: int) -> np.ndarray | None:
-        axes: tuple[int, ...] | None = None
-        if len(node.inputs) > 1 and node.inputs[1] is not None:
-            operand = self._array(node.inputs[1], depth + 1)
-            if operand is None:
-                return None
-            axes = tuple(int(element) for element in operand.reshape(-1))
-        elif "axes" in node.attributes:
-            axes = tuple(node.attributes.get_ints("axes", ()))
-        try:
-            if node.op_type == "Reshape":
-                return None if axes is None or 0 in axes else source.reshape(axes)
-            if node.op_type == "Squeeze":
-                return np.squeeze(source, axis=axes)
-            return None if axes is None else np.expand_dims(source, axes)
-        except ValueError:
-            return None
+def _declared_dims(value: ir.Value | None) -> np.ndarray | None:
+    """Return what ``Shape(x)`` gives as far as the file says it, in integers and symbols."""
+    node = producer_of(value, "Shape")
+    if node is None or depends_on_caller(node):
+        return None
+    source = node.inputs[0]
+    if source is None or source.shape is None:
+        return None
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+    return np.array(tuple(source.shape)[start:end], object)
 
-    def _shape_element(self, node: ir.Node) -> np.ndarray | None:
-        """``Gather(Shape(x), i)`` where that dimension is static."""
-        if node.op_type != "Gather" or len(node.inputs) != 2:
-            return None
-        shape_value, index_value = node.inputs
-        producer = shape_value.producer() if shape_value is not None else None
-        if producer is None or standard(producer) != "Shape":
-            return None
-        index = self.array(index_value)
-        source = producer.inputs[0]
-        if index is None or index.size != 1 or source is None or source.shape is None:
-            return None
-        position = int(index.reshape(()))
-        start = producer.attributes.get_int("start", 0)
-        stop = producer.attributes.get_int("end", None)
-        shape = tuple(source.shape)[start:stop]
-        if not -len(shape) <= position < len(shape) or not isinstance(shape[position], int):
-            return None
-        return np.full(index.shape, shape[position], np.int64)
+
+def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | None:
+    op, data = node.op_type, parts[0]
+    try:
+        with np.errstate(all="ignore"):
+            if op in _BINARY:
+                return _binary(op, data, parts[1])
+            if op in _UNARY:
+                floats = data.dtype.kind not in "iub"
+                return np.asarray(_UNARY[op](data)).astype(data.dtype) if floats else None
+            if op not in _REARRANGED:
+                return _converted(data, to or node.attributes.get_int("to", 0))
+            moved = rearranged(node, parts)
+    except (TypeError, ValueError, IndexError):
+        return None
+    if moved is None or np.size(moved) > MAX_ELEMENTS:
+        return None
+    array = np.asarray(moved)
+    if array.dtype != object:
+        return array
+    static = all(isinstance(size, int) for size in array.reshape(-1))
+    return array.astype(np.int64) if static else None
 
 
 def _binary(op: str, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
     integers = left.dtype.kind in "iu"
     if integers and op in ("Div", "Pow"):
         return None
-    try:
-        shape = np.broadcast_shapes(left.shape, right.shape)
-        if math.prod(shape) > MAX_ELEMENTS:
-            return None
-        with np.errstate(all="ignore"):
-            if not integers:
-                return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
-            exact = np.asarray(_BINARY[op](left.astype(object), right.astype(object)), object)
-        info = np.iinfo(left.dtype)
-        kept = all(info.min <= number <= info.max for number in exact.reshape(-1))
-        return exact.astype(left.dtype) if kept else None
-    except (TypeError, ValueError):
+    if math.prod(np.broadcast_shapes(left.shape, right.shape)) > MAX_ELEMENTS:
         return None
+    if not integers:
+        return np.asarray(_BINARY[op](left, right)).astype(left.dtype)
+    exact = np.asarray(_BINARY[op](left.astype(object), right.astype(object)), object)
+    info = np.iinfo(left.dtype)
+    kept = all(info.min <= number <= info.max for number in exact.reshape(-1))
+    return exact.astype(left.dtype) if kept else None
 
 
 def _converted(source: np.ndarray, to: int) -> np.ndarray | None:
-    try:
-        dtype = ir.DataType(to)
-        with np.errstate(all="ignore"):
-            result = source.astype(dtype.numpy())
-            # Of a float that an integer type does not hold every machine makes something else.
-            lossy = dtype.is_integer() and source.dtype.kind not in "iub"
-            return None if lossy and not (result == np.trunc(source)).all() else result
-    except (TypeError, ValueError):
-        return None
+    dtype = ir.DataType(to)
+    converted = source.astype(dtype.numpy())
+    # Of a float that an integer type does not hold every machine makes something else.
+    lossy = dtype.is_integer() and source.dtype.kind not in "iub"
+    return None if lossy and not (converted == np.trunc(source)).all() else converted
 
 
 def _stored(value: ir.Value) -> ir.TensorProtocol | None:
@@ -258,18 +228,9 @@ def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndar
 
 def _constant_node(node: ir.Node) -> np.ndarray | None:
     for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            return None
         if name == "value":
             return _small_array(attribute.as_tensor())
-        if name == "value_float":
-            return np.asarray(attribute.as_float(), np.float32)
-        if name == "value_int":
-            return np.asarray(attribute.as_int(), np.int64)
-        if name == "value_floats":
-            numbers = attribute.as_floats()
-            return np.asarray(numbers, np.float32) if len(numbers) <= MAX_ELEMENTS else None
-        if name == "value_ints":
-            integers = attribute.as_ints()
-            return np.asarray(integers, np.int64) if len(integers) <= MAX_ELEMENTS else None
+        if name in VALUE_TYPES:
+            array = np.asarray(attribute.value, VALUE_TYPES[name])
+            return array if array.size <= MAX_ELEMENTS else None
     return None

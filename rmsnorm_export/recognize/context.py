@@ -6,7 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.consts import Constants, producer_of, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
@@ -115,8 +115,8 @@ class Context:
         """The view of what has the squares of ``value``: behind Neg and Abs."""
         view = self.view(value)
         for _ in range(_MOST_SIGNS):
-            node = view.root.producer()
-            if standard(node) not in ("Neg", "Abs") or node is None or node.inputs[0] is None:
+            node = producer_of(view.root, "Neg", "Abs")
+            if node is None or node.inputs[0] is None:
                 break
             view = self.view(node.inputs[0])
         return view
@@ -126,8 +126,7 @@ class Context:
         whose numbers it holds."""
         if value is None:
             return None
-        node = self.view(value).first[self.types.dtype(value)].producer()
-        return node if standard(node) in op_types else None
+        return producer_of(self.view(value).first[self.types.dtype(value)], *op_types)
 
     def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
         """Both values hold the same numbers: one root, or the same reshaping of one root."""
@@ -160,10 +159,6 @@ class Context:
             return False
         return one.tobytes() == other.tobytes()
 
-    def of_type(self, view: View, dtype: ir.DataType) -> ir.Value | None:
-        """The value of the chain that has this element type, the first one."""
-        return view.first.get(dtype)
-
     def fact(self, value: ir.Value | None) -> Fact | None:
         return None if value is None else self.facts.get(value)
 
@@ -174,9 +169,9 @@ class Context:
             radial.candidate.rooted = True
 
     def candidate(self, node: ir.Node) -> Candidate:
-        found = Candidate(node, self.scope)
-        self.candidates.append(found)
-        return found
+        candidate = Candidate(node, self.scope)
+        self.candidates.append(candidate)
+        return candidate
 
     def flaw(
         self, candidate: Candidate, node: ir.Node, reason: str, message: str, found: str, hint: str
@@ -243,10 +238,10 @@ class Context:
         """A constant of this rank does not raise the rank of ``radial``."""
         if rank == 0 or (rank == 1 and radial.kept):
             return True
-        known = self.types.rank(radial.x.root)
-        if known is None:
+        whole = self.types.rank(radial.x.root)
+        if whole is None:
             return False
-        return rank <= (known if radial.kept else known + radial.axis)
+        return rank <= (whole if radial.kept else whole + radial.axis)
 
     def advance(self, value: ir.Value, norm: Norm, match: Match | None) -> None:
         """``value`` now is ``norm``; a complete match takes the place of its owner."""

@@ -1,4 +1,4 @@
-"""What is known of a value: the facts that transfer functions make and combine.
+"""The facts of values, which transfer functions make and combine.
 
 A fact speaks of one value and is never changed once made (not frozen: hundreds of thousands are
 made, and a frozen dataclass takes three times as long). Values without a fact are plain tensors.

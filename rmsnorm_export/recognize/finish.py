@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.recognize.complete import gated_input
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.facts import Candidate
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.quantizer import quantizer
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
@@ -32,14 +34,10 @@ def finish(
     outputs = set(ctx.matches)
     matches: list[Match] = []
     for match in ctx.matches.values():
-        taken: Match | None = match
-        while (
-            taken is not None
-            and taken.spec.kind == "GatedRMSNorm"
-            and not (fold_gate or taken.native)
-        ):
+        taken = match
+        while taken.spec.kind == "GatedRMSNorm" and not (fold_gate or taken.native) and taken.inner:
             taken = taken.inner
-        if taken is None:
+        if taken.spec.kind == "GatedRMSNorm" and not (fold_gate or taken.native):
             continue
         taken = _with_nodes(taken)
         if fold_gate and taken.x not in outputs:
@@ -61,42 +59,45 @@ def _with_nodes(match: Match) -> Match:
     return dataclasses.replace(match, nodes=_between(match), inner=inner)
 
 
-def _quantizer(ctx: Context, match: Match) -> Match:
-    """The norm with what makes codes of its output."""
-    found = quantizer(ctx, match)
-    if isinstance(found, Refusal):
-        return dataclasses.replace(match, apart=(*match.apart, found))
-    if found is None:
-        return match
-    codes, how, edges = found
-    grown = dataclasses.replace(
-        match, output=codes, quantized=how, edges=(*match.edges, *edges), inner=match, native="",
-        nodes=(),
-    )  # fmt: skip
+def _grown(match: Match, **changes: Any) -> Match:
+    """Return ``match`` with a part in front of or behind it."""
+    grown = dataclasses.replace(match, inner=match, native="", nodes=(), **changes)
     return dataclasses.replace(grown, nodes=_between(grown))
+
+
+def _kept_apart(match: Match, refusal: Refusal) -> Match:
+    return dataclasses.replace(match, apart=(*match.apart, refusal))
+
+
+def _quantizer(ctx: Context, match: Match) -> Match:
+    """Return the norm with what makes codes of its output."""
+    outcome = quantizer(ctx, match)
+    if outcome is None:
+        return match
+    if isinstance(outcome, Refusal):
+        return _kept_apart(match, outcome)
+    codes, how, edges = outcome
+    return _grown(match, output=codes, quantized=how, edges=(*match.edges, *edges))
 
 
 def _rotary(ctx: Context, match: Match) -> Match:
-    """The norm with the rotary embedding behind it."""
-    found = rotary(ctx, match)
-    if isinstance(found, Refusal):
-        return dataclasses.replace(match, apart=(*match.apart, found))
-    if found is None:
+    """Return the norm with the rotary embedding behind it."""
+    outcome = rotary(ctx, match)
+    if outcome is None:
         return match
+    if isinstance(outcome, Refusal):
+        return _kept_apart(match, outcome)
     spec = dataclasses.replace(
         match.spec,
         kind="RotaryRMSNorm",
-        rotary_dim=0 if found.size == match.n else found.size,
-        rotary_interleaved=found.interleaved,
+        rotary_dim=0 if outcome.size == match.n else outcome.size,
+        rotary_interleaved=outcome.interleaved,
     )
-    grown = dataclasses.replace(
-        match, spec=spec, output=found.output, rotary=found.rotary, inner=match, native="", nodes=()
-    )
-    return dataclasses.replace(grown, nodes=_between(grown))
+    return _grown(match, spec=spec, output=outcome.output, rotary=outcome.rotary)
 
 
 def _between(match: Match) -> tuple[ir.Node, ...]:
-    """The nodes that compute ``match.output`` from its inputs, constants left out."""
+    """The nodes that compute ``match.output`` from its inputs, constants omitted."""
     stop = {match.x, *match.aliases, match.scale, match.bias, match.residual, match.gate, None}
     if match.rotary is not None:
         stop |= {match.cos, match.sin, *(value for value, _ in match.rotary.aliases)}
@@ -119,12 +120,12 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
     # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
     # weights' own casts and offset are.
     reaching = stop - {None}
-    kept = []
+    chain = []
     for node in order:
         if not reaching.isdisjoint(node.inputs):
             reaching.update(node.outputs)
-            kept.append(node)
-    return tuple(kept)
+            chain.append(node)
+    return tuple(chain)
 
 
 def _input_gate(ctx: Context, match: Match) -> Match:
@@ -135,17 +136,14 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     pair = gated_input(ctx, match.x, dtype)
     if pair is None or not _only_used_by(ctx, match.x, match):
         return match
-    gate = ctx.of_type(pair[1].z, dtype)
+    gate = pair[1].z.first.get(dtype)
     spec = dataclasses.replace(
         match.spec, kind="GatedRMSNorm", gate_first=True, activation=pair[1].activation
     )
     producer = match.x.producer()
     if producer is None or gate is None or producer.graph is not _graph_of(match):
         return match
-    grown = dataclasses.replace(
-        match, spec=spec, x=pair[0], gate=gate, inner=match, nodes=(), aliases=()
-    )
-    return dataclasses.replace(grown, nodes=_between(grown))
+    return _grown(match, spec=spec, x=pair[0], gate=gate, aliases=())
 
 
 def _only_used_by(ctx: Context, value: ir.Value, match: Match) -> bool:
@@ -165,8 +163,8 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     adds a weight, is no residual.
     """
     total = ctx.view(match.x).root
-    node = total.producer()
-    if node is None or standard(node) != "Add" or node in folded:
+    node = producer_of(total, "Add")
+    if node is None or node in folded:
         return match
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None or a.is_initializer() or b.is_initializer():
@@ -178,21 +176,19 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     why = _stays_apart(ctx, match, total, node, shapes=shapes) if fold else _SWITCHED_OFF
     if why is not None:
         message = f"the residual Add is not folded: {why[0]}"
-        apart = refuse(node, "residual-kept", message, why[1], why[2], match.scope)
-        return dataclasses.replace(match, apart=(apart,))
+        return _kept_apart(
+            match, refuse(node, "residual-kept", message, why[1], why[2], match.scope)
+        )
     spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
     folded.add(node)
-    grown = dataclasses.replace(
-        match, spec=spec, x=a, residual=b, sum=total, inner=match, native="", aliases=(), nodes=()
-    )
-    return dataclasses.replace(grown, nodes=_between(grown))
+    return _grown(match, spec=spec, x=a, residual=b, sum=total, aliases=())
 
 
 _SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "omit that option")
 
 
 def same_where_added(left: Dims, right: Dims) -> bool:
-    """Whether two shapes are certainly the same, or have no sum.
+    """Return whether two shapes are certainly the same, or have no sum.
 
     PyTorch writes Min(64, n) where a table has 64 rows; for n above 64 that and n have no sum.
     """
@@ -200,14 +196,14 @@ def same_where_added(left: Dims, right: Dims) -> bool:
         return False
     for pair in zip(left, right, strict=True):
         bounds = [(bounded(a), b) for a, b in (pair, pair[::-1])]
-        summed = any(found and found[1] == b and found[0] > 1 for found, b in bounds)
+        summed = any(bound and bound[1] == b and bound[0] > 1 for bound, b in bounds)
         if pair[0] != pair[1] and not summed:
             return False
     return None not in left
 
 
 def _repeats(left: Dims, right: Dims) -> bool:
-    """Whether one operand of a sum is repeated over the other, as a bias or a table is."""
+    """Return whether one operand of a sum is repeated over the other, as a bias or a table is."""
     if left is None or right is None:
         return False
     pairs = list(zip(left, right, strict=False))
@@ -217,10 +213,10 @@ def _repeats(left: Dims, right: Dims) -> bool:
 def _stays_apart(
     ctx: Context, match: Match, total: ir.Value, node: ir.Node, *, shapes: bool
 ) -> tuple[str, str, str] | None:
-    """Why no operator takes the sum ``total`` that ``node`` adds, what was found and what to do."""
+    """Return why no operator takes the sum that ``node`` adds, what was found and what to do."""
     if match.spec.kind != "RMSNorm":
         return ("a node takes a gate or a sum, not both", f"the gate {match.gate}",
-                "keep the gate apart if the sum matters more")  # fmt: skip
+                "omit the gate from the node if the sum matters more")  # fmt: skip
     if ctx.types.dtype(total) != match.dtype:
         return ("the sum is of another type than the norm", ctx.describe(total),
                 "add in the type in which the norm is computed")  # fmt: skip
@@ -241,40 +237,28 @@ def _stays_apart(
 
 
 def unmatched(ctx: Context) -> tuple[Refusal, ...]:
-    """A reason for every rooted mean square that no match was made of."""
-    refusals: list[Refusal] = []
-    for candidate in ctx.candidates:
-        if candidate.taken or not candidate.rooted:
-            continue
-        if candidate.centred is not None and (
-            candidate.flaw is None or candidate.flaw.reason != "layer-norm"
-        ):
-            refusals.append(
-                refuse(
-                    candidate.node,
-                    "variance",
-                    "the squares are those of a centred row: their mean is a variance",
-                    f"{name_of(candidate.centred)!r} subtracts the mean",
-                    "an RMSNorm divides by the root of the mean square of the row as it is",
-                    candidate.scope,
-                )
-            )
-            continue
-        if candidate.flaw is not None:
-            refusals.append(candidate.flaw)
-            continue
-        last = ctx.last.get(candidate)
-        consumers = [] if last is None else [node for node, _ in last.uses()]
-        where = consumers[0] if consumers else candidate.node
-        names = ", ".join(f"{n.op_type} {name_of(n)!r}" for n in consumers[:3]) or "nothing"
-        refusals.append(
-            refuse(
-                where,
-                "no-normalised-row",
-                "the root is not used to divide the row it came from",
-                f"the root is consumed by {names}",
-                "an RMSNorm divides x by the root of the mean of its own squares",
-                candidate.scope,
-            )
-        )
-    return tuple(refusals)
+    """Return a reason for every rooted mean square that no match was made of."""
+    told = (c for c in ctx.candidates if c.rooted and not c.taken)
+    return tuple(_why_not(ctx, candidate) for candidate in told)
+
+
+def _why_not(ctx: Context, candidate: Candidate) -> Refusal:
+    flaw, centred = candidate.flaw, candidate.centred
+    if centred is not None and (flaw is None or flaw.reason != "layer-norm"):
+        return refuse(
+            candidate.node, "variance",
+            "the squares are those of a centred row: their mean is a variance",
+            f"{name_of(centred)!r} subtracts the mean",
+            "an RMSNorm divides by the root of the mean square of the row as it is",
+            candidate.scope,
+        )  # fmt: skip
+    if flaw is not None:
+        return flaw
+    last = ctx.last.get(candidate)
+    consumers = [] if last is None else [node for node, _ in last.uses()]
+    names = ", ".join(f"{n.op_type} {name_of(n)!r}" for n in consumers[:3]) or "nothing"
+    return refuse(
+        consumers[0] if consumers else candidate.node, "no-normalised-row",
+        "the root is not used to divide the row it came from", f"the root is consumed by {names}",
+        "an RMSNorm divides x by the root of the mean of its own squares", candidate.scope,
+    )  # fmt: skip

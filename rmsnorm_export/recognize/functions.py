@@ -11,7 +11,10 @@ MOST_INLINED = 1 << 20
 def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     """Functions so that each comes after every function that it calls, else as they stand."""
     functions = model.functions
-    calls = {key: _calls_of(function, functions) for key, function in functions.items()}
+    calls: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]] = {}
+    for key, function in functions.items():
+        keys = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
+        calls[key] = [callee for callee in keys if callee in functions]
     order: list[ir.OperatorIdentifier] = []
     opened: set[ir.OperatorIdentifier] = set()
     for start in functions:
@@ -38,10 +41,3 @@ def inlined_size(model: ir.Model) -> int:
         sizes[key] = min(size, MOST_INLINED)
     total = sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes())
     return min(total, MOST_INLINED)
-
-
-def _calls_of(
-    function: ir.Function, functions: dict[ir.OperatorIdentifier, ir.Function]
-) -> list[ir.OperatorIdentifier]:
-    keys = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
-    return [key for key in keys if key in functions]

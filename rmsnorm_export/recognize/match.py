@@ -1,4 +1,4 @@
-"""What recognition hands to lowering: norms as values of the graph."""
+"""Norms as values of the graph: recognition hands them to lowering."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from rmsnorm_export.op.spec import (
     Quantize,
     scaled_by,
 )
-from rmsnorm_export.recognize.consts import depends_on_caller, standard
+from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Norm
 from rmsnorm_export.recognize.match import Match, Quantized, Rotary
@@ -26,78 +26,72 @@ from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.weights import as_weight
 
+_PLACES: dict[Kind, tuple[int, int, int]] = {
+    "RMSNorm": (-1, 1, 2),
+    "SkipRMSNorm": (1, 2, 3),
+    "GatedRMSNorm": (1, 2, 3),
+    "RotaryRMSNorm": (1, 3, 4),
+}
+"""Inputs: the residual, gate or cosines (-1: none), the scale and the bias."""
+
 
 def native(ctx: Context, node: ir.Node) -> None:
     """RMSNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, ours."""
     match = _match(ctx, node)
     if isinstance(match, Refusal):
         ctx.opaque.append((node, match))
-    if not isinstance(match, Match):
+        return
+    if match is None:
         return
     if match.quantized is None and match.rotary is None:
-        ctx.facts[match.output] = Norm(
-            ctx.view(match.x), None, ir.DataType(match.dtype), ir.DataType(match.dtype),
-            owner=match, native=match,
-        )  # fmt: skip
+        dtype = ir.DataType(match.dtype)
+        view = ctx.view(match.x)
+        ctx.facts[match.output] = Norm(view, None, dtype, dtype, owner=match, native=match)
     ctx.matches[match.output] = match
 
 
 def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
-    x = node.inputs[0] if node.inputs else None
+    def opaque(reason: str, message: str, found: str) -> Refusal:
+        return refuse(node, reason, message, found, "the node is left as it is", ctx.scope)
+
+    x, own = node.inputs[0] if node.inputs else None, node.domain == DOMAIN
     dtype = None if x is None else ctx.types.dtype(x)
     if x is None or dtype not in FLOATS or depends_on_caller(node):
-        found = "an attribute of the function's caller" if x is not None else "no input"
-        if x is not None and dtype not in FLOATS:
-            found = ctx.describe(x)
-        return _opaque(ctx, node, "type-unknown", "what the node computes is not known", found)
-    if node.domain == DOMAIN and node.op_identifier() in ctx.foreign:
+        found = "an attribute of the caller" if depends_on_caller(node) else ctx.describe(x)
+        return opaque("type-unknown", "what the node computes is not known", found)
+    if own and node.op_identifier() in ctx.foreign:
         return None
-    if node.domain == MICROSOFT_DOMAIN and _input(node, 3) is not None:
+    if node.domain == MICROSOFT_DOMAIN and any(node.inputs[3:4]):
         # Its bias belongs to the sum, not to the norm.
-        return _opaque(ctx, node, "sum-bias", "the residual sum has a bias",
-                         ctx.describe(_input(node, 3)))  # fmt: skip
-    rank = ctx.types.rank(x)
-    own_name = node.op_type.removeprefix("Quantized")
-    kind = next((k for k in KINDS if own_name.startswith(k)), None)
-    own = node.domain == DOMAIN
-    spec = _own(node, kind) if own else _standard(node, rank, int(dtype))
+        return opaque("sum-bias", "the residual sum has a bias", ctx.describe(node.inputs[3]))
+    rank, name = ctx.types.rank(x), node.op_type.removeprefix("Quantized")
+    spec = _own(node, name) if own else _standard(node, rank, int(dtype))
     quantized = _quantized(node) if own else None
-    unread = own and own_name != node.op_type and quantized is None
-    if spec is None or unread:
-        return _opaque(
-            ctx, node, "native-form", "an attribute or a used second output of the node has no "
-            "counterpart", f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
+    if spec is None or (own and name != node.op_type and quantized is None):
+        return opaque(
+            "native-form", "an attribute or a used second output of the node has no counterpart",
+            f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
         )  # fmt: skip
-    skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
-    last = len(node.inputs) - (quantized is not None and quantized.scale is not None)
-    turned = spec.kind == "RotaryRMSNorm"
-    second, scale, bias = (
-        _input(node, place) if place is not None and place < last else None
-        for place in ((1, 2, 3) if skip or gated else (1, 3, 4) if turned else (None, 1, 2))
+    scaled = quantized is not None and quantized.scale is not None
+    inputs = [*node.inputs[: -1 if scaled else None], *(None,) * 5]
+    second, scale, bias = (inputs[place] for place in _PLACES[spec.kind])
+    rotary = (
+        _rotary_tables(ctx, spec, x, second, inputs[2]) if spec.kind == "RotaryRMSNorm" else None
     )
-    sin = _input(node, 2) if turned else None
-    tables = None
-    if turned:
-        width = None if second is None else ctx.types.static_last(second)
-        size = spec.rotary_dim or ctx.types.static_last(x)
-        if second is None or sin is None or width is None or size not in (width, 2 * width):
-            return _opaque(ctx, node, "tables", "the tables are not known to fit the row",
-                             f"{ctx.describe(second)}, x is {ctx.describe(x)}")  # fmt: skip
-        tables = Rotary(second, sin, half_table=width != size)
-    if scale is not None and node.domain != DOMAIN and ctx.types.dtype(scale) != dtype:
-        return _opaque(ctx, node, "scale-type", "the scale is of another type than x",
-                         f"{ctx.describe(scale)}, x is {dtype.name}")  # fmt: skip
-    if scale is not None:
-        # Of ones that are x, too, a cut at x would not know.
-        if scale is not x and _ones(ctx, scale):
-            scale = None
-        elif node.domain != DOMAIN and as_weight(ctx, scale, x, spec.axis, computed=True) is None:
-            return _opaque(ctx, node, "scale-shape", "the scale is not one number per feature",
-                             ctx.describe(scale))  # fmt: skip
-    total = None
-    if skip:
-        index = 1 if node.domain == DOMAIN else 3
-        total = node.outputs[index] if len(node.outputs) > index else None
+    if spec.kind == "RotaryRMSNorm" and rotary is None:
+        found = f"{ctx.describe(second)}, x is {ctx.describe(x)}"
+        return opaque("tables", "the tables are not known to fit the row", found)
+    if scale is not None and not own and ctx.types.dtype(scale) != dtype:
+        found = f"{ctx.describe(scale)}, x is {dtype.name}"
+        return opaque("scale-type", "the scale is of another type than x", found)
+    # Of ones that are x, too, a cut at x would not know.
+    if scale is not None and scale is not x and _ones(ctx, scale):
+        scale = None
+    elif scale is not None and not own and not as_weight(ctx, scale, x, spec.axis, computed=True):
+        found = ctx.describe(scale)
+        return opaque("scale-shape", "the scale is not one number per feature", found)
+    skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
+    rounded = own or not skip or dtype not in HALF_TYPES
     return Match(
         spec=spec if gated else spec.canonical(int(dtype)),
         x=x,
@@ -108,27 +102,36 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         bias=bias,
         residual=second if skip else None,
         gate=second if gated else None,
-        sum=total,
+        sum=next(iter(node.outputs[1 if own else 3 :]), None) if skip else None,
         n=_row_size(ctx, x, spec),
         rank=rank,
         nodes=(node,),
-        narrow=("sum not rounded",)
-        if skip and node.domain != DOMAIN and dtype in HALF_TYPES
-        else (),
+        narrow=() if rounded else ("sum not rounded",),
         opaque_scale=not all(
             v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
         ),
-        native=node.op_type if node.domain != DOMAIN else f"{DOMAIN}.{spec.kind}",
+        native=f"{DOMAIN}.{spec.kind}" if own else node.op_type,
         quantized=quantized,
-        rotary=tables,
+        rotary=rotary,
         scope=ctx.scope,
     )
 
 
+def _rotary_tables(
+    ctx: Context, spec: NormSpec, x: ir.Value, cos: ir.Value | None, sin: ir.Value | None
+) -> Rotary | None:
+    """Return the tables of a rotary embedding; None where they are not known to fit the row."""
+    size = spec.rotary_dim or ctx.types.static_last(x)
+    width = None if cos is None else ctx.types.static_last(cos)
+    if cos is None or sin is None or width is None or size not in (width, 2 * width):
+        return None
+    return Rotary(cos, sin, half_table=width != size)
+
+
 def _quantized(node: ir.Node) -> Quantized | None:
-    """How a node of this package makes codes of its norm."""
-    given = node.attributes.get_string(QUANTIZE, "")
-    how: Quantize | None = next((known for known in get_args(Quantize) if known == given), None)
+    """Return how a node of this package makes codes of its norm."""
+    text = node.attributes.get_string(QUANTIZE, "")
+    how: Quantize | None = next((how for how in get_args(Quantize) if how == text), None)
     if how is None:
         return None
     if scaled_by(how) != "tensor":
@@ -136,23 +139,15 @@ def _quantized(node: ir.Node) -> Quantized | None:
     return Quantized(how, scale=node.inputs[-1])
 
 
-def _opaque(ctx: Context, node: ir.Node, reason: str, message: str, found: str) -> Refusal:
-    return refuse(node, reason, message, found, "the node is left as it is", ctx.scope)
-
-
 def _ones(ctx: Context, value: ir.Value) -> bool:
     """Ones of the shape of x: what exporters write for a norm without a weight."""
-    node = value.producer()
-    if node is None or standard(node) not in ("ConstantOfShape", "Expand"):
+    node = producer_of(value, "ConstantOfShape", "Expand")
+    if node is None:
         return False
     if node.op_type == "Expand":
         return ctx.constants.scalar(node.inputs[0]) == 1.0
     fill = node.attributes.get("value")
     return fill is not None and float(fill.as_tensor().numpy().reshape(-1)[0]) == 1.0
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _row_size(ctx: Context, x: ir.Value, spec: NormSpec) -> int | None:
@@ -162,15 +157,16 @@ def _row_size(ctx: Context, x: ir.Value, spec: NormSpec) -> int | None:
     return row_size(dims, spec.axis, spec.last_axis)
 
 
-def _own(node: ir.Node, kind: Kind | None) -> NormSpec | None:
+def _own(node: ir.Node, name: str) -> NormSpec | None:
     attributes: dict[str, Any] = {
         # A file holds a float as float32.
         name: float(np.float32(a.value)) if a.type == ir.AttributeType.FLOAT else a.value
         for name, a in node.attributes.items()
     }
     try:
-        return None if kind is None else NormSpec.from_attributes(kind, attributes)
-    except (TypeError, ValueError):
+        kind = next(kind for kind in KINDS if name.startswith(kind))
+        return NormSpec.from_attributes(kind, attributes)
+    except (TypeError, ValueError, StopIteration):
         return None
 
 

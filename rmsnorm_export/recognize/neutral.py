@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
@@ -140,8 +140,8 @@ def _dims_near(ctx: Context, value: ir.Value, source: ir.Value) -> Dims:
 
 def _is_shape_of(ctx: Context, sizes: ir.Value | None, source: ir.Value) -> bool:
     """``sizes`` is ``Shape(source)``, all of it."""
-    node = None if sizes is None else ctx.view(sizes).root.producer()
-    if node is None or standard(node) != "Shape" or node.inputs[0] is None:
+    node = None if sizes is None else producer_of(ctx.view(sizes).root, "Shape")
+    if node is None or node.inputs[0] is None:
         return False
     whole = not node.attributes.get_int("start", 0) and "end" not in node.attributes
     return whole and ctx.view(node.inputs[0]).root is ctx.view(source).root
@@ -182,8 +182,8 @@ def _dimensions_back(ctx: Context, node: ir.Node) -> ir.Value | None:
         source = ctx.view(source).root
         if _has_dims_of(ctx, node, source):
             return source
-        before = source.producer()
-        if before is None or standard(before) not in _RESHAPES:
+        before = producer_of(source, *_RESHAPES)
+        if before is None:
             return None
         if current is node and _takes_back(ctx, node, before) and before.inputs[0] is not None:
             return ctx.view(before.inputs[0]).root
@@ -208,7 +208,7 @@ def _has_dims_of(ctx: Context, node: ir.Node, source: ir.Value) -> bool:
 
 def _takes_back(ctx: Context, node: ir.Node, before: ir.Node) -> bool:
     """Squeeze of the axes that an Unsqueeze has made, or the reverse, whatever the rank."""
-    if {node.op_type, standard(before)} != {"Squeeze", "Unsqueeze"}:
+    if {node.op_type, before.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
     after, made = axes_of(node, ctx.constants), axes_of(before, ctx.constants)
     return bool(after) and after == made

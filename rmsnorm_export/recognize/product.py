@@ -11,7 +11,7 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.complete import complete, is_unit
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -69,16 +69,12 @@ def mul(ctx: Context, node: ir.Node) -> None:
             return
 
 
-def _made_by(value: ir.Value, *op_types: str) -> bool:
-    node = value.producer()
-    return node is not None and standard(node) in op_types
-
-
 def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
     """Two values that hold the same numbers; only looked for where something may keep them."""
     if a is b:
         return True
-    some = any(v in ctx.earlier or _made_by(v, "Cast", "CastLike", "Reshape") for v in (a, b))
+    keeping = ("Cast", "CastLike", "Reshape")
+    some = any(v in ctx.earlier or producer_of(v, *keeping) for v in (a, b))
     return some and ctx.same(a, b)
 
 
@@ -250,25 +246,16 @@ def normalise(
     if dtype is None:
         return
     events: tuple[Event, ...] = () if scale is None else (("scale", dtype),)
-    norm = Norm(
-        view,
-        radial,
-        dtype,
-        dtype,
-        events,
-        scale=scale,
-        partial=part,
-        association=association,
-        inverted=node.op_type == "Mul",
-    )
+    norm = Norm(view, radial, dtype, dtype, events, scale, partial=part, association=association)
+    norm.inverted = node.op_type == "Mul"
     extend(ctx, node, norm)
 
 
 def _unquantized(value: ir.Value) -> ir.Value:
-    """What was quantized and made a float again; itself where it was not."""
-    for wanted in ("DequantizeLinear", "QuantizeLinear"):
-        node = value.producer()
-        if standard(node) != wanted or node is None or node.inputs[0] is None:
+    """Return what was quantized and made a float again; itself where it was not."""
+    for op_type in ("DequantizeLinear", "QuantizeLinear"):
+        node = producer_of(value, op_type)
+        if node is None or node.inputs[0] is None:
             break
         value = node.inputs[0]
     return value
@@ -352,11 +339,10 @@ def _times_constant(
 
 
 def _whole_row(radial: Radial) -> ir.Value:
-    """What was squared, or what it is a part of."""
-    node = radial.x.root.producer()
-    if node is not None and standard(node) in ("Slice", "Split") and node.inputs[0] is not None:
-        return node.inputs[0]
-    return radial.x.root
+    """Return what was squared, or what it is a part of."""
+    node = producer_of(radial.x.root, "Slice", "Split")
+    whole = None if node is None else node.inputs[0]
+    return radial.x.root if whole is None else whole
 
 
 def _part_squared(ctx: Context, view: View, radial: Radial) -> int | None:

@@ -1,4 +1,4 @@
-"""What makes codes of a norm: QuantizeLinear, or a scale for each row and a division by it."""
+"""Nodes that make codes of a norm: QuantizeLinear, or a scale for each row and a division."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import CODE_TYPES, FLOAT, HALF_TYPES, Quantize
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.refusal import Refusal, refuse
@@ -17,7 +17,7 @@ Found = tuple[ir.Value, Quantized, tuple[str, ...]]
 """The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
 
 _STATIC: dict[int, Quantize] = {CODE_TYPES["int8"][0]: "int8", CODE_TYPES["fp8"][0]: "fp8"}
-_ROWS: dict[int, Quantize] = {
+_BY_ROW: dict[int, Quantize] = {
     CODE_TYPES["int8"][0]: "int8_per_row",
     CODE_TYPES["fp8"][0]: "fp8_per_row",
 }
@@ -28,12 +28,13 @@ _OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
 
 
 def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
-    """What makes codes of the output of ``match``, or why it does so by itself; None: nothing."""
+    """Return what makes codes of ``match``, or why it does so by itself; None: nothing."""
     y = match.output
     for node in ctx.read_by(y):
         if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
             wide = node.outputs[0]
-            if ctx.types.dtype(wide) == FLOAT and any(map(_divides, ctx.read_by(wide))):
+            readers = {standard(reader) for reader in ctx.read_by(wide)}
+            if ctx.types.dtype(wide) == FLOAT and readers & {"QuantizeLinear", "Div"}:
                 y = wide
                 break
     for node in ctx.read_by(y):
@@ -44,14 +45,10 @@ def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
                          "quantize per tensor, or row by row")  # fmt: skip
     for node in ctx.read_by(y):
         if standard(node) == "Div" and node.inputs[0] is y:
-            found = _per_row(ctx, match, y, node)
-            if found is not None:
-                return found
+            codes = _per_row(ctx, match, y, node)
+            if codes is not None:
+                return codes
     return None
-
-
-def _divides(node: ir.Node) -> bool:
-    return standard(node) in ("QuantizeLinear", "Div")
 
 
 def kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusal:
@@ -89,14 +86,14 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | R
     own = ctx.types.dtype(scale)
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
-    made = Quantized(
+    how = Quantized(
         _STATIC[int(dtype)], scale=scale, twins=tuple((n.outputs[0], codes) for n in twins)
     )
-    return codes, made, edges
+    return codes, how, edges
 
 
 def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
-    """Why the norm is needed beside its codes, which ``nodes`` make of it; None: it is not."""
+    """Return why the norm is needed beside its codes, made by ``nodes``; None: it is not."""
     first, graph = next(iter(nodes)), match.output.producer()
     readers = {*ctx.read_by(y), *ctx.read_by(match.output)} - {y.producer()}
     if readers <= nodes and not y.is_graph_output() and not match.output.is_graph_output():
@@ -112,30 +109,29 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     """``codes(y / s)`` with ``s = max |y| of the row / 127 or / 448``; other forms are nothing."""
     scales, nodes, least = division.inputs[1], {division}, 0.0
     current, guarded = scales, False
-    node = None if current is None else current.producer()
-    if standard(node) == "Where" and node is not None:  # 1 for a row of zeros: the definition
+    if (node := producer_of(current, "Where")) is not None:  # 1 for a row of zeros: the definition
         test, one, current = node.inputs
-        equal = None if test is None else test.producer()
-        if standard(equal) != "Equal" or equal is None or equal.inputs[0] is not current:
+        equal = producer_of(test, "Equal")
+        if equal is None or equal.inputs[0] is not current:
             return None
         if ctx.constants.scalar(one) != 1 or ctx.constants.scalar(equal.inputs[1]) != 0:
             return None
         nodes |= {node, equal}
         guarded = True
     current, least = _clamped(ctx, current, nodes)
-    node = None if current is None else current.producer()
-    largest = None if node is None else ctx.constants.scalar((*node.inputs, None)[1])
-    if standard(node) != "Div" or node is None or largest not in (127.0, 448.0):
+    node = producer_of(current, "Div")
+    largest = None if node is None else ctx.constants.scalar(node.inputs[1])
+    if node is None or largest not in (127.0, 448.0):
         return None
     nodes.add(node)
     current, before = _clamped(ctx, node.inputs[0], nodes)
     least = max(least, before / largest)
     top, current = current, _not_dropping(ctx, match, current, nodes)
-    node = None if current is None else current.producer()
-    if standard(node) != "ReduceMax" or node is None or not last_axis(ctx, node, match.rank):
+    node = producer_of(current, "ReduceMax")
+    size = None if node is None else producer_of(node.inputs[0], "Abs")
+    if node is None or size is None or size.inputs[0] is not y:
         return None
-    size = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if standard(size) != "Abs" or size is None or size.inputs[0] is not y:
+    if not last_axis(ctx, node, match.rank):
         return None
     nodes |= {node, size}
     steps = _zeros_of_nothing(ctx, division.outputs[0], top, nodes)
@@ -143,7 +139,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     if codes is None or scales is None or ctx.types.dtype(y) != FLOAT or match.spec.axis != -1:
         return None
     dtype = int(ctx.types.dtype(codes) or 0)
-    if _ROWS.get(dtype) is None or CODE_TYPES[_ROWS[dtype].partition("_")[0]][1] != largest:
+    if _BY_ROW.get(dtype) is None or CODE_TYPES[_BY_ROW[dtype].partition("_")[0]][1] != largest:
         return None
     inside = {v for n in nodes for v in n.outputs} - {codes, scales}
     if any(v.is_graph_output() or not set(ctx.read_by(v)) <= nodes for v in inside):
@@ -151,27 +147,22 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Foun
     if shared(ctx, match, y, nodes) is not None:
         return None
     edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
-    return codes, Quantized(_ROWS[dtype], scales=scales, least=least), edges
+    return codes, Quantized(_BY_ROW[dtype], scales=scales, least=least), edges
 
 
 def _not_dropping(
     ctx: Context, match: Match, value: ir.Value | None, nodes: set[ir.Node]
 ) -> ir.Value | None:
     """The maximum in what a function body writes for a runtime whose maximum drops a NaN."""
-    node = None if value is None else value.producer()
-    if standard(node) != "Where" or node is None:
+    node = producer_of(value, "Where")
+    if node is None:
         return value
     test, total, top = node.inputs
-    found = [None if v is None else v.producer() for v in (test, total, top)]
-    nan, added, reduced = found
-    if (
-        (standard(nan), standard(added)) != ("IsNaN", "ReduceSum")
-        or nan is None or added is None or reduced is None
-        or nan.inputs[0] is not total
-        or not reduced.inputs
-        or added.inputs[0] is not reduced.inputs[0]
-        or not last_axis(ctx, added, match.rank)
-    ):  # fmt: skip
+    nan, added = producer_of(test, "IsNaN"), producer_of(total, "ReduceSum")
+    reduced = producer_of(top, "ReduceMax")
+    if nan is None or added is None or reduced is None or nan.inputs[0] is not total:
+        return value
+    if added.inputs[0] is not reduced.inputs[0] or not last_axis(ctx, added, match.rank):
         return value
     nodes |= {node, nan, added}
     return top
@@ -184,8 +175,8 @@ def _zeros_of_nothing(
     readers = ctx.read_by(value)
     if len(readers) != 1 or standard(readers[0]) != "Where" or readers[0].inputs[1] is not value:
         return value
-    test = readers[0].inputs[0].producer() if readers[0].inputs[0] is not None else None
-    if standard(test) != "Less" or test is None or test.inputs[0] is not top:
+    test = producer_of(readers[0].inputs[0], "Less")
+    if test is None or test.inputs[0] is not top:
         return value
     bound, zero = ctx.constants.array(test.inputs[1]), ctx.constants.scalar(readers[0].inputs[2])
     if zero != 0 or bound is None or not np.array_equal(bound, np.inf):
@@ -197,9 +188,9 @@ def _zeros_of_nothing(
 def _clamped(
     ctx: Context, value: ir.Value | None, nodes: set[ir.Node]
 ) -> tuple[ir.Value | None, float]:
-    """What a constant bounds from below, and that bound; ``value`` and 0 where nothing does."""
-    node = None if value is None else value.producer()
-    if node is None or standard(node) not in ("Max", "Clip"):
+    """Return what a constant bounds from below, and that; ``value`` and 0 where none does."""
+    node = producer_of(value, "Max", "Clip")
+    if node is None:
         return value, 0.0
     low, high = (*node.inputs, None, None)[1:3]
     least = ctx.constants.scalar(low)

@@ -8,7 +8,7 @@ import re
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.refusal import name_of
@@ -17,10 +17,10 @@ from rmsnorm_export.recognize.shape_rules import axes_of, row_size
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
     """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
-    made = _square_of(ctx, value)
-    if made is not None:
-        made.flaw = made.flaw or flaw
-        ctx.facts[node.outputs[0]] = made
+    fact = _square_of(ctx, value)
+    if fact is not None:
+        fact.flaw = fact.flaw or flaw
+        ctx.facts[node.outputs[0]] = fact
 
 
 def _square_of(ctx: Context, value: ir.Value) -> Square | None:
@@ -77,8 +77,7 @@ def power(ctx: Context, node: ir.Node) -> None:
             f"exponent {number}" if number is not None else ctx.describe(exponent),
             "make the exponent a constant scalar 2",
         )  # fmt: skip
-        stored = exponent.producer()
-        if stored is not None and standard(stored) == "DequantizeLinear":
+        if (stored := producer_of(exponent, "DequantizeLinear")) is not None:
             flaw = quantized(stored)
         square(ctx, node, base, flaw)
 
@@ -115,10 +114,10 @@ def reduce(ctx: Context, node: ir.Node) -> None:
         if not isinstance(fact, Square):
             return
     else:
-        made = _square_of(ctx, operand)
-        if made is None:
+        squares = _square_of(ctx, operand)
+        if squares is None:
             return
-        fact = made
+        fact = squares
     axes = axes_of(node, ctx.constants)
     if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return
@@ -245,12 +244,12 @@ _CHANNELS = (SEQUENCE, -3, -4)
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
     """The node that takes the mean of its row from ``root``, if one does."""
-    node = root.producer()
-    if node is None or standard(node) != "Sub" or None in node.inputs:
+    node = producer_of(root, "Sub")
+    if node is None or None in node.inputs:
         return None
     row, mean = (ctx.view(v).root for v in node.inputs if v is not None)
-    maker = mean.producer()
-    if maker is None or standard(maker) != "ReduceMean" or maker.inputs[0] is None:
+    maker = producer_of(mean, "ReduceMean")
+    if maker is None or maker.inputs[0] is None:
         return None
     return node if ctx.view(maker.inputs[0]).root is row else None
 
@@ -269,19 +268,16 @@ def quantized(node: ir.Node) -> Flaw:
     return (
         "quantized", "the norm is quantized on the way from the row to its output",
         f"{node.op_type} {name_of(node)!r}",
-        "optimize first and quantize then, or exclude the operators of the norm",
+        "optimize first and quantize then, or omit the operators of the norm from it",
     )  # fmt: skip
 
 
-def sqrt(ctx: Context, node: ir.Node) -> None:
+def root_or_inverse(ctx: Context, node: ir.Node) -> None:
+    """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial):
+    if isinstance(fact, Radial) and node.op_type == "Sqrt":
         _take_root(ctx, node, fact, inverse=False)
-
-
-def reciprocal(ctx: Context, node: ir.Node) -> None:
-    fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial):
+    elif isinstance(fact, Radial):
         inverse_of(ctx, node, fact, 1.0)
 
 
@@ -452,8 +448,8 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def _expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     """``Expand(..., Shape(x))``."""
-    shape = node.inputs[1].producer() if node.op_type == "Expand" and node.inputs[1] else None
-    if shape is None or standard(shape) != "Shape" or shape.inputs[0] is None:
+    shape = producer_of(node.inputs[1], "Shape") if node.op_type == "Expand" else None
+    if shape is None or shape.inputs[0] is None:
         return False
     return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
 

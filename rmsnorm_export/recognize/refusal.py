@@ -53,25 +53,15 @@ LOOK_ALIKES = frozenset((
 ))  # fmt: skip
 """Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
 
-QUANTIZERS = frozenset(("quantizer", "quantizer-kept"))
-"""Reasons that leave what quantizes the output of a norm as it is, and the norm as it may be."""
-
-ROTARY = frozenset(("rotary", "rotary-kept"))
-"""Reasons that leave the rotary embedding behind a norm as it is, and the norm as it may be."""
-
-RESIDUALS = frozenset(("residual", "residual-kept"))
-"""Reasons that leave the Add in front of a norm a node of its own, and the norm as it may be."""
+_AROUND: tuple[RefusalKind, ...] = ("quantizer", "rotary", "residual")
+"""Reasons, with ``-kept`` or without, that leave what is around a norm as it is."""
 
 
 def kind_of(reason: str) -> RefusalKind:
-    """What a refusal for this reason is of (``Refusal.kind``)."""
+    """Return what a refusal for this reason is of (``Refusal.kind``)."""
     if reason in LOOK_ALIKES:
         return "look-alike"
-    if reason in QUANTIZERS:
-        return "quantizer"
-    if reason in ROTARY:
-        return "rotary"
-    return "residual" if reason in RESIDUALS else "norm"
+    return next((kind for kind in _AROUND if reason in (kind, f"{kind}-kept")), "norm")
 
 
 def refuse(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.match import Match, Rotary
+from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
-from rmsnorm_export.recognize.shape_values import Dim
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -50,7 +50,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """What the elements of a value are.
+    """The elements of a value.
 
     Attributes:
         lead: of each axis in front of the row, the axis of the norm that it is.
@@ -93,7 +93,7 @@ def rotary(ctx: Context, match: Match) -> Found | Refusal | None:
 
 
 class _Follow:
-    """What is made of one norm."""
+    """The values that are made of one norm."""
 
     def __init__(self, ctx: Context, match: Match, n: int) -> None:
         self._ctx, self._match, self._n = ctx, match, n
@@ -120,7 +120,8 @@ class _Follow:
                 break
         # Behind the embedding there may be a part of no elements that passes.
         outcomes = [self._taken(whole) for whole in reversed(found)]
-        return next((o for o in outcomes if isinstance(o, Found)), outcomes[0] if found else None)
+        first = outcomes[0] if outcomes else None
+        return next((o for o in outcomes if isinstance(o, Found)), first)
 
     def _made(self, node: ir.Node) -> Iterable[tuple[ir.Value, _Row]]:
         """The outputs of ``node`` that are known now."""
@@ -128,7 +129,13 @@ class _Follow:
         source = self._ctx.earlier.get(node.outputs[0]) if "Cast" not in op else None
         if source is not None and (same := self._rows.get(source)) is not None:
             return [(node.outputs[0], dataclasses.replace(same, sources=(source,)))]
-        made = _RULES[op](self, node) if op in _RULES else None
+        first = node.inputs[0] if node.inputs else None
+        row = self._row(first)
+        made: _Row | list[_Row] | None = None
+        if op in _OF_SEVERAL:
+            made = _OF_SEVERAL[op](self, node)
+        elif op in _OF_ONE and first is not None and row is not None:
+            made = _OF_ONE[op](self, node, first, row)
         if made is None:
             return ()
         rows = made if isinstance(made, list) else [made]
@@ -136,25 +143,16 @@ class _Follow:
 
     # Transfer functions: None where the output is not described.
 
-    def negated(self, node: ir.Node) -> _Row | None:
-        return self._negated(node.inputs[0])
-
-    def _negated(self, value: ir.Value | None) -> _Row | None:
-        row = self._row(value)
-        if row is None or value is None:
-            return None
+    def negated(self, _node: ir.Node, value: ir.Value, row: _Row) -> _Row:
         terms = row.terms.copy()
         terms[_SIGN] *= -1
         return row.with_terms(terms, value)
 
-    def cast(self, node: ir.Node) -> _Row | None:
-        source, row = node.inputs[0], self._row(node.inputs[0])
-        if source is None or row is None or row.products:
-            return None
-        to, own = self._ctx.types.dtype(node.outputs[0]), self._ctx.types.dtype(source)
+    def cast(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
+        to, own = self._ctx.types.dtype(node.outputs[0]), self._ctx.types.dtype(value)
         # The one rounding of a sum is to the type of the norm, in which the row itself fits.
         fits = to is not None and (widens(own, to) or to == self._match.dtype)
-        return dataclasses.replace(row, sources=(source,)) if fits else None
+        return row.with_terms(row.terms, value) if fits and not row.products else None
 
     def product(self, node: ir.Node) -> _Row | None:
         for value, table in (node.inputs, node.inputs[::-1]):
@@ -163,7 +161,8 @@ class _Follow:
                 continue
             number = self._ctx.constants.array(table)
             if number is not None and number.size == 1 and number.ndim <= 1:
-                return self._negated(value) if float(number.reshape(())) == -1.0 else None
+                minus = float(number.reshape(())) == -1.0
+                return self.negated(node, value, row) if minus else None
             if not row.plain or len(row.sizes) != 1:
                 return None
             if not self._fits(value, row, table, node):
@@ -241,10 +240,9 @@ class _Follow:
             return None
         return first.with_terms(terms, *(v for v in node.inputs if v is not None))
 
-    def split(self, node: ir.Node) -> list[_Row] | None:
-        value, row = node.inputs[0], self._row(node.inputs[0])
-        axis = None if row is None else self._inner(row, node.attributes.get_int("axis", 0))
-        if row is None or value is None or axis is None:
+    def split(self, node: ir.Node, value: ir.Value, row: _Row) -> list[_Row] | None:
+        axis = self._inner(row, node.attributes.get_int("axis", 0))
+        if axis is None:
             return None
         sizes: list[int] = []
         for output in node.outputs:
@@ -258,10 +256,7 @@ class _Follow:
         parts = np.split(row.terms, np.cumsum(sizes)[:-1], axis=2 + axis)
         return [row.with_terms(part, value) for part in parts]
 
-    def slice(self, node: ir.Node) -> _Row | None:
-        value, row = node.inputs[0], self._row(node.inputs[0])
-        if row is None or value is None:
-            return None
+    def slice(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
         held = [self._ctx.types.integers(v) for v in node.inputs[1:] if v is not None]
         if len(held) < 2 or len(held) < len(node.inputs) - 1 or None in held:
             return None
@@ -279,19 +274,17 @@ class _Follow:
             terms = terms[place]
         return row.with_terms(terms, value)
 
-    def gather(self, node: ir.Node) -> _Row | None:
-        value, row = node.inputs[0], self._row(node.inputs[0])
+    def gather(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
         indices = self._ctx.constants.array(node.inputs[1])
-        axis = None if row is None else self._inner(row, node.attributes.get_int("axis", 0))
-        if row is None or value is None or axis is None or indices is None or indices.ndim > 1:
+        axis = self._inner(row, node.attributes.get_int("axis", 0))
+        if axis is None or indices is None or indices.ndim > 1:
             return None
         if (np.abs(indices + 0.5) > row.sizes[axis]).any():
             return None
         return row.with_terms(np.take(row.terms, indices.astype(np.int64), axis=2 + axis), value)
 
-    def transposed(self, node: ir.Node) -> _Row | None:
-        value, row = node.inputs[0], self._row(node.inputs[0])
-        if row is None or value is None or not row.plain:
+    def transposed(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
+        if not row.plain:
             return None
         lead, rank = len(row.lead), len(row.lead) + len(row.sizes)
         order = tuple(node.attributes.get_ints("perm", range(rank)[::-1]))
@@ -301,10 +294,7 @@ class _Follow:
         made = row.with_terms(row.terms.transpose(0, 1, *inner), value)
         return dataclasses.replace(made, lead=tuple(row.lead[axis] for axis in order[:lead]))
 
-    def reshaped(self, node: ir.Node) -> _Row | None:
-        value, row = node.inputs[0], self._row(node.inputs[0])
-        if row is None or value is None:
-            return None
+    def reshaped(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
         before, after = (self._ctx.types.shape(v) for v in (value, node.outputs[0]))
         lead = len(row.lead)
         if standard(node) == "Unsqueeze":
@@ -314,7 +304,7 @@ class _Follow:
             if not places or min(places) < lead:
                 return None
             sizes: Dims = tuple(np.expand_dims(row.terms[0, 0], [p - lead for p in places]).shape)
-        elif before is None or after is None or not _known_alike(before[:lead], after[:lead]):
+        elif before is None or after is None or not same_dims(before[:lead], after[:lead]):
             return None
         else:
             sizes = after[lead:]
@@ -442,23 +432,19 @@ class _Follow:
         return refuse(node, "rotary-kept", message, found, hint, self._match.scope)
 
 
-def _known_alike(before: tuple[Dim, ...], after: tuple[Dim, ...]) -> bool:
-    return None not in before and before == after
-
-
-_RULES: dict[str, Callable[[_Follow, ir.Node], Any]] = {
+_OF_ONE: dict[str, Callable[[_Follow, ir.Node, ir.Value, _Row], _Row | list[_Row] | None]] = {
     "Neg": _Follow.negated,
     "Cast": _Follow.cast,
     "CastLike": _Follow.cast,
-    "Mul": _Follow.product,
-    "Add": _Follow.sum,
-    "Sub": _Follow.sum,
-    "Sum": _Follow.sum,
-    "Concat": _Follow.joined,
     "Split": _Follow.split,
     "Slice": _Follow.slice,
     "Gather": _Follow.gather,
     "Transpose": _Follow.transposed,
     **dict.fromkeys(("Reshape", "Unsqueeze", "Squeeze", "Flatten"), _Follow.reshaped),
+}
+_OF_SEVERAL: dict[str, Callable[[_Follow, ir.Node], _Row | None]] = {
+    "Mul": _Follow.product,
+    **dict.fromkeys(("Add", "Sub", "Sum"), _Follow.sum),
+    "Concat": _Follow.joined,
 }
 """Operator -> what its outputs are."""

@@ -42,8 +42,8 @@ _STANDARD: dict[str, Transfer] = {
     "ReduceSumSquare": radials.reduce,
     "ReduceL2": radials.reduce,
     "Einsum": radials.dot,
-    "Sqrt": radials.sqrt,
-    "Reciprocal": radials.reciprocal,
+    "Sqrt": radials.root_or_inverse,
+    "Reciprocal": radials.root_or_inverse,
     "Max": radials.clamp,
     "Min": radials.clamp,
     "Clip": radials.clamp,
@@ -63,8 +63,8 @@ _STANDARD: dict[str, Transfer] = {
     "Expand": structural.reshape,
     "QuantizeLinear": radials.quantize,
     "DequantizeLinear": radials.quantize,
-    "Sigmoid": structural.sigmoid,
-    "Swish": structural.swish,
+    "Sigmoid": structural.activation,
+    "Swish": structural.activation,
     RMS_NORMALIZATION: native,
     SIMPLIFIED: native,
 }
@@ -74,7 +74,7 @@ KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Recognition:
-    """What the pass found.
+    """The outcome of the pass.
 
     Attributes:
         matches: the norms, in graph order.
@@ -152,7 +152,7 @@ def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
 
 
 def _is_part(ctx: Context, value: ir.Value) -> bool:
-    """What is not a norm yet and may become one."""
+    """Return whether a value is no norm yet and may become one."""
     fact = ctx.facts.get(value)
     if isinstance(fact, Norm):
         return fact.owner is None
@@ -185,15 +185,9 @@ def _graph(
             elif domain == MICROSOFT_DOMAIN and node.op_type == SKIP_SIMPLIFIED:
                 native(ctx, node)
             elif (called := node.op_identifier()) in functions:
-                given = [v for v in node.inputs if v is not None]
-                if any(_is_part(ctx, value) for value in given):
+                if any(v is not None and _is_part(ctx, v) for v in node.inputs):
                     ctx.crossed.add(called)
-                calls.setdefault(called, []).append(
-                    [
-                        UNKNOWN if v is None else (ctx.types.dtype(v), ctx.types.shape(v))
-                        for v in node.inputs
-                    ]
-                )
+                calls.setdefault(called, []).append([_passed(ctx, v) for v in node.inputs])
             subgraphs = bodies_of(node)
             if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.
@@ -208,8 +202,12 @@ def _graph(
                 structural.leave(ctx, ctx.owners[inner], inner)
 
 
+def _passed(ctx: Context, value: ir.Value | None) -> Info:
+    return UNKNOWN if value is None else (ctx.types.dtype(value), ctx.types.shape(value))
+
+
 def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
-    """What the operands are says what the output is."""
+    """Make the fact of the output from those of the operands."""
     if in_function and depends_on_caller(node):
         radials.by_reference(ctx, node)
         return

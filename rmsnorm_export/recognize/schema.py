@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
-from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim
+from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info, in_int64
+from rmsnorm_export.recognize.shape_values import Dim
 
 _MOST_BYTES = 1024
 """Of a tensor among the attributes: the node is serialised for the question."""
@@ -51,7 +51,12 @@ def by_schema(
     names = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
     symbols: dict[str, str] = {}
     types: dict[str, onnx.TypeProto] = {}
-    for name, (dtype, dims) in zip(names, inputs, strict=True):
+    variables = [schema.inputs[min(i, len(schema.inputs) - 1)].type_str for i in range(len(names))]
+    bound = {
+        variable: dtype for variable, (dtype, _) in zip(variables, inputs, strict=True) if dtype
+    }
+    for name, variable, (own, dims) in zip(names, variables, inputs, strict=True):
+        dtype = own or bound.get(variable)
         if name and dtype is None:
             return UNKNOWN
         if name:
@@ -79,25 +84,19 @@ def _may_be_sent(attribute: ir.Attr) -> bool:
 def _type_proto(
     dtype: int, dims: tuple[Dim, ...] | None, symbols: dict[str, str]
 ) -> onnx.TypeProto:
-    """The type; symbols get names here, for those of a body look like those of the main graph."""
-    if dims is None:
-        return onnx.helper.make_tensor_type_proto(dtype, None)
-    sizes = [symbols.setdefault(d, f"s{len(symbols)}") if isinstance(d, str) else d for d in dims]
+    """Return the type; symbols get names here, for those of a body look like the main graph's."""
+    sizes = None if dims is None else [
+        symbols.setdefault(d, f"s{len(symbols)}") if isinstance(d, str) else d for d in dims
+    ]  # fmt: skip
     return onnx.helper.make_tensor_type_proto(dtype, sizes)
 
 
 def _info(proto: onnx.TypeProto | None, symbols: Mapping[str, Dim]) -> Info:
     if proto is None or not proto.HasField("tensor_type"):
         return UNKNOWN
-    tensor = proto.tensor_type
-    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
-    if not tensor.HasField("shape"):
+    dtype = ir.DataType(proto.tensor_type.elem_type) if proto.tensor_type.elem_type else None
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    if shape is None:
         return (dtype, None)
-    return (
-        dtype,
-        tuple(
-            d.dim_value if d.HasField("dim_value") and 0 <= d.dim_value <= MAX_INT64
-            else symbols.get(d.dim_param)
-            for d in tensor.shape.dim
-        ),
-    )  # fmt: skip
+    dims = (d if isinstance(d, int) else symbols.get(d.value or "") for d in shape)
+    return (dtype, in_int64(tuple(dims)))

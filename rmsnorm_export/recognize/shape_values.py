@@ -1,4 +1,4 @@
-"""What a small integer tensor holds: the sizes that Reshape, Slice or Expand are given.
+"""The elements of small integer tensors: the sizes that Reshape, Slice or Expand are given.
 
 Exporters compute them in the graph, out of the shapes of other values: ``unflatten(2, (4, -1))`` is
 ``Concat(Slice(Shape(x), 0, Mod(5, 3)), [4, -1], Slice(Shape(x), ...))``. An element is an int, a
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +42,10 @@ MAX_INT64 = 2**63 - 1
 
 def common(shapes: Sequence[Elements]) -> Elements:
     """The dimensions on which several shapes agree."""
-    known = [s for s in shapes if s is not None]
-    if len(known) != len(shapes) or len({len(s) for s in known}) != 1:
+    ranked = [s for s in shapes if s is not None]
+    if len(ranked) != len(shapes) or len({len(s) for s in ranked}) != 1:
         return None
-    columns = list(zip(*known, strict=True))
+    columns = list(zip(*ranked, strict=True))
     return tuple(column[0] if len(set(column)) == 1 else None for column in columns)
 
 
@@ -58,8 +59,8 @@ _BOUNDED = re.compile(r"Min\((\d+), (\w+)\)")
 
 def bounded(size: Dim) -> tuple[int, str] | None:
     """(k, n) where PyTorch calls a size ``Min(k, n)``: n, but k at most, as a table has k rows."""
-    found = _BOUNDED.fullmatch(size) if isinstance(size, str) else None
-    return (int(found[1]), found[2]) if found else None
+    bound = _BOUNDED.fullmatch(size) if isinstance(size, str) else None
+    return (int(bound[1]), bound[2]) if bound else None
 
 
 _DIGITS = {ir.DataType.DOUBLE: 53, ir.DataType.FLOAT: 24, ir.DataType.FLOAT16: 11,
@@ -115,7 +116,7 @@ SIZES: dict[str, tuple[int, ...]] = {
 def elements(
     node: ir.Node, dims: Elements, parts: Sequence[Held], dtype: ir.DataType | None
 ) -> Held:
-    """What the output of ``node`` holds.
+    """Return what the output of ``node`` holds.
 
     Args:
         node: one of ``OPERATORS``.
@@ -126,21 +127,21 @@ def elements(
     if node.op_type == "Shape":
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
         return None if dims is None else _objects(dims[start:end])
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or dtype is None:
+    present = [part for part in parts if part is not None]
+    if len(present) < len(parts) or dtype is None:
         return None
     if node.op_type in (*_ARITHMETIC, "Div", "Mod") and not dtype.is_integer():
         return None  # a quotient of floats is another
     try:
-        result = _computed(node, known)
+        result = _computed(node, present)
     except (ValueError, IndexError, TypeError):  # they do not fit each other: no model that runs
         return None
     # NumPy gives the element itself where no dimension is left.
     array = None if result is None else np.asarray(result, object)
     if array is None or array.size > _MOST:
         return None
-    kept = [_in_type(element, dtype) for element in array.reshape(-1).tolist()]
-    return _objects(kept).reshape(array.shape)
+    stored = [_in_type(element, dtype) for element in array.reshape(-1).tolist()]
+    return _objects(stored).reshape(array.shape)
 
 
 def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
@@ -172,51 +173,59 @@ def _objects(elements: Sequence[Dim]) -> npt.NDArray[np.object_]:
 
 
 def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
+    op, data = node.op_type, parts[0]
+    if op == "OneHot":
+        last = node.attributes.get_int("axis", -1) == -1
+        return _one_hot(data, _integers(parts[1]), parts[2]) if last else None
+    if op == "Where":
+        return _by_element(_choose, parts)
+    if op == "ConstantOfShape":
+        return _filled(node, _integers(data))
+    if op in (*_ARITHMETIC, "Div", "Mod", "Equal"):
+        return _by_element(lambda a, b: _arithmetic(op, a, b), parts)
+    return rearranged(node, parts)
+
+
+def rearranged(node: ir.Node, parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
+    """Return the elements of the first of ``parts``, of all in a Concat, in other places.
+
+    Raises:
+        ValueError, IndexError, TypeError: they do not fit each other.
+    """
     op, data, rest = node.op_type, parts[0], [_integers(part) for part in parts[1:]]
     axis = node.attributes.get_int("axis", 0)
-    result: Held = None
     if op in ("Identity", "Cast"):
-        result = data
-    elif op == "Transpose":
-        result = data.transpose(node.attributes.get_ints("perm", None))
-    elif op == "Concat":
-        result = np.concatenate(parts, axis)
-    elif op == "Gather":
-        if rest[0] is not None and len(rest[0]) <= _MOST:
-            result = np.take(data, parts[1].astype(int), axis)
-    elif op in ("Squeeze", "Unsqueeze"):
-        axes = rest[0] if rest else node.attributes.get_ints("axes", None)
-        if op == "Squeeze":
-            result = data.squeeze(None if axes is None else tuple(axes))
-        elif axes is not None:
-            result = np.expand_dims(data, tuple(axes))
-    elif op == "Reshape":
-        result = _reshaped(node, data, rest[0] if rest else None)
-    elif op == "Slice":
-        result = _part(data, rest)
-    elif op == "OneHot":
-        last = node.attributes.get_int("axis", -1) == -1
-        result = _one_hot(data, rest[0], parts[2]) if last else None
-    elif op == "Where":
-        result = _by_element(_choose, parts)
-    elif op == "ConstantOfShape":
-        result = _filled(node, _integers(data))
-    else:
-        result = _by_element(lambda a, b: _arithmetic(op, a, b), parts)
-    return result
+        return data
+    if op == "Transpose":
+        return np.transpose(data, node.attributes.get_ints("perm", None))
+    if op == "Concat":
+        return np.concatenate(parts, axis)
+    if op == "Gather":
+        few = rest[0] is not None and len(rest[0]) <= _MOST
+        return np.take(data, parts[1].astype(int), axis) if few else None
+    if op == "Reshape":
+        return _reshaped(node, data, rest[0] if rest else None)
+    if op == "Slice":
+        return _part(data, rest)
+    axes = rest[0] if rest else node.attributes.get_ints("axes", None)
+    if op == "Squeeze":
+        return data.squeeze(None if axes is None else tuple(axes))
+    return None if axes is None else np.expand_dims(data, tuple(axes))
 
 
-def _reshaped(node: ir.Node, data: npt.NDArray[np.object_], target: list[int] | None) -> Held:
+def _reshaped(
+    node: ir.Node, data: npt.NDArray[Any], target: list[int] | None
+) -> npt.NDArray[Any] | None:
     if target is None or (0 in target and node.attributes.get_int("allowzero", 0) == 1):
         return None
     return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(target)])
 
 
-def _part(data: npt.NDArray[np.object_], bounds: Sequence[list[int] | None]) -> Held:
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < 2 or len(known) < len(bounds):
+def _part(data: npt.NDArray[Any], bounds: Sequence[list[int] | None]) -> npt.NDArray[Any] | None:
+    present = [bound for bound in bounds if bound is not None]
+    if len(present) < 2 or len(present) < len(bounds):
         return None
-    starts, ends, *more = known
+    starts, ends, *more = present
     axes = more[0] if more else range(len(starts))
     steps = more[1] if len(more) > 1 else [1] * len(starts)
     if len({axis % data.ndim for axis in axes}) < len(axes):
@@ -271,7 +280,7 @@ def _by_element(function: Callable[..., Dim], parts: list[npt.NDArray[np.object_
     return result
 
 
-def _integers(part: npt.NDArray[np.object_]) -> list[int] | None:
+def _integers(part: npt.NDArray[Any]) -> list[int] | None:
     """The elements where all are known numbers."""
     numbers = [element for element in part.reshape(-1).tolist() if isinstance(element, int)]
     return numbers if len(numbers) == part.size else None

@@ -7,17 +7,11 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import Activation
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context, widens
-from rmsnorm_export.recognize.facts import (
-    Activated,
-    Event,
-    Fact,
-    Norm,
-    Radial,
-    Square,
-)
+from rmsnorm_export.recognize.facts import Activated, Event, Fact, Norm, Radial, Square
 from rmsnorm_export.recognize.product import extend
 from rmsnorm_export.recognize.refusal import name_of
 
@@ -93,7 +87,7 @@ def unchanged(ctx: Context, node: ir.Node, source: ir.Value) -> None:
 
 
 def leave(ctx: Context, owner: ir.Node, graph: ir.Graph) -> None:
-    """What a branch or a loop body computes goes on behind it, as no norm, with the reason."""
+    """Follow what a branch or a loop body computes behind it, as no norm, with the reason."""
     skipped = 1 if owner.op_type == "Loop" else 0  # the condition
     for value, outside in zip(graph.outputs[skipped:], owner.outputs, strict=False):
         _lost(ctx, owner, ctx.facts.get(value), outside)
@@ -142,8 +136,8 @@ def reshape(ctx: Context, node: ir.Node) -> None:
 
 def _joined(ctx: Context, node: ir.Node, norm: Norm) -> Norm | None:
     """The row as it was before a Reshape cut it in groups (or flattened the rows)."""
-    cut = norm.x.root.producer()
-    if cut is None or standard(cut) != "Reshape" or cut.inputs[0] is None or norm.partial:
+    cut = producer_of(norm.x.root, "Reshape")
+    if cut is None or cut.inputs[0] is None or norm.partial:
         return None
     if norm.radial is None or norm.radial.axis != -1 or norm.scale or norm.bias or norm.gate:
         return None
@@ -164,16 +158,10 @@ def _joined(ctx: Context, node: ir.Node, norm: Norm) -> Norm | None:
     return dataclasses.replace(norm, group=(ctx.view(source), n))
 
 
-def sigmoid(ctx: Context, node: ir.Node) -> None:
-    z = node.inputs[0]
-    dtype = None if z is None else ctx.types.dtype(z)
-    if z is not None and dtype is not None:
-        ctx.facts[node.outputs[0]] = Activated(ctx.view(z), "sigmoid", dtype)
-
-
-def swish(ctx: Context, node: ir.Node) -> None:
-    """ai.onnx Swish-24: x * sigmoid(alpha * x)."""
+def activation(ctx: Context, node: ir.Node) -> None:
+    """Sigmoid, and ai.onnx Swish-24: x * sigmoid(alpha * x)."""
     z = node.inputs[0]
     dtype = None if z is None else ctx.types.dtype(z)
     if z is not None and dtype is not None and node.attributes.get_float("alpha", 1.0) == 1.0:
-        ctx.facts[node.outputs[0]] = Activated(ctx.view(z), "silu", dtype)
+        kind: Activation = "sigmoid" if node.op_type == "Sigmoid" else "silu"
+        ctx.facts[node.outputs[0]] = Activated(ctx.view(z), kind, dtype)

@@ -172,7 +172,7 @@ class Types:
         return (dtype, self._named(dims))
 
     def _inferred(self, value: ir.Value) -> Info:
-        """What follows from what is known of the node's inputs, or goes into a body."""
+        """Infer from what is known of the node's inputs, or goes into a body."""
         node, index = value.producer(), value.index() or 0
         if node is None:
             owner, source = self._goes_in(value)
@@ -234,7 +234,7 @@ class Types:
         return imports.get("", imports.get("ai.onnx", 1))
 
     def _declared(self, value: ir.Value) -> Info:
-        """What the file says; a name in a body or a function is another than that outside."""
+        """Return what the file says; a name in a body or function is another than outside."""
         if value.shape is None:
             return (value.dtype, None)
         dims = tuple(d if isinstance(d, int) else d.value for d in value.shape)
@@ -278,7 +278,10 @@ class Types:
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
             return self._called
-        return _rule(node)
+        # None where an attribute depends on a function's caller.
+        if node.domain not in _KNOWN_DOMAINS or depends_on_caller(node):
+            return None
+        return RULES.get(node.op_type)
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
@@ -305,13 +308,6 @@ class Types:
             return inner.info(function.outputs[call.index])
         finally:
             self._constants.type_of = type_of
-
-
-def _rule(node: ir.Node) -> Rule | None:
-    """The rule for a node; none where an attribute depends on a function's caller."""
-    if node.domain not in _KNOWN_DOMAINS:
-        return None
-    return None if depends_on_caller(node) else RULES.get(node.op_type)
 
 
 def _complete(dims: Dims) -> bool:

@@ -95,7 +95,7 @@ def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir
         node = current.producer()
         if node is None or current.is_initializer():
             break
-        source = _step(ctx, node, cast_seen, offset, current, tail)
+        source = _step(ctx, node, current, tail, may_add=not cast_seen and offset == 0.0)
         if source is None:
             break
         if standard(node) == "Cast" and ctx.types.dtype(source) != ctx.types.dtype(current):
@@ -110,12 +110,7 @@ def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir
 
 
 def _step(
-    ctx: Context,
-    node: ir.Node,
-    cast_seen: bool,
-    offset: float,
-    current: ir.Value,
-    tail: tuple[object, ...],
+    ctx: Context, node: ir.Node, current: ir.Value, tail: tuple[object, ...], *, may_add: bool
 ) -> ir.Value | None:
     """The input of ``node`` that holds the same numbers (offset and cast apart), or None."""
     first = node.inputs[0] if node.inputs else None
@@ -130,7 +125,7 @@ def _step(
         k = len(tail)
         same = dims is not None and tuple(dims[-k:]) == tail and all(d == 1 for d in dims[:-k])
         return first if same else None
-    if standard(node) == "Add" and not cast_seen and offset == 0.0:
+    if standard(node) == "Add" and may_add:
         other = node.inputs[1]
         for scalar, weight in ((first, other), (other, first)):
             if ctx.constants.scalar(scalar) and weight is not None:

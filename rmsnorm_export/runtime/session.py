@@ -220,7 +220,7 @@ _BY_BYTES = {BFLOAT16: BFLOAT16_DTYPE, CODE_TYPES["fp8"][0]: np.dtype(ml_dtypes.
 
 def _to_ort(array: Array) -> Any:
     value = onnxruntime().OrtValue
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")  # which leaves a scalar one
     if array.dtype == BFLOAT16_DTYPE:
         return value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), BFLOAT16)
     return value.ortvalue_from_numpy(array)

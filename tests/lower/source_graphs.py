@@ -1,4 +1,4 @@
-"""Source graphs with one norm, the matches that recognition would give for them, and their runs.
+"""Source graphs with one norm, the matches that recognition gives for them, and their runs.
 
 Graph inputs and outputs are f32 (f64 for an f64 norm) with Casts to the norm's type at the edge, so
 that bf16 needs no special feed. All nodes of a source run in ONNX Runtime as they are written.
@@ -7,6 +7,7 @@ that bf16 needs no special feed. All nodes of a source run in ONNX Runtime as th
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -18,13 +19,15 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.shape_rules import Dims, Info
-from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.scan import Recognition, recognize
+from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.runtime.metrics import ulp_distance
 
 Array = npt.NDArray[Any]
 NUMPY: dict[int, Any] = {
@@ -33,7 +36,6 @@ NUMPY: dict[int, Any] = {
     DOUBLE: np.float64,
     BFLOAT16: ml_dtypes.bfloat16,
 }
-_INTEGER = {FLOAT: np.int32, FLOAT16: np.int16, DOUBLE: np.int64, BFLOAT16: np.int16}
 
 
 def tensor(name: str, values: Any, dtype: int) -> TensorProto:
@@ -65,11 +67,36 @@ class Source:
 
 @dataclasses.dataclass
 class Built:
-    """The graph of a source and the matches in it, the whole one first."""
+    """The graph of a source, and the one match in it."""
 
     model: ir.Model
-    match: Match
-    values: dict[str, ir.Value]
+
+    def __post_init__(self) -> None:
+        self.names = Names(self.model)
+
+    @functools.cached_property
+    def recognition(self) -> Recognition:
+        return recognize(self.model)
+
+    @property
+    def match(self) -> Match:
+        (match,) = self.recognition.matches
+        return match
+
+    def value(self, name: str) -> ir.Value:
+        outputs = {v.name: v for node in self.model.graph for v in node.outputs}
+        return outputs.get(name) or self.model.graph.initializers[name]
+
+    def lower(
+        self,
+        target: Target,
+        numerics: Numerics = "reordered",
+        match: Match | None = None,
+        opset: int = 23,
+    ) -> Lowered | Refusal:
+        """Lower the whole match, or another."""
+        context = LowerContext(numerics, self.names, opset, self.recognition.types)
+        return lower_all([match or self.match], target, context)[0]
 
 
 def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True) -> Built:
@@ -77,11 +104,9 @@ def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True
     spec, dtype, stash = source.spec, source.dtype, source.spec.stash_type
     nodes: list[onnx.NodeProto] = []
     initializers = [tensor("eps", spec.epsilon, stash)]
-    core: list[str] = []
 
     def add(op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(op, inputs, [output], name=f"n_{output}", **attributes))
-        core.append(output)
         return output
 
     dims = [f"d{i}" if symbolic else d for i, d in enumerate(source.shape)]
@@ -92,7 +117,6 @@ def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True
         inputs.append(helper.make_tensor_value_info("ri", source.edge, dims))
         add("Cast", ["ri"], "r", to=dtype)
         rows = add("Add", ["x", "r"], "sum")
-    core.clear()
     wide = rows if stash == dtype else add("Cast", [rows], "wide", to=stash)
     add("Mul", [wide, wide], "square")
     axes = np.arange(spec.axis, 0, dtype=np.int64)
@@ -111,8 +135,7 @@ def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True
         normed = add("Div", [wide, "rms"], "normed")
         if stash != dtype and not (spec.scale_before_cast and source.gain is not None):
             normed = add("Cast", [normed], "normed_t", to=dtype)
-    weightless, output = normed, normed
-    gain = ""
+    output = normed
     if source.gain is not None:
         own = source.gain_dtype if source.gain_dtype is not None else dtype
         initializers.append(tensor("g", source.gain, own))
@@ -123,11 +146,9 @@ def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True
         output = add("Mul", [normed, gain], "scaled")
         if spec.scale_before_cast and stash != dtype:
             output = add("Cast", [output], "scaled_t", to=dtype)
-    scaled = output
     if source.bias is not None:
         initializers.append(tensor("b", source.bias, dtype))
         output = add("Add", [output, "b"], "biased")
-    produced = list(core)
     add("Cast", [output], "yo", to=source.edge)
     outputs = [helper.make_tensor_value_info("yo", source.edge, dims)]
     if source.residual:
@@ -139,120 +160,7 @@ def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True
     )
     if keep_type_info:
         proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    model = ir.from_proto(proto)
-    values: dict[str, ir.Value] = dict(model.graph.initializers)
-    values.update({v.name or "": v for node in model.graph for v in node.outputs})
-    match = _matches(source, values, rows, produced, weightless, scaled, output, gain, symbolic)
-    return Built(model, match, values)
-
-
-def _matches(
-    source: Source,
-    values: dict[str, ir.Value],
-    rows: str,
-    produced: list[str],
-    weightless: str,
-    scaled: str,
-    output: str,
-    gain: str,
-    symbolic: bool,
-) -> Match:
-    def nodes(until: str) -> tuple[ir.Node, ...]:
-        upto = produced[: produced.index(until) + 1]
-        found = [values[name].producer() for name in upto]
-        return tuple(node for node in found if node is not None)
-
-    static = {"n": None if symbolic else int(np.prod(source.row)), "rank": len(source.shape)}
-    plain = dataclasses.replace(source.spec, kind="RMSNorm", scale_offset=0.0)
-    match: Match | None = None
-    # Scaled before the cast, the weightless part ends in the stash type: it is no norm of T.
-    if weightless == scaled or not plain.scale_before_cast:
-        match = Match(
-            plain,
-            values[rows],
-            values[weightless],
-            source.dtype,
-            nodes=nodes(weightless),
-            **static,
-        )
-    if scaled != weightless:
-        common = {"scale": values["g"], "offset_scale": values[gain], "inner": match, **static}
-        match = Match(
-            plain, values[rows], values[scaled], source.dtype, nodes=nodes(scaled), **common
-        )
-    assert match is not None
-    if source.bias is not None:
-        match = dataclasses.replace(
-            match, bias=values["b"], output=values[output], nodes=nodes(output), inner=match
-        )
-    if source.residual:
-        add = values["sum"].producer()
-        assert add is not None
-        match = dataclasses.replace(
-            match,
-            spec=dataclasses.replace(match.spec, kind="SkipRMSNorm"),
-            x=values["x"],
-            residual=values["r"],
-            sum=values["sum"],
-            nodes=(add, *match.nodes),
-            inner=match,
-        )
-    return match
-
-
-class Names:
-    """Unique names for one model."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self.taken = {v.name for node in model.graph for v in node.outputs}
-        self.taken |= {node.name for node in model.graph} | set(model.graph.initializers)
-
-    def __call__(self, base: str) -> str:
-        name, count = base, 0
-        while name in self.taken:
-            count += 1
-            name = f"{base}_{count}"
-        self.taken.add(name)
-        return name
-
-
-class DeclaredTypes(Types):
-    """Only the shapes that the file says, or one for all values: what a target must live with."""
-
-    def __init__(self, model: ir.Model, shape: tuple[int, ...] | None) -> None:
-        super().__init__(model, Constants())
-        self._shape = shape
-
-    def shape(self, value: ir.Value) -> Dims:
-        shape = value.shape
-        if shape is None and value.const_value is not None:
-            shape = value.const_value.shape
-        if self._shape is not None or shape is None:
-            return self._shape
-        return tuple(d if isinstance(d, int) else d.value for d in shape)
-
-    def info(self, value: ir.Value) -> Info:
-        shape = value.shape
-        dims = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
-        return value.dtype, dims
-
-
-def context_for(
-    built: Built,
-    numerics: Numerics,
-    *,
-    names: Names | None = None,
-    shape: tuple[int, ...] | None = None,
-    **options: Any,
-) -> LowerContext:
-    """The context of a source that says no more shapes than its file, or this one for all."""
-    return LowerContext(
-        numerics,
-        names if names is not None else Names(built.model),
-        options.pop("opset", 23),
-        DeclaredTypes(built.model, shape),
-        **options,
-    )
+    return Built(ir.from_proto(proto))
 
 
 def spliced(built: Built, lowered: Lowered) -> onnx.ModelProto:
@@ -303,14 +211,8 @@ def feed(source: Source, seed: int = 0) -> dict[str, Array]:
     return result
 
 
-def ulps(a: Array, b: Array, dtype: int) -> npt.NDArray[np.int64]:
-    """Distance in units in the last place of ``dtype``, counted in representable numbers."""
-
-    def key(v: Array) -> npt.NDArray[np.int64]:
-        bits = v.astype(NUMPY[dtype]).view(_INTEGER[dtype]).astype(np.int64)
-        magnitude = bits & np.iinfo(_INTEGER[dtype]).max
-        return np.where(bits < 0, -magnitude, magnitude)
-
+def ulps(a: Array, b: Array, dtype: int) -> Array:
+    """Return the distance in representable numbers of ``dtype``."""
     assert np.isfinite(a).all()
     assert np.isfinite(b).all()
-    return np.abs(key(a) - key(b))
+    return ulp_distance(a.astype(NUMPY[dtype]), b.astype(NUMPY[dtype]))

@@ -34,7 +34,7 @@ def _lower_to_l2(matches: Sequence[Match], context: LowerContext) -> list[Lowere
         unit = site.like(match.x, match.dtype, "unit")
         result = site.like(match.output, match.dtype, "output")
         site.norm("LpNormalization", [match.x], {"axis": -1, "p": 2}, [unit])
-        site.multiply(unit, match.scale, result)
+        site.add("Mul", [unit, match.scale], result, "scale")
         outcomes.append(site.lowered((match.output, result), notes=["an L2 norm"]))
     return outcomes
 

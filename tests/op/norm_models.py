@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key
-from rmsnorm_export.op.dtypes import numpy_dtype, round_to
+from rmsnorm_export.op.dtypes import element_type, numpy_dtype, round_to
 from rmsnorm_export.op.operands import row_shape
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import (
@@ -27,6 +27,14 @@ from rmsnorm_export.op.spec import (
     PLUGIN_VERSION,
     NormSpec,
 )
+from rmsnorm_export.runtime.metrics import ulp_distance
+from rmsnorm_export.runtime.session import session_options
+
+steps = ulp_distance
+"""Distance in representable numbers, elementwise; NaN equals NaN and no number."""
+
+PLUGIN = {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
+ORDER = ("x", "residual", "gate", "cos", "sin", "scale", "bias")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +60,13 @@ class Case:
             half_table=self.tables[-1:] not in ((), (self.spec.rotary_dim or self.shape[-1],)),
         )
 
-    def operands(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Inputs by name, in the order of the operator."""
-        return {name: array.copy() for name, array in self._drawn(seed).items()}
-
     @functools.cache  # noqa: B019 (a case is one of a few hundred that live as long as the tests)
-    def _drawn(self, seed: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(seed)
+    def operands(self) -> dict[str, np.ndarray]:
+        """Return inputs by name."""
+        rng = np.random.default_rng(0)
         shape = self.shape
         row = row_shape(self.spec, shape)
-        wanted = {
+        drawn = {
             "x": (self.dtype, shape, 1.0),
             "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
             "gate": (self.dtype if self.spec.kind == "GatedRMSNorm" else None, shape, 2.0),
@@ -72,7 +77,7 @@ class Case:
         }
         return {
             name: round_to(rng.normal(size=size) * spread, dtype).astype(numpy_dtype(dtype))
-            for name, (dtype, size, spread) in wanted.items()
+            for name, (dtype, size, spread) in drawn.items()
             if dtype is not None
         }
 
@@ -80,162 +85,74 @@ class Case:
 def model(
     cases: Sequence[Case], opset: int, *, weights: bool = False, separate: bool = False
 ) -> onnx.ModelProto:
-    """Independent norms in one model; input and output names carry the index of the case.
+    """Return independent norms in one model; names of values end with the index of the case.
 
     ``weights``: scale and bias are initializers (as in real models), else graph inputs.
     ``separate``: every case has the smallest body that serves it, instead of a shared one.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(_model(tuple(cases), opset, weights, separate))
-    return made
+    return _model(tuple(cases), opset, weights, separate)
 
 
 @functools.cache  # many tests look at the model of all cases
 def _model(cases: tuple[Case, ...], opset: int, weights: bool, separate: bool) -> onnx.ModelProto:
-    inputs, outputs, nodes, initializers = [], [], [], []
+    inputs, outputs, nodes, stored = [], [], [], []
     keys = [case.key(opset) for case in cases]
-    if separate:
-        assigned = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
-    else:
-        assigned = assign_bodies(keys)
-    for index, (case, (name, key)) in enumerate(zip(cases, assigned, strict=True)):
-        operands = case.operands()
-        row = row_shape(case.spec, case.shape)
-        neutral = numpy_dtype(key.product_type(case.dtype))
-        if key.has_scale and "scale" not in operands:
-            operands["scale"] = np.ones(row, neutral)
-        if key.has_bias and "bias" not in operands:
-            operands["bias"] = np.zeros(row, neutral)
-        order = ("x", "residual", "gate", "cos", "sin", "scale", "bias")
-        values = []
-        for operand in order:
-            if operand not in operands:
-                continue
-            array = operands[operand]
-            given = weights or operand not in case.operands()
-            value = ir.Value(
-                name=f"{operand}{index}",
-                type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                shape=ir.Shape(array.shape),
-            )
-            if given and operand in order[-2:]:
-                value.const_value = ir.tensor(array, name=value.name)
-                initializers.append(value)
+    bodies = [(f"{key.kind}_{index}", key) for index, key in enumerate(keys)]
+    bodies = bodies if separate else assign_bodies(keys)
+    for index, (case, (name, key)) in enumerate(zip(cases, bodies, strict=True)):
+        own = case.operands()
+        row, neutral = row_shape(case.spec, case.shape), numpy_dtype(key.product_type(case.dtype))
+        filled = {"scale": np.ones(row, neutral)} if key.has_scale else {}
+        filled |= {"bias": np.zeros(row, neutral)} if key.has_bias else {}
+        arrays = {n: (filled | own)[n] for n in ORDER if n in filled | own}
+        for operand, array in arrays.items():
+            if operand in ORDER[-2:] and (weights or operand not in own):
+                stored.append(onnx.numpy_helper.from_array(array, f"{operand}{index}"))
             else:
-                inputs.append(value)
-            values.append(value)
-        results = ["y", "sum"] if case.spec.kind == "SkipRMSNorm" else ["y"]
-        made = [
-            ir.Value(name=f"{result}{index}", type=values[0].type, shape=values[0].shape)
-            for result in results
-        ]
-        attributes = case.spec.attributes()
-        attributes["plugin_version"] = PLUGIN_VERSION
-        attributes["plugin_namespace"] = PLUGIN_NAMESPACE
-        nodes.append(
-            ir.node(name, values, attributes, domain=DOMAIN, outputs=made, name=f"norm{index}")
-        )
-        outputs.extend(made)
-    graph = ir.Graph(
-        inputs,
-        outputs,
-        nodes=nodes,
-        initializers=initializers,
-        name="norms",
-        opset_imports={"": opset, DOMAIN: 1},
+                inputs.append(_declared(f"{operand}{index}", array))
+        results = [f"y{index}", f"sum{index}"][: 2 if case.spec.kind == "SkipRMSNorm" else 1]
+        outputs += [_declared(result, own["x"]) for result in results]
+        names = [f"{operand}{index}" for operand in arrays]
+        attributes = {**case.spec.attributes(), **PLUGIN}
+        nodes.append(onnx.helper.make_node(name, names, results, domain=DOMAIN, **attributes))
+    functions = [build_function(name, key, opset) for name, key in dict(bodies).items()]
+    return onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "norms", inputs, outputs, stored),
+        functions=[ir.serde.serialize_function(function) for function in functions],
+        opset_imports=[onnx.helper.make_opsetid(*i) for i in (("", opset), (DOMAIN, 1))],
+        ir_version=8 if opset < 21 else 10,
     )
-    functions = [build_function(name, key, opset) for name, key in dict(assigned).items()]
-    return ir.to_proto(ir.Model(graph, ir_version=8 if opset < 21 else 10, functions=functions))
 
 
-def feeds(cases: Sequence[Case], proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+def _declared(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, element_type(array.dtype), array.shape)
+
+
+def feeds(cases: Sequence[Case], proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     names = {value.name for value in proto.graph.input}
     return {
         f"{name}{index}": array
         for index, case in enumerate(cases)
-        for name, array in case.operands(seed).items()
+        for name, array in case.operands().items()
         if f"{name}{index}" in names
     }
 
 
-def session(
-    proto: onnx.ModelProto, *, optimize: bool = False, optimized_path: Path | None = None
-) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    if optimized_path is not None:
-        options.optimized_model_filepath = str(optimized_path)
-    return ort.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
 def optimized_ops(proto: onnx.ModelProto, folder: Path) -> list[str]:
-    """Operator types of the graph that ONNX Runtime makes of the model by default."""
-    path = folder / "optimized.onnx"
-    session(proto, optimize=True, optimized_path=path)
-    return [node.op_type for node in onnx.load(path).graph.node]
-
-
-def with_float32_interface(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model with bfloat16 inputs and outputs behind Casts, for runtimes fed by NumPy."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    before, after = [], []
-    for values, casts, target in (
-        (made.graph.input, before, BFLOAT16),
-        (made.graph.output, after, FLOAT),
-    ):
-        for value in values:
-            if value.type.tensor_type.elem_type != BFLOAT16:
-                continue
-            value.type.tensor_type.elem_type = FLOAT
-            inner, outer = value.name, f"{value.name}_float32"
-            value.name = outer
-            ends = ([outer], [inner]) if target == BFLOAT16 else ([inner], [outer])
-            casts.append(onnx.helper.make_node("Cast", *ends, to=target))
-    nodes = [*before, *made.graph.node, *after]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
-
-
-def steps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distance in representable numbers, elementwise; NaN equals NaN and no number."""
-    assert a.dtype == b.dtype
-    assert a.shape == b.shape
-    signed = {2: np.int16, 4: np.int32, 8: np.int64}[a.dtype.itemsize]
-    # Two float64 may be further apart than an int64 tells.
-    wide = object if a.dtype.itemsize == 8 else np.int64
-    lines = []
-    for array in (a, b):
-        bits = np.ascontiguousarray(array).view(signed).astype(wide)
-        lowest = -(2 ** (8 * a.dtype.itemsize - 1))
-        lines.append(np.where(np.signbit(array.astype(np.float64)), lowest - bits, bits))
-    distance = np.abs(lines[0] - lines[1])
-    both = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
-    return np.where(both, 0, distance).astype(np.float64)
+    """Return the operator types of the graph that ONNX Runtime makes of the model by default."""
+    options = session_options(optimize=True, threads=1)
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
 
 
 def reference(case: Case, operands: dict[str, np.ndarray], *, exact: bool = True) -> tuple:
-    """The reference's outputs, always as a tuple."""
-    compute = reference_exact if exact else reference_float64
-    result = compute(
-        case.spec,
-        operands["x"],
-        operands.get("scale"),
-        operands.get("bias"),
-        residual=operands.get("residual"),
-        gate=operands.get("gate"),
-        cos=operands.get("cos"),
-        sin=operands.get("sin"),
-    )
+    """Return the reference's outputs, always as a tuple."""
+    result = (reference_exact if exact else reference_float64)(case.spec, **operands)
     return result if isinstance(result, tuple) else (result,)
 
 
+ROTARY = {"kind": "RotaryRMSNorm"}
 FORMS: dict[str, dict] = {
     "plain": {},
     "offset": {"scale_offset": 1.0},
@@ -249,20 +166,16 @@ FORMS: dict[str, dict] = {
     "rstd": {"round_rstd": True},
     "rstd_group": {"round_rstd": True, "group_size": 8},
     "skip": {"kind": "SkipRMSNorm"},
+    "skip_partial": {"kind": "SkipRMSNorm", "partial_size": 5},
     "skip_rstd": {"kind": "SkipRMSNorm", "round_rstd": True, "scale_offset": 1.0},
     "gated": {"kind": "GatedRMSNorm"},
     "gated_sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
     "gate_first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 8},
     "gate_first_rstd": {"kind": "GatedRMSNorm", "gate_first": True, "round_rstd": True},
-    "rotary": {"kind": "RotaryRMSNorm"},
-    "rotary_part": {"kind": "RotaryRMSNorm", "rotary_dim": 10, "scale_offset": 1.0},
-    "rotary_pairs": {"kind": "RotaryRMSNorm", "rotary_interleaved": True, "epsilon_outside": True},
-    "rotary_rstd": {
-        "kind": "RotaryRMSNorm",
-        "round_rstd": True,
-        "rotary_dim": 16,
-        "rotary_interleaved": True,
-    },
+    "rotary": ROTARY,
+    "rotary_part": ROTARY | {"rotary_dim": 10, "scale_offset": 1.0},
+    "rotary_pairs": ROTARY | {"rotary_interleaved": True, "epsilon_outside": True},
+    "rotary_rstd": ROTARY | {"round_rstd": True, "rotary_dim": 16, "rotary_interleaved": True},
 }
 
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
-from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT
+from rmsnorm_export.compare.eager import to_array as to_numpy
+from rmsnorm_export.compare.eager import to_tensor as to_torch
+from rmsnorm_export.op.spec import FLOAT
 from tests.op.norm_models import steps
 
-
-def to_torch(array: np.ndarray) -> torch.Tensor:
-    if array.dtype == numpy_dtype(BFLOAT16):
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(numpy_dtype(BFLOAT16))
-    return tensor.numpy()
+__all__ = ["assert_close", "to_numpy", "to_torch"]
 
 
 def assert_close(got: np.ndarray, expected: np.ndarray, dtype: int, n: int) -> None:

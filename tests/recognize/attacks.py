@@ -1,11 +1,25 @@
-"""Files of a few hundred bytes that ask whoever evaluates them for memory or time without end."""
+"""Files of a few hundred bytes that ask whoever evaluates them for memory or time without end.
+
+    python -m recognize.attacks STEP OFFSET
+
+answers a part of them, as a process of its own.
+"""
 
 from __future__ import annotations
 
+import itertools
+import resource
+import sys
+import time
 from collections.abc import Callable, Iterator
 
-import onnx
 from onnx import parser
+
+import rmsnorm_export as rx
+
+SECONDS = 5
+MEGABYTES = 300  # beside the 150 that the libraries take
+ADDRESSES = 3 << 30
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "f" : 1]>'
 _STORED = """float two = {2}, int64[1] ax = {-1}, float e = {1e-05}, int64[1] big = {1099511627776},
@@ -132,19 +146,49 @@ def attacks() -> Iterator[tuple[str, bytes]]:
                 model = parser.parse_model(frame(body.replace("{maker}", text)))
                 yield f"{maker}, {use}, {place}", model.SerializeToString()
     for levels in (20, 40, 60):
-        yield f"functions of functions, {levels}", _nested(levels).SerializeToString()
+        text = _main("h = f.F0(x)" + _NORM + " y = Identity(qd)") + nested(levels)
+        yield f"functions of functions, {levels}", parser.parse_model(text).SerializeToString()
     for count, elements in ((12, 2**18), (40, 2**14), (40, 2**16), (40, 64)):
         for dtype in ("float", "float16", "bfloat16", "double"):
             norms = parser.parse_model(_norms(count, elements, dtype)).SerializeToString()
             yield f"{count} norms of {elements}, {dtype}", norms
 
 
-def _nested(levels: int) -> onnx.ModelProto:
-    """A norm behind functions that call the next one twice."""
-    functions = "".join(
+def nested(levels: int) -> str:
+    """Return functions in text form that call the next one twice: 2 ** levels paths."""
+    names = ["Neg" if i == levels else f"f.F{i}" for i in range(1, levels + 1)]
+    return "".join(
         f' <domain: "f", opset_import: ["" : 18, "f" : 1]> F{i} (a) => (c) '
-        f"{{ b = {'Neg' if i + 1 == levels else f'f.F{i + 1}'}(a) "
-        f"c = {'Neg' if i + 1 == levels else f'f.F{i + 1}'}(b) }}"
-        for i in range(levels)
+        f"{{ b = {name}(a) c = {name}(b) }}"
+        for i, name in enumerate(names)
     )
-    return parser.parse_model(_main("h = f.F0(x)" + _NORM + " y = Identity(qd)") + functions)
+
+
+def main() -> None:
+    """Answer every STEP-th attack for every target, within limits: one line for each that takes
+    too long or too much memory."""
+    step, offset = (int(argument) for argument in sys.argv[1:])
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    for name, data in itertools.islice(attacks(), offset, None, step):
+        assert len(data) < 10_000, name
+        for target in ("portable", "onnx", "ort"):
+            start, before = time.process_time(), memory()
+            try:
+                rx.inspect(data, target=target)  # type: ignore[arg-type]
+                rx.optimize(data, target=target, prove=True)  # type: ignore[arg-type]
+            except rx.InputError:
+                pass
+            except BaseException as error:
+                print(f"{name}, {target}: {type(error).__name__}: {str(error)[:200]}")
+            seconds = time.process_time() - start
+            if seconds > SECONDS or memory() > before + MEGABYTES:
+                print(f"{name}, {target}: {seconds:.1f} s, {memory() - before} MB more")
+
+
+def memory() -> int:
+    """Return the most that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from rmsnorm_export.runtime.session import run_onnxruntime
 
 OPSET = 18
 DIMS: tuple[int | str, ...] = ("B", 3, 264, "S", 1)
@@ -44,21 +45,13 @@ class Program:
         name = f"v{len(self.nodes)}"
         node = helper.make_node(op, inputs, [name], **attributes)
         feeds = {i: self.values[i] for i in dict.fromkeys(inputs) if i}
-        graph = helper.make_graph(
-            [node],
-            "g",
-            [helper.make_tensor_value_info(
-                i, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for i, a in feeds.items()],
-            [onnx.ValueInfoProto(name=name)],
-        )  # fmt: skip
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9
-        )
+        values = [
+            helper.make_tensor_value_info(i, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for i, a in feeds.items()
+        ]
+        graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name=name)])
         try:
-            session = onnxruntime.InferenceSession(model.SerializeToString(), _options())
-            bound = {i: onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                a, helper.np_dtype_to_tensor_dtype(a.dtype)) for i, a in feeds.items()}  # fmt: skip
-            result = session.run_with_ort_values([name], bound)[0].numpy()
+            result = run_onnxruntime(ir.from_proto(_of_opset(graph)), feeds)[name]
         except Exception:
             return False
         self.nodes.append(node)
@@ -80,10 +73,11 @@ class Program:
             [],
             [numpy_helper.from_array(a, name) for name, a in self.constants.items()],
         )
-        proto = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9
-        )
-        return ir.serde.deserialize_model(proto)
+        return ir.from_proto(_of_opset(graph))
+
+
+def _of_opset(graph: onnx.GraphProto) -> onnx.ModelProto:
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
 
 
 def program(seed: int, length: int = 14) -> Program:
@@ -96,14 +90,6 @@ def program(seed: int, length: int = 14) -> Program:
         with contextlib.suppress(IndexError):  # no value that the step could take
             made.random.choice(STEPS)(made)
     return made
-
-
-def _options() -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
 
 
 def _pick(p: Program, wanted: Callable[[np.ndarray], bool] = lambda a: a.size <= 16) -> str:

@@ -11,9 +11,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _answers(step: int, offset: int) -> str:
+@pytest.mark.parametrize(
+    ("step", "offset"),
+    [(11, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
+)
+def test_every_attack_is_answered(step: int, offset: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "recognize.bounded_child", str(step), str(offset)],
+        [sys.executable, "-m", "recognize.attacks", str(step), str(offset)],
         cwd=ROOT / "tests",
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -21,14 +25,4 @@ def _answers(step: int, offset: int) -> str:
         timeout=600,
         check=False,
     )
-    return done.stdout + (done.stderr[-2000:] if done.returncode else "")
-
-
-def test_a_sample_of_the_attacks() -> None:
-    assert _answers(11, 0) == ""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("offset", range(4))
-def test_all_attacks(offset: int) -> None:
-    assert _answers(4, offset) == ""
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr[-2000:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
@@ -16,13 +15,6 @@ TARGETS: tuple[Target, ...] = ("portable", "onnx", "ort")
 CONSTANTS = "float two = {2.0}, float eps = {0.00001}"
 WEIGHT = "float[8] w = {1.5, 2, 3, 4, 5, 6, 7, 8}"
 
-_NUMPY = {
-    onnx.TensorProto.FLOAT: np.dtype(np.float32),
-    onnx.TensorProto.FLOAT16: np.dtype(np.float16),
-    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    onnx.TensorProto.DOUBLE: np.dtype(np.float64),
-    onnx.TensorProto.BOOL: np.dtype(np.bool_),
-}
 _SIZE_OF_A_SYMBOL = 3
 
 
@@ -79,7 +71,9 @@ def feeds(source: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
             continue
         tensor = value.type.tensor_type
         shape = [d.dim_value or _SIZE_OF_A_SYMBOL for d in tensor.shape.dim]
-        made[value.name] = rng.standard_normal(shape).astype(_NUMPY[tensor.elem_type])
+        made[value.name] = rng.standard_normal(shape).astype(
+            onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        )
     return made
 
 
@@ -144,7 +138,9 @@ def optimized(
     result = rx.optimize(source, target=target, numerics="upcast", opset=opset)
     assert source.SerializeToString() == before, "the caller's model was changed"
     proto = ir.to_proto(result.model)
-    if not any(n.op_type.endswith("SimplifiedLayerNormalization") for n in _nodes(proto)):
+    holders = (result.model.graph, *result.model.functions.values())
+    nodes = [node for holder in holders for node in holder.all_nodes()]
+    if not any(node.op_type.endswith("SimplifiedLayerNormalization") for node in nodes):
         onnx.checker.check_model(proto, full_check=True)
     check_same(source, proto, arrays)
     again = rx.optimize(proto, target=target, numerics="upcast")
@@ -152,14 +148,3 @@ def optimized(
     assert len(again.report.kept) == found(result.report), "a second run lost a norm"
     assert ops(ir.to_proto(again.model)) == ops(proto)
     return result.report, proto
-
-
-def _nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes of a model with those of its functions and subgraphs."""
-    waiting = [list(proto.graph.node), *(list(f.node) for f in proto.functions)]
-    nodes = []
-    while waiting:
-        for node in waiting.pop():
-            nodes.append(node)
-            waiting += [list(a.g.node) for a in node.attribute if a.HasField("g")]
-    return nodes

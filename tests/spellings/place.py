@@ -88,7 +88,7 @@ def _differs_at_the_ends(one: Spelling) -> bool:
     """Products, or inverse and root, in another order than the operator's; zero rows of LpNorm."""
     without = one.epsilon == "none" or one.epsilon_value == 0.0
     inside = one.inverse.endswith("_inside") and without
-    clamped = one.epsilon.startswith("clamp") and one.epsilon_value > 0
+    clamped = one.epsilon.startswith("clamp")  # by 0 as well
     by_clip = clamped and not one.swap_epsilon and not one.epsilon_shape
     return one.gain != "last" or one.square == "lp" or inside or by_clip
 

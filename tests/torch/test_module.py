@@ -38,7 +38,7 @@ def test_parameters_start_as_a_gain_of_one():
 
 X = torch.randn(2, 6)
 REJECTED = [
-    ({"normalized_shape": 6, "partial_size": 7}, (), "partial_size is larger than the row"),
+    ({"normalized_shape": 6, "partial_size": 7}, (), "partial_size does not fit"),
     ({"normalized_shape": (2, 3), "group_size": 3}, (), "need axis = -1"),
     ({"normalized_shape": 6, "weight": False, "scale_offset": 1.0}, (), "without a scale"),
     ({"normalized_shape": 6, "epsilno": 1.0}, (), "epsilno"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.operands import check_offset, check_row
+from rmsnorm_export.op.operands import check_row
 from rmsnorm_export.op.spec import Kind
 from rmsnorm_export.torch.operator.ops import call
 from rmsnorm_export.torch.operator.plan import make_spec
@@ -71,8 +71,7 @@ class RMSNorm(torch.nn.Module):
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         spec = make_spec(kind, epsilon=epsilon, axis=-len(shape), **attributes)
         super().__init__()
-        check_row(spec, math.prod(shape))
-        check_offset(spec, weight or None)
+        check_row(spec, math.prod(shape), has_scale=weight)
         self.spec = spec
         self.normalized_shape = tuple(shape)
         for name, has in (("weight", weight), ("bias", bias)):

@@ -1,0 +1,389 @@
+"""Targets onnx and ort: what is written, that it computes the same, and every refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from checks import check, norm_node, ops
+from source_graphs import Built, Source, build
+
+from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.recognize.refusal import Refusal, name_of
+
+replace = dataclasses.replace
+BOTH: tuple[Target, ...] = ("onnx", "ort")
+OPERATORS = {"onnx": "RMSNormalization", "ort": "SimplifiedLayerNormalization"}
+SKIP = ["SkipSimplifiedLayerNormalization"]
+# Exactly a float32, so that a float64 norm has the same epsilon in both graphs.
+EPSILON = 2.0**-10
+
+
+def written(form: str, target: Target) -> list[str]:
+    """Return the operators of a form, the norm's as ``*``."""
+    words = {"wide": "Cast * Cast", "split": "Cast * Cast Mul", "plain": "*"}
+    return [OPERATORS[target] if op == "*" else op for op in words.get(form, form).split()]
+
+
+def source(dtype: int = FLOAT, gain: Any = (123,), **options: Any) -> Source:
+    """Return a norm with a random gain of this shape; the spec's attributes among the options."""
+    fields = {field.name for field in dataclasses.fields(Source)}
+    own = {name: options.pop(name) for name in list(options) if name in fields}
+    rng = np.random.default_rng(7)
+    if gain is not None:
+        own["gain"] = rng.standard_normal(gain)
+    if options.pop("biased", False):
+        own["bias"] = rng.standard_normal(123)
+    return Source(dtype=dtype, spec=NormSpec(**{"epsilon": EPSILON, **options}), **own)
+
+
+HALF, WIDE_GAIN = {"dtype": FLOAT16}, {"gain_dtype": FLOAT}
+LATE, RSTD, IN_F64 = {"scale_before_cast": True}, {"round_rstd": True}, {"stash_type": DOUBLE}
+
+FORMS: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
+    "f32": ({}, "exact", "exact", "plain", "plain"),
+    "f32 weightless": ({"gain": None}, "exact", "exact", "plain", "plain"),
+    "f32, f16 gain": ({"gain_dtype": FLOAT16}, "exact", "exact", "plain", "plain"),
+    "f64": ({"dtype": DOUBLE, **IN_F64}, "exact", "exact", "plain", "plain"),
+    "f16 llama": (HALF, "reordered", "reordered", "plain", "plain"),
+    "f16 llama, exact": (HALF, "exact", "exact", "split", "split"),
+    "f16 llama, f32 gain": (HALF | WIDE_GAIN, "exact", "exact", "split", "split"),
+    "f16 gemma": (HALF | LATE, "exact", "exact", "wide", "plain"),
+    "f16 gemma, f32 gain": (HALF | LATE | WIDE_GAIN, "exact", "exact", "wide", "wide"),
+    "bf16 gemma": ({"dtype": BFLOAT16, **LATE}, "exact", "exact", "wide", "plain"),
+    "bf16 gemma, f32 gain": (
+        {"dtype": BFLOAT16} | LATE | WIDE_GAIN, "exact", "exact", "wide", "wide",
+    ),
+    "f16 weightless": (HALF | {"gain": None}, "exact", "exact", "plain", "plain"),
+    "bf16 weightless": ({"dtype": BFLOAT16, "gain": None}, "exact", "exact", "wide", "plain"),
+    "f16 in f64": (HALF | IN_F64, "upcast", "exact", "split", "split"),
+    "f32 in f64": (IN_F64, "upcast", "exact", "split", "split"),
+    "f32 in f64, gemma": (IN_F64 | LATE, "upcast", "exact", "wide", "wide"),
+    "f16 rstd": (HALF | RSTD | {"gain": None}, "reordered", "reordered", "plain", "plain"),
+    "f16 rstd, gain": (HALF | RSTD, "upcast", "upcast", "plain", "plain"),
+    "f16 throughout": (HALF | {"stash_type": FLOAT16}, "upcast", "upcast", "plain", "plain"),
+    "several axes": (
+        {"gain": (5, 7), "axis": -2, "shape": (2, 3, 5, 7)}, "exact", "exact", "plain", "plain",
+    ),
+    "several axes weightless": (
+        {"gain": None, "axis": -3, "shape": (2, 3, 5, 7)}, "exact", "exact", "plain", "plain",
+    ),
+    "several axes, leading one": (
+        {"gain": (1, 5, 7), "axis": -2, "shape": (2, 3, 5, 7)}, "exact", "exact",
+        "Reshape *", "Reshape *",
+    ),
+    "leading ones": ({"gain": (1, 1, 123)}, "exact", "exact", "Reshape *", "Reshape *"),
+    "f16, leading one": (
+        HALF | {"gain": (1, 123)}, "reordered", "reordered", "Reshape *", "Reshape *",
+    ),
+    "f32 epsilon that is none": ({"epsilon": 1e-6}, "exact", "exact", "plain", "plain"),
+    **{f"rank {len(shape)}": ({"gain": (7,), "shape": shape}, "exact", "exact", "plain", "plain")
+       for shape in ((7,), (5, 7), (2, 5, 7), (2, 3, 5, 7))},
+    **{f"row of {n}, {dtype}": (
+        {"dtype": dtype, "gain": (n,), "shape": (6, n)}, "reordered",
+        "exact" if dtype == FLOAT else "reordered", "plain", "plain")
+       for n in (2, 3, 111, 199, 4104) for dtype in (FLOAT, FLOAT16)},
+}  # fmt: skip
+"""A source, the loosest class allowed, the class of the result, its form for onnx and for ort."""
+
+
+@pytest.mark.parametrize("target", BOTH)
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name: str, target: Target) -> None:
+    options, numerics, numerics_class, *forms = FORMS[name]
+    norm = source(**options)
+    built = build(norm)
+    lowered = built.lower(target, numerics)  # type: ignore[arg-type]
+    assert ops(lowered) == written(forms[BOTH.index(target)], target)
+    assert isinstance(lowered, Lowered)
+    assert lowered.numerics == numerics_class
+    assert lowered.min_opset == TARGETS[target].min_opset
+    node = norm_node(lowered)
+    x, scale = (v.dtype for v in node.inputs if v is not None)
+    assert x == scale
+    stash = DOUBLE if target == "onnx" and x == DOUBLE else FLOAT
+    assert {name: a.value for name, a in node.attributes.items()} == {
+        "axis": norm.spec.axis,
+        "epsilon": pytest.approx(norm.spec.epsilon),
+        "stash_type": stash,
+    }
+    check(norm, built, lowered)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 21, 23])
+@pytest.mark.parametrize("dtype", [FLOAT, FLOAT16])
+def test_ort_runs_at_any_opset(opset: int, dtype: int) -> None:
+    norm = source(dtype, (1, 1, 123), opset=opset)
+    built = build(norm)
+    check(norm, built, built.lower("ort", opset=opset))
+
+
+@pytest.mark.parametrize("target", BOTH)
+def test_a_model_without_types_of_its_values(target: Target) -> None:
+    norm = source(FLOAT16)
+    built = build(norm, keep_type_info=False)
+    assert built.match.output.dtype is None
+    lowered = built.lower(target)
+    assert ops(lowered) == written("plain", target)
+    assert isinstance(lowered, Lowered)
+    assert lowered.replace[0][1].dtype == FLOAT16
+
+
+def _gain(dims: list[int] | None = None, dtype: int = FLOAT) -> ir.Value:
+    shape = None if dims is None else ir.Shape(dims)
+    return ir.Value(name="another", shape=shape, type=ir.TensorType(ir.DataType(dtype)))
+
+
+def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
+    built = build(source(FLOAT16))
+    wide, back = _gain([123]), _gain([123])
+    ir.node("Cast", [built.value("g")], {"to": FLOAT}, outputs=[wide])
+    ir.node("Identity", [wide], outputs=[back])
+    lowered = built.lower("onnx", match=replace(built.match, offset_scale=back))
+    assert ops(lowered) == written("plain", "onnx")
+    assert norm_node(lowered).inputs[1] is built.value("g")
+
+
+@pytest.mark.parametrize(
+    ("options", "dims", "form"),
+    [
+        (HALF | LATE, [123], "Cast Cast * Cast"),  # the stored weight of another type is cast
+        ({}, None, "Reshape *"),  # one of unknown shape is made a row
+    ],
+)
+def test_a_gain_is_cast_and_shaped(options: Any, dims: list[int] | None, form: str) -> None:
+    built = build(source(**options))
+    gain = _gain(dims, built.match.dtype)
+    lowered = built.lower("onnx", match=replace(built.match, offset_scale=gain))
+    assert ops(lowered) == written(form, "onnx")
+
+
+def test_names_are_taken_from_the_source_and_unique() -> None:
+    built = build(source(FLOAT16, (1, 1, 123)))
+    taken = {v.name for node in built.model.graph for v in (node, *node.outputs)}
+    produced: list[str] = []
+    for lowered in (built.lower("onnx", "exact"), built.lower("onnx", "exact")):
+        assert isinstance(lowered, Lowered)
+        produced += [str(v.name) for node in lowered.nodes for v in (node, *node.outputs)]
+        produced += [str(v.name) for v in lowered.initializers]
+    # A node and its value may share a name with no other.
+    assert not set(produced) & taken
+    assert all(name.startswith(str(built.match.nodes[-1].name)) for name in produced)
+
+
+# ---- parts of a norm that the operator cannot say: the inner match is lowered ----
+
+
+@pytest.mark.parametrize("target", BOTH)
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_bias_stays(target: Target, residual: bool) -> None:
+    norm = source(biased=True, residual=residual)
+    built = build(norm)
+    lowered = built.lower(target)
+    assert ops(lowered) == written("plain", target) if target == "onnx" or not residual else SKIP
+    assert isinstance(lowered, Lowered)
+    assert lowered.replace[0][0] is built.value("scaled")
+    assert any("bias" in note for note in lowered.notes)
+    check(norm, built, lowered)
+
+
+def test_the_gain_stays_where_one_ulp_would_not_hold_with_it() -> None:
+    built = build(source(FLOAT16, round_rstd=True))
+    lowered = built.lower("onnx")
+    assert isinstance(lowered, Lowered)
+    assert lowered.replace[0][0] is built.value("normed")
+    assert lowered.numerics == "reordered"
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "group": {"spec": NormSpec(epsilon=EPSILON, group_size=41)},
+    "partial": {"spec": NormSpec(epsilon=EPSILON, partial_size=41)},
+    "epsilon-outside": {"spec": NormSpec(epsilon=EPSILON, epsilon_outside=True)},
+    "gate": {"gate": "x", "spec": NormSpec(kind="GatedRMSNorm", epsilon=EPSILON)},
+    "bias": {"bias": "g"},
+}
+
+
+@pytest.mark.parametrize("target", BOTH)
+@pytest.mark.parametrize("reason", PARTS)
+def test_what_the_operator_cannot_say_is_refused_or_left_outside(
+    reason: str, target: Target
+) -> None:
+    built = build(source())
+    changes = {k: built.value(v) if isinstance(v, str) else v for k, v in PARTS[reason].items()}
+    alone = refused(built, "upcast", target, scope="body of If_3", **changes)
+    assert (alone.reason, alone.scope) == (reason, "body of If_3")
+    within = built.lower(target, match=replace(built.match, inner=built.match, **changes))
+    assert ops(within) == written("plain", target)
+    assert isinstance(within, Lowered)
+    assert within.part is built.match
+
+
+# ---- refusals ----
+
+
+def refused(built: Built, numerics: Numerics, target: Target, **changes: Any) -> Refusal:
+    refusal = built.lower(target, numerics, replace(built.match, inner=None, **changes))
+    assert isinstance(refusal, Refusal)
+    assert refusal.node == name_of(built.match.nodes[-1])
+    assert refusal.message
+    assert refusal.found
+    assert refusal.hint
+    return refusal
+
+
+UNKNOWN: dict[str, Any] = {"offset_scale": _gain(), "n": None}
+REFUSALS: list[tuple[str, Numerics, dict[str, Any], dict[str, Any]]] = [
+    ("numerics", "exact", HALF | {"stash_type": FLOAT16}, {}),
+    ("numerics", "reordered", HALF | {"stash_type": FLOAT16}, {}),
+    ("numerics", "reordered", HALF, {"narrow": ("mean rounded to float16",)}),
+    ("numerics", "exact", HALF | RSTD | {"gain": None}, {}),
+    ("stash-type", "upcast", {}, {"spec": NormSpec(stash_type=FLOAT16)}),
+    ("epsilon-precision", "upcast", {"dtype": DOUBLE, "epsilon": 1e-5, **IN_F64}, {}),
+    ("row-size-unknown", "reordered", {"gain": None, "symbolic": True}, {}),
+    ("row-size-unknown", "reordered",
+     {"gain": (5, 7), "axis": -2, "shape": (2, 5, 7), "symbolic": True}, UNKNOWN),
+    *(("gain-shape", "reordered", {}, {"offset_scale": _gain(dims)})
+      for dims in ([], [1], [5, 123], [4, 1, 123], [122])),
+    ("gain-not-a-value", "reordered", {},
+     {"offset_scale": None, "spec": NormSpec(scale_offset=1.0)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", BOTH)
+@pytest.mark.parametrize(("reason", "numerics", "options", "changes"), REFUSALS)
+def test_refusals(
+    reason: str, numerics: Numerics, options: Any, changes: Any, target: Target
+) -> None:
+    options = dict(options)
+    symbolic = options.pop("symbolic", False)
+    built = build(source(**options), symbolic=symbolic)
+    assert refused(built, numerics, target, **changes).reason == reason
+
+
+@pytest.mark.parametrize("target", BOTH)
+def test_a_rounding_that_the_spec_does_not_repeat_is_told(target: Target) -> None:
+    built = build(source(FLOAT16))
+    narrow = replace(built.match, inner=None, narrow=("mean rounded to float16",))
+    lowered = built.lower(target, "upcast", narrow)
+    assert isinstance(lowered, Lowered)
+    assert lowered.numerics == "upcast"
+    assert "mean rounded to float16" in lowered.notes[0]
+
+
+def test_ort_refuses_rows_of_one_and_bf16_below_opset_13() -> None:
+    assert refused(build(source()), "reordered", "ort", n=1).reason == "row-of-one"
+    built = build(source(BFLOAT16, scale_before_cast=True))
+    refusal = built.lower("ort", match=replace(built.match, inner=None), opset=12)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "opset"
+    assert ops(built.lower("ort", opset=13)) == written("plain", "ort")
+
+
+def test_the_refusal_is_that_of_the_part_that_the_operator_could_say() -> None:
+    built = build(source(FLOAT16, stash_type=FLOAT16))
+    refusal = built.lower("onnx", match=replace(built.match, bias=built.value("g")))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "numerics"
+
+
+# ---- the residual Add ----
+
+
+def test_onnx_leaves_the_residual() -> None:
+    norm = source(residual=True)
+    built = build(norm)
+    lowered = built.lower("onnx")
+    assert isinstance(lowered, Lowered)
+    assert norm_node(lowered).inputs[0] is built.value("sum")
+    assert [(refusal.reason, refusal.kind) for refusal in lowered.apart] == [("residual",) * 2]
+    check(norm, built, lowered)
+
+
+@pytest.mark.parametrize("shape", [(5, 123), (2, 5, 123)])
+@pytest.mark.parametrize("gain", [None, (123,)])
+def test_ort_folds_a_residual_in_f32(shape: tuple[int, ...], gain: Any) -> None:
+    norm = source(shape=shape, gain=gain, residual=True)
+    built = build(norm)
+    lowered = built.lower("ort", "exact")
+    assert ops(lowered) == SKIP
+    assert isinstance(lowered, Lowered)
+    assert lowered.numerics == "exact"
+    node = norm_node(lowered)
+    assert node.domain == "com.microsoft"
+    assert [v.name for v in node.outputs][1:3] == ["", ""]
+    assert {name: a.value for name, a in node.attributes.items()} == {"epsilon": EPSILON}
+    assert [old for old, _ in lowered.replace] == [built.match.output, built.value("sum")]
+    unused = built.lower("ort", match=replace(built.match, sum=None))
+    assert isinstance(unused, Lowered)
+    assert [old for old, _ in unused.replace] == [built.match.output]
+    check(norm, built, lowered)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_a_residual_in_half_is_folded_at_class_upcast_only(late: bool, dtype: int) -> None:
+    norm = source(dtype, residual=True, scale_before_cast=late)
+    built = build(norm)
+    lowered = built.lower("ort")
+    assert ops(lowered) == written("plain", "ort")
+    assert isinstance(lowered, Lowered)
+    assert norm_node(lowered).inputs[0] is built.value("sum")
+    (apart,) = lowered.apart
+    assert (apart.reason, apart.kind, apart.op) == ("residual-kept", "residual", "Add")
+    assert apart.found == "class upcast, reordered is allowed"
+    folded = built.lower("ort", "upcast")
+    assert ops(folded) == SKIP
+    assert isinstance(folded, Lowered)
+    assert folded.numerics == "upcast"
+    assert any("CUDA" in note for note in folded.notes)
+    if dtype == FLOAT16:
+        # ONNX Runtime has no bf16 Add or Mul on CPU: the source itself does not run.
+        check(norm, built, folded)
+
+
+KEPT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "rank 1": ({"shape": (123,)}, {}, "plain"),
+    "rank 4": ({"shape": (2, 3, 5, 123)}, {}, "plain"),
+    "f64": ({"dtype": DOUBLE, **IN_F64}, {}, "plain"),
+    "a computed scale": ({}, {"opaque_scale": True}, "plain"),
+    "a gain wider than a half type": (HALF | LATE | WIDE_GAIN, {}, "wide"),
+    "a norm in f64": (IN_F64, {}, "split"),
+    "an unknown shape": ({}, {"residual": _gain()}, "plain"),
+    "another shape": ({}, {"residual": _gain([1, 5, 123])}, "plain"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_ort_keeps_a_residual(name: str) -> None:
+    """Lowered without it, and refused where the rest is not there."""
+    options, changes, form = KEPT[name]
+    norm = source(residual=True, **options)
+    built = build(norm)
+    match = replace(built.match, **changes)
+    alone = built.lower("ort", "upcast", replace(match, inner=None))
+    assert isinstance(alone, Refusal)
+    assert (alone.reason, bool(alone.found)) == ("residual-kept", True)
+    lowered = built.lower("ort", "upcast", match)
+    assert ops(lowered) == written(form, "ort")
+    assert isinstance(lowered, Lowered)
+    assert norm_node(lowered).inputs[0] is not built.value("x")
+    assert [(apart.message, apart.op) for apart in lowered.apart] == [(alone.message, "Add")]
+    if not changes:
+        check(norm, built, lowered)
+
+
+def test_a_rounding_that_is_not_repeated_keeps_the_residual_below_upcast() -> None:
+    built = build(source(residual=True))
+    narrow = replace(built.match, narrow=("mean rounded to bfloat16",))
+    assert ops(built.lower("ort", "reordered", narrow)) == written("plain", "ort")
+    lowered = built.lower("ort", "upcast", narrow)
+    assert ops(lowered) == SKIP
+    assert isinstance(lowered, Lowered)
+    assert lowered.numerics == "upcast"
