@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tarfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ import rmsnorm_export as rx
 from tests.tools.golden.models import COLLECTED, without_paths
 
 MOST = 8192
-KEPT_OPTIONS = re.compile("fold_|constant_initializers|opset")
+OPTIONS = re.compile("fold_|constant_initializers|opset")
 
-_found: dict[tuple[bytes, str], str] = {}
+_tests: dict[tuple[bytes, str], str] = {}
+"""(Model, options) -> the test that gave them first."""
 
 
 def _note(source: Any, options: dict[str, Any]) -> None:
@@ -35,23 +37,16 @@ def _note(source: Any, options: dict[str, Any]) -> None:
         path = Path(source)
         source = path.read_bytes() if path.is_file() and path.stat().st_size < MOST * 8 else b""
     try:
-        proto = onnx.load_from_string(source) if isinstance(source, bytes) else source
-        data = without_paths(proto if source is not proto else _copy(proto)).SerializeToString(
-            deterministic=True
-        )
+        content = source if isinstance(source, bytes) else source.SerializeToString()
+        proto = without_paths(onnx.load_from_string(content))
+        data = proto.SerializeToString(deterministic=True)
     except Exception:
         return  # no model, which its test is about
     if not 0 < len(data) <= MOST or any(t.external_data for t in proto.graph.initializer):
         return
-    kept = {k: v for k, v in options.items() if KEPT_OPTIONS.match(k) and v is not None}
+    chosen = {k: v for k, v in options.items() if OPTIONS.match(k) and v is not None}
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rsplit(" ", 1)[0]
-    _found.setdefault((data, json.dumps(kept, sort_keys=True)), test)
-
-
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
+    _tests.setdefault((data, json.dumps(chosen, sort_keys=True)), test)
 
 
 def _noting(function: Any) -> Any:
@@ -67,12 +62,12 @@ rx.optimize, rx.inspect = _noting(rx.optimize), _noting(rx.inspect)
 
 
 def pytest_sessionfinish() -> None:
-    names: dict[str, int] = {}
+    names: Counter[str] = Counter()
     with tarfile.open(COLLECTED, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
-        for (data, options), test in _found.items():
+        for (data, options), test in _tests.items():
             name = re.sub(r"^tests/(?:\w+/)?test_(\w+)\.py::(?:test_)?", r"\1/", test)
             name = name.encode("ascii", "replace").decode()
-            names[name] = names.get(name, 0) + 1
+            names[name] += 1
             member = tarfile.TarInfo(name if names[name] == 1 else f"{name} #{names[name]}")
             member.size = len(data)
             member.pax_headers = {"comment": options}

@@ -51,11 +51,9 @@ def _readable(report: rx.Report) -> str:
     """Return one line for each site and refusal, without wordings, times, paths and versions."""
     lines = [_site("fused", site) for site in report.fused]
     lines += [_site("kept", site) for site in report.kept]
-    lines += [
-        f"{word} {r.node} ({r.op}): {r.reason} [{r.kind}]{_scope(r.scope)}"
-        for word, refusals in (("refused", report.refused), ("apart", report.unfolded))
-        for r in refusals
-    ]
+    for word, refusals in (("refused", report.refused), ("apart", report.unfolded)):
+        texts = (f"{r.node} ({r.op}): {r.reason} [{r.kind}]{_scope(r.scope)}" for r in refusals)
+        lines += [f"{word} {text}" for text in texts]
     lines.append(
         f"opset {report.opset_before}>{report.opset_after}"
         f" nodes {report.nodes_before}>{report.nodes_after} functions {report.functions}"
@@ -127,7 +125,7 @@ class Frozen:
         source, *entries = self.models[model.name].split()
         if source != _short(model.data, 6):
             yield f"{model.name}: the model itself changed"
-        first, *_ = entries
+        first = entries[0]
         for run, entry in zip(RUNS, entries, strict=True):
             old_bytes, old_key = (first if entry == "=" else entry).split(":")
             new_bytes, text = outcome(model, run)
@@ -135,7 +133,7 @@ class Frozen:
             parts = [("bytes", old_bytes, new_bytes), ("report", old, text)]
             if changed := " and ".join(name for name, before, now in parts if before != now):
                 lines = difflib.ndiff(old.splitlines(), text.splitlines())
-                shown = [line for line in lines if old == text or line[0] != "?"]
+                shown = [line for line in lines if line[0] != "?"]
                 yield "\n    ".join([f"{model.name}, {run}: {changed} changed", *shown])
 
 
