@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
-from rmsnorm_export.proof.operators import kernel_of
+from rmsnorm_export.proof.operators import kernel_of, run_reference
 
 
 def spec_of(node: ir.Node) -> NormSpec:
@@ -67,7 +67,12 @@ def operands_of(node: ir.Node, inputs: list[Any]) -> dict[str, Any]:
 def _plain(node: ir.Node, inputs: list[Any]) -> tuple[Array, ...]:
     if node.op_type == "Cast":
         return (inputs[0].astype(ir.DataType(node.attributes["to"].as_int()).numpy()),)
-    kernel = kernel_of(node.domain, node.op_type)
-    assert kernel is not None, node.op_type
-    results = kernel(inputs, {name: a.value for name, a in node.attributes.items()})
-    return tuple(np.asarray(value) for value in results)
+    if (kernel := kernel_of(node.domain, node.op_type)) is not None:
+        results = kernel(inputs, {name: a.value for name, a in node.attributes.items()})
+        return tuple(np.asarray(value) for value in results)
+    named = {
+        value.name or "": array for value, array in zip(node.inputs, inputs, strict=True) if value
+    }
+    assert node.graph is not None
+    opset = node.graph.opset_imports[""]
+    return tuple(run_reference(ir.serde.serialize_node(node), opset, named))
