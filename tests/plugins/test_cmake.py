@@ -55,30 +55,18 @@ def test_without_headers_only_the_kernels(folder: pathlib.Path) -> None:
 
 
 @needs_tools
-@pytest.mark.parametrize(
-    "program",
-    [
-        "rmsnorm_launch_table_tests",
-        # A minute of compiling; tests/plugins/kernel_build.py compiles the same sources.
-        pytest.param("rmsnorm_shim_driver", marks=pytest.mark.thorough),
-    ],
-)
-def test_the_kernels_are_tested_and_timed_without_headers(
-    folder: pathlib.Path, program: str
-) -> None:
+def test_the_kernels_are_tested_and_timed_without_headers(folder: pathlib.Path) -> None:
     """What needs a GPU to run is built in tests/test_gpu_scripts.py; here it has its rule."""
-    options = ("-DRMSNORM_TESTS=ON", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON")
-    process = _configured(folder, *options)
+    process = _configured(folder, "-DRMSNORM_TESTS=ON", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON")
     assert process.returncode == 0, process.stderr
     rules = (folder / "build.ninja").read_text(encoding="utf-8")
-    assert "build rmsnorm_torch: phony librmsnorm_torch.so" in rules
-    assert "rmsnorm_gpu_driver: phony" in rules
-    assert "rmsnorm_shim_driver: phony" in rules
-    process = adapter_build.cmake("--build", folder, "--parallel", 2, "--target", program)
+    for rule in ("rmsnorm_torch: phony", "rmsnorm_gpu_driver: phony", "rmsnorm_shim_driver: phony"):
+        assert rule in rules
+    program = "rmsnorm_launch_table_tests"
+    process = adapter_build.cmake("--build", folder, "--target", program)
     assert process.returncode == 0, process.stdout + process.stderr
-    built = folder / "tests" / "kernels" / program
-    done = subprocess.run([built], input=b"", capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = subprocess.run([folder / "tests" / "kernels" / program], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
 
 
 @needs_tools

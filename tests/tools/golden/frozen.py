@@ -78,7 +78,7 @@ def public_names() -> list[str]:
     return list(rx.__all__)
 
 
-def versions(*, exported: bool) -> dict[str, str]:
+def _versions(*, exported: bool) -> dict[str, str]:
     """Return the versions of what the bytes depend on beside this package."""
     packages = ["onnx", "onnx-ir", *(("torch", "transformers", "onnxscript") if exported else ())]
     return {name: importlib.metadata.version(name).split("+")[0] for name in packages}
@@ -108,7 +108,7 @@ class Frozen:
 
     def other_versions(self) -> str:
         """Return the packages that have another version here; "" if none."""
-        here = versions(exported="torch" in self.versions)
+        here = _versions(exported="torch" in self.versions)
         return ", ".join(
             f"{k} {v}, not {here[k]}" for k, v in self.versions.items() if v != here[k]
         )
@@ -139,7 +139,7 @@ class Frozen:
 
 def freeze(models: Iterable[Model], path: Path, *, exported: bool) -> Frozen:
     """Run all models and write what they give."""
-    frozen = Frozen(versions(exported=exported), public_names(), {}, {})
+    frozen = Frozen(_versions(exported=exported), public_names(), {}, {})
     for model in models:
         assert model.name not in frozen.models, model.name
         entries = []
