@@ -288,12 +288,14 @@ def _measure(work: Work, make: Callable[[Work], Run | None], used: Buffers) -> d
     try:
         run = make(work)
         if run is None:
-            return {"remark": "lacks the operation"}
+            return {"remark": f"has no {work.op}"}
         result = run(used)
         y = result[0] if isinstance(result, tuple) else result
         if not worst_error(work, used, y) <= BOUNDS[work.op]:
             return {"remark": "wrong, not timed"}
         return {"seconds": _seconds(lambda: run(used), warm=work.rows <= HEADS)}
+    except UnavailableError as error:
+        return {"remark": str(error)}
     except Exception as error:  # somebody else's library on a size that it does not take
         return {"remark": f"{type(error).__name__}: {error}".splitlines()[0]}
 
@@ -342,7 +344,7 @@ def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
         lines.append(cells)
     headings = ("rows", "n", "ours, us", "GB/s", "of copy", *others)
     remarks = dict.fromkeys(
-        f"- {name}, {row['op']}: {one['remark']}"
+        f"- {name}: {one['remark']}"
         for row in rows
         for name, one in row["contenders"].items()
         if "remark" in one
