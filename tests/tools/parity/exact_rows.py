@@ -36,40 +36,33 @@ def operands(
     count: int,
     *,
     seed: int,
-    second: str = "",
+    gated: bool = False,
     front: Array | None = None,
 ) -> dict[str, Array]:
-    """``x``, and ``gate`` or ``residual``, as ``[count, *row]``.
+    """``x``, and ``gate``, as ``[count, *row]``.
 
     Args:
         spec: the norm; it decides on the gates.
         dtype: element type of x.
         row: shape of the normalised axes.
-        second: which other operand there is.
+        gated: whether there is a gate.
         front: a gain in front of the norm, of powers of two from 1/2 to 2.
     """
     rng = np.random.default_rng(seed)
     shape, n = (count, *row), int(np.prod(row))
-    first = spec.gate_first and bool(second)
+    first = spec.gate_first and gated
     largest = min(15 if first else 255, int((_EXACT / n) ** 0.5) // (15 if first else 1))
-    if second == "residual":
-        largest //= 2
     if front is not None:
         largest //= 4
     x = rng.integers(1, largest + 1, shape) * rng.choice([-1, 1], shape)
     # Half types stay half types where the squares are half numbers too: no power above 0.
     powers = np.resize(_POWERS, count).reshape(-1, *[1] * len(row))
     rows = {"x": x * np.exp2(powers)}
-    if second == "gate":
+    if gated:
         rows["gate"] = 4.0 * rng.integers(5, 16, shape) if first else rng.uniform(18, 60, shape)
         if not first:
             rows["gate"] = np.where(rng.random(shape) < 0.25, 0.0, rows["gate"])
-    if second == "residual":
-        other = rng.integers(1, largest + 1, shape) * rng.choice([-1, 1], shape)
-        rows["residual"] = other * np.exp2(powers)
-    return {
-        name: values.astype(np.float32).astype(numpy_dtype(dtype)) for name, values in rows.items()
-    }
+    return {k: v.astype(np.float32).astype(numpy_dtype(dtype)) for k, v in rows.items()}
 
 
 def with_witnesses(
@@ -78,7 +71,7 @@ def with_witnesses(
     weights: dict[str, Array],
     dtype: int,
     row: tuple[int, ...],
-    second: str,
+    gated: bool,
     front: Array | None = None,
 ) -> dict[str, Array]:
     """``rows`` and more, on which the row in float32 and in float64 gives other numbers."""
@@ -87,7 +80,7 @@ def with_witnesses(
     size = _RECIPROCAL_POOL if spec.round_rstd else _POOL
     axes = tuple(range(1, 1 + len(row)))
     for seed in range(_POOLS):
-        pool = operands(spec, dtype, row, size, seed=100 + seed, second=second, front=front)
+        pool = operands(spec, dtype, row, size, seed=100 + seed, gated=gated, front=front)
         if spec.round_rstd:  # one number a row decides: look there first
             apart = _inverse_differs(spec.epsilon, pool["x"])
             pool = {name: values[apart] for name, values in pool.items()}

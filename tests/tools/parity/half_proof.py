@@ -174,7 +174,7 @@ def _rows(norm: NormClass, dtype: str, model: ir.Model, spec: NormSpec) -> dict[
     """Operands in the order of ``forward``."""
     element_type = ELEMENT_TYPES[dtype]
     row = norm.shape[spec.axis :]
-    second = "gate" if len(norm.inputs) > 1 else ""
+    gated = len(norm.inputs) > 1
     ones = arrays.array(torch.ones(1, *norm.shape[1:], dtype=DTYPES[dtype]))
     there: dict[str, Array] = {}  # the operands that the node gets
 
@@ -185,15 +185,15 @@ def _rows(norm: NormClass, dtype: str, model: ir.Model, spec: NormSpec) -> dict[
     declaration.evaluate_file(model, feeds(model, dict.fromkeys(norm.inputs, ones)), norm_of_ones)
     # A gain in front of the norm is what the node gets for rows of ones.
     front = there["x"][(0,) * (there["x"].ndim - len(row))] if _in_front(norm) else None
-    rows = exact_rows.operands(spec, element_type, row, _COUNT, seed=9, second=second, front=front)
+    rows = exact_rows.operands(spec, element_type, row, _COUNT, seed=9, gated=gated, front=front)
     normalised = rows["x"] if front is None else rows["x"] * front
-    if spec.gate_first and second:
+    if spec.gate_first and gated:
         normalised = normalised.astype(np.float64) * rows["gate"].astype(np.float64)
     if not exact_rows.sums_are_exact(normalised):
         raise AssertionError("a sum of squares is not exact")
     if spec.stash_type not in HALF_TYPES:
         weights = {name: there[name] for name in ("weight", "bias") if name in there}
-        rows = exact_rows.with_witnesses(spec, rows, weights, element_type, row, second, front)
+        rows = exact_rows.with_witnesses(spec, rows, weights, element_type, row, gated, front)
     middle = norm.shape[1 : len(norm.shape) - len(row)]
     each = math.prod(middle)
     whole = np.resize(np.arange(len(rows["x"])), -(-len(rows["x"]) // each) * each)
