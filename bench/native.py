@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,7 +37,7 @@ from rmsnorm_export.runtime.session import onnxruntime, run_session, session_opt
 from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
 from tests.tools.lib.tables import markdown_table, print_table
-from tests.tools.lib.timing import samples, spread
+from tests.tools.lib.timing import samples
 from tests.tools.node_model import node_model
 
 PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
@@ -148,7 +149,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 "dtype": dtype,
                 "norm": norm,
                 "contender": name,
-                "seconds": spread(values),
+                "seconds": {"min": least[name], "median": statistics.median(values)},
                 "ratio": least[name] / least["portable"] if "portable" in least else None,
                 "to_copy": least[name] / least["copy"],
             }
@@ -175,7 +176,7 @@ def main() -> int:
     }
     head = [*about(report), "least of interleaved samples; of one thread its processor time"]
     cells = [*map(_cells, rows)]
-    print_table(_HEADINGS, cells, above=head, same=4)
+    print_table(_HEADINGS, cells, above=head)
     page = ["# Kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
     page += markdown_table(_HEADINGS, cells)
     print(write_results(report, "\n".join(page) + "\n", arguments.output))

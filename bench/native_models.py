@@ -130,7 +130,7 @@ def main() -> int:
         "rows": [dict(zip(_HEADINGS, row, strict=True)) for row in rows]
     }
     head = [*about(report), f"{options.layers} layers, 64 tokens, threads: {options.threads}"]
-    print_table(_HEADINGS, rows, above=head, same=2)
+    print_table(_HEADINGS, rows, above=head)
     page = ["# Whole models with the kernels for ONNX Runtime on the CPU", "", *bullets(head), ""]
     page += markdown_table(_HEADINGS, rows)
     print(write_results(report, "\n".join(page) + "\n", options.output))

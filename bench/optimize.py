@@ -165,7 +165,7 @@ def main() -> int:
     report = start.facts(*PACKAGES) | {
         "rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]
     }
-    print_table(HEADINGS, rows, above=about(report), same=1)
+    print_table(HEADINGS, rows, above=about(report))
     page = ["# Time and memory of `optimize`", "", *bullets(about(report)), ""]
     page += markdown_table(HEADINGS, rows)
     print(write_results(report, "\n".join(page) + "\n", options.output))

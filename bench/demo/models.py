@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.tools.lib.quiet import quiet
+from rmsnorm_export.torch.export.chatter import collected
 
 VOCAB, SEQUENCE, OPSET = 1000, 64, 18
 _COMMON = {"vocab_size": VOCAB, "hidden_size": 256, "use_cache": False}
@@ -132,7 +132,7 @@ def _randomise_gains(model: torch.nn.Module) -> None:
 def export(architecture: Architecture, folder: Path, layers: int = 4) -> Exported:
     """Build, run and export one architecture into ``folder``."""
     torch.manual_seed(0)
-    with quiet():
+    with collected():
         inner = architecture.build(layers)
         _randomise_gains(inner)
         model = _Logits(inner)

@@ -14,10 +14,11 @@ import sysconfig
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.gpu import build
-from bench.gpu.build import KERNELS, PLUGINS
 from tests.tools.corpus import cache
+from tests.tools.lib.command import ROOT
 
+PLUGINS = ROOT / "plugins"
+KERNELS = PLUGINS / "kernels"
 SHIM = PLUGINS / "tests" / "shim"
 FIBRES = SHIM / "fibres.cpp"
 DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
@@ -31,6 +32,7 @@ JOBS = min(2, os.cpu_count() or 1)
 _FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 # nvcc's own pragma.
 _KERNEL_FLAGS = ("-Wno-unknown-pragmas",)
+_NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Of the kernels' many instances: built in half the time of -O1 with all checks, and run as fast.
 # What is left out AddressSanitizer sees, too: a null pointer, or one beyond its object.
@@ -40,26 +42,22 @@ _WATCHED = (
 )
 
 
-def wheel_folder() -> pathlib.Path:
-    """Where the wheels nvidia-cuda-nvcc and nvidia-cuda-runtime put bin/ and include/."""
-    return pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"
+_WHEEL = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"
+"""Where the wheels nvidia-cuda-nvcc and nvidia-cuda-runtime put bin/ and include/."""
 
 
 def find_nvcc() -> pathlib.Path | None:
     """nvcc of CUDA_HOME, else of PATH, else of the wheel."""
-    home = os.environ.get("CUDA_HOME")
-    candidates = [pathlib.Path(home) / "bin" / "nvcc"] if home else []
-    on_path = shutil.which("nvcc")
-    candidates += [pathlib.Path(on_path)] if on_path else []
-    candidates.append(wheel_folder() / "bin" / "nvcc")
-    return next((path for path in candidates if path.is_file()), None)
+    folders = [os.environ.get("CUDA_HOME", ""), *os.environ.get("PATH", "").split(os.pathsep)]
+    candidates = [pathlib.Path(folders[0], "bin"), *map(pathlib.Path, folders[1:]), _WHEEL / "bin"]
+    return next((path / "nvcc" for path in candidates if (path / "nvcc").is_file()), None)
 
 
 def find_headers() -> pathlib.Path | None:
     """The folder of cuda_runtime_api.h and cuda_fp8.h."""
     nvcc = find_nvcc()
     candidates = [nvcc.resolve().parents[1] / "include"] if nvcc else []
-    candidates += [wheel_folder() / "include", pathlib.Path("/usr/local/cuda/include")]
+    candidates += [_WHEEL / "include", pathlib.Path("/usr/local/cuda/include")]
     return next((path for path in candidates if (path / "cuda_fp8.h").is_file()), None)
 
 
@@ -90,31 +88,25 @@ def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def nvcc_objects(jobs: Iterable[tuple[str, int]], folder: pathlib.Path) -> list[str]:
-    """Put objects of units and architectures into a folder.
+def nvcc_command(architecture: int) -> list[object]:
+    """nvcc with the flags of every source, for one architecture, e.g. 90."""
+    code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    return [find_nvcc(), *_NVCC_FLAGS, code, "-I", KERNELS]
 
-    Returns:
-        What ptxas said of each; a minute or less for each that is new.
-    """
-    nvcc = str(find_nvcc())
-    version = run([nvcc, "--version"])
 
-    def compiled(unit: str, architecture: int) -> str:
-        source, arch = KERNELS / unit, str(architecture)
-        key = source_hash(KERNELS, settings=(version, *build.FLAGS, unit, arch))
-        name = f"{source.stem}-sm_{arch}"
-        made = cache.entry(
-            "kernels",
-            name,
-            key,
-            lambda new: build.compiled(nvcc, arch, source, new) and None,
-        )
-        shutil.copytree(made, folder, dirs_exist_ok=True)
-        (report,) = made.glob("*.ptxas")
-        return report.read_text()
+def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
+    """Return the object of a unit, a minute or less when it is new, and what ptxas said of it."""
+    command = [*nvcc_command(architecture), "-Xptxas=-v", "-c", KERNELS / unit, "-o"]
+    version = run([find_nvcc(), "--version"])
+    key = source_hash(KERNELS, settings=(version, *_NVCC_FLAGS, unit, architecture))
+    name = f"{pathlib.Path(unit).stem}-sm_{architecture}"
 
-    with ThreadPoolExecutor(JOBS) as pool:
-        return [report.result() for report in [pool.submit(compiled, *job) for job in jobs]]
+    def fill(folder: pathlib.Path) -> None:
+        report = run([*command, folder / f"{name}.o"])
+        (folder / "ptxas.txt").write_text(report, encoding="utf-8")
+
+    built = cache.entry("kernels", name, key, fill)
+    return built / f"{name}.o", (built / "ptxas.txt").read_text(encoding="utf-8")
 
 
 def shim_driver() -> pathlib.Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,18 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def group_of(n: int) -> int:
-    """A quarter of the row, a third, or the row."""
-    return next((n // parts for parts in (4, 3, 7) if n % parts == 0), n)
+LAYOUTS = (
+    ((12,), ()),
+    ((12,), (12,)),
+    ((2, 3, 5), (3, 1)),
+    ((2, 3, 5), (2, 3, 1)),
+    ((2, 3, 5), (2, 1, 5)),
+    ((2, 9, 5), (5,)),
+    ((2, 5, 1, 3), (5, 1, 1)),
+    ((2, 2, 3, 2, 2), (1, 1, 3, 1, 1)),
+)
+"""The axes of x and those of the tables before the last: heads before or behind the tokens, more
+and fewer of them than a team takes at once, one row of angles for each row and for all."""
 
 
 def spec_for(n: int, dtype: np.dtype[Any], stash: bool = False, **attributes: Any) -> NormSpec:
@@ -65,7 +75,7 @@ def spec_for(n: int, dtype: np.dtype[Any], stash: bool = False, **attributes: An
     if attributes.get("partial_size"):
         attributes["partial_size"] = max(1, n // 3)
     if attributes.get("group_size"):
-        attributes["group_size"] = group_of(n)
+        attributes["group_size"] = next((n // k for k in (4, 3, 7) if n % k == 0), n)
     if stash:
         attributes["stash_type"] = element_type(dtype)
     return NormSpec(**attributes)
@@ -89,8 +99,28 @@ def job_for(
     return Job(
         spec=spec,
         x=x,
-        other=None if spec.kind == "RMSNorm" else other,
+        other=other if spec.kind in ("SkipRMSNorm", "GatedRMSNorm") else None,
         scale=scale.astype(parameters or dtype),
         bias=offset.astype(parameters or dtype) if bias else None,
         **fields,
     )
+
+
+def rotary_job(
+    n: int,
+    dtype: np.dtype[Any],
+    *,
+    axes: tuple[tuple[int, ...], tuple[int, ...]] = LAYOUTS[2],
+    half: bool = False,
+    table: np.dtype[Any] | None = None,
+    attributes: dict[str, Any] | None = None,
+    **options: Any,
+) -> Job:
+    """A job whose angles are numbers, not a circle's: a wrong entry shows."""
+    leading, of_table = axes
+    attributes = {"kind": "RotaryRMSNorm", **(attributes or {})}
+    job = job_for(n, dtype, rows=int(np.prod(leading)), attributes=attributes, **options)
+    width = (job.spec.rotary_dim or n) // (2 if half else 1)
+    rng = np.random.default_rng(1)
+    cos, sin = (rng.uniform(-1, 1, (*of_table, width)).astype(table or dtype) for _ in range(2))
+    return dataclasses.replace(job, tables=(cos, sin), leading=leading)

@@ -51,11 +51,9 @@ def _readable(report: rx.Report) -> str:
     """Return one line for each site and refusal, without wordings, times, paths and versions."""
     lines = [_site("fused", site) for site in report.fused]
     lines += [_site("kept", site) for site in report.kept]
-    lines += [
-        f"{word} {r.node} ({r.op}): {r.reason} [{r.kind}]{_scope(r.scope)}"
-        for word, refusals in (("refused", report.refused), ("apart", report.unfolded))
-        for r in refusals
-    ]
+    for word, refusals in (("refused", report.refused), ("apart", report.unfolded)):
+        texts = (f"{r.node} ({r.op}): {r.reason} [{r.kind}]{_scope(r.scope)}" for r in refusals)
+        lines += [f"{word} {text}" for text in texts]
     lines.append(
         f"opset {report.opset_before}>{report.opset_after}"
         f" nodes {report.nodes_before}>{report.nodes_after} functions {report.functions}"
@@ -80,7 +78,7 @@ def public_names() -> list[str]:
     return list(rx.__all__)
 
 
-def versions(*, exported: bool) -> dict[str, str]:
+def _versions(*, exported: bool) -> dict[str, str]:
     """Return the versions of what the bytes depend on beside this package."""
     packages = ["onnx", "onnx-ir", *(("torch", "transformers", "onnxscript") if exported else ())]
     return {name: importlib.metadata.version(name).split("+")[0] for name in packages}
@@ -110,7 +108,7 @@ class Frozen:
 
     def other_versions(self) -> str:
         """Return the packages that have another version here; "" if none."""
-        here = versions(exported="torch" in self.versions)
+        here = _versions(exported="torch" in self.versions)
         return ", ".join(
             f"{k} {v}, not {here[k]}" for k, v in self.versions.items() if v != here[k]
         )
@@ -127,7 +125,7 @@ class Frozen:
         source, *entries = self.models[model.name].split()
         if source != _short(model.data, 6):
             yield f"{model.name}: the model itself changed"
-        first, *_ = entries
+        first = entries[0]
         for run, entry in zip(RUNS, entries, strict=True):
             old_bytes, old_key = (first if entry == "=" else entry).split(":")
             new_bytes, text = outcome(model, run)
@@ -135,13 +133,13 @@ class Frozen:
             parts = [("bytes", old_bytes, new_bytes), ("report", old, text)]
             if changed := " and ".join(name for name, before, now in parts if before != now):
                 lines = difflib.ndiff(old.splitlines(), text.splitlines())
-                shown = [line for line in lines if old == text or line[0] != "?"]
+                shown = [line for line in lines if line[0] != "?"]
                 yield "\n    ".join([f"{model.name}, {run}: {changed} changed", *shown])
 
 
 def freeze(models: Iterable[Model], path: Path, *, exported: bool) -> Frozen:
     """Run all models and write what they give."""
-    frozen = Frozen(versions(exported=exported), public_names(), {}, {})
+    frozen = Frozen(_versions(exported=exported), public_names(), {}, {})
     for model in models:
         assert model.name not in frozen.models, model.name
         entries = []

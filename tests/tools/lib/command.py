@@ -1,4 +1,4 @@
-"""The command line of a script: its options, its words on stderr, and modules as processes."""
+"""The command line of a tool: its options, its words on stderr, and modules as processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def say(text: str) -> None:
-    """A line on stderr: stdout is for the outcome."""
+    """Print a line on stderr: stdout is for the outcome."""
     print(text, file=sys.stderr, flush=True)
 
 
 def parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Options of an executable of scripts/, whose help is the docstring of its module."""
+    """Return a parser whose help is the docstring of its module."""
     return argparse.ArgumentParser(
         prog=f"python -m {program}",
         description=description,
@@ -26,17 +26,17 @@ def parser(program: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def add_output(options: argparse.ArgumentParser, name: str) -> None:
-    """The option for the file of the results, ``name`` in bench/results by default."""
+    """Add the option for the file of the results, ``name`` in bench/results by default."""
     text = f"JSON file, with a page beside it; default bench/results/{name}"
     options.add_argument("--output", type=Path, default=RESULTS / name, help=text)
 
 
 def module_command(name: str, *arguments: str) -> list[str]:
-    """What runs a module of this package in a process of its own, with `module_environment`."""
+    """Return the command that runs a module, with ``module_environment``."""
     return [sys.executable, "-m", name, *arguments]
 
 
 def module_environment() -> dict[str, str]:
-    """The environment in which ``scripts`` and this checkout are found from every folder."""
+    """Return the environment in which this checkout is found from every folder."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -19,19 +19,7 @@ from rmsnorm_export.system.machine import cores, cpu_name, memory_gib
 from rmsnorm_export.system.packages import versions_of
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    return {
-        "cpu": cpu_name(),
-        "cores": cores(),
-        "memory_gib": memory_gib(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-    }
-
-
-def date() -> str:
-    """Now, to the minute."""
+def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -39,54 +27,49 @@ def date() -> str:
 class Start:
     """When a measurement began, which is its date, and how busy the machine was then."""
 
-    date: str = dataclasses.field(default_factory=date)
+    date: str = dataclasses.field(default_factory=_now)
     load: float = dataclasses.field(default_factory=lambda: os.getloadavg()[0])
 
     def facts(self, *packages: str) -> dict[str, Any]:
-        """The head of a report, at its end."""
+        """Return the head of a report, at its end."""
         return {
             "schema_version": 1,
             "date": self.date,
-            "machine": machine(),
+            "machine": {
+                "cpu": cpu_name(),
+                "cores": cores(),
+                "memory_gib": memory_gib(),
+                "system": platform.system(),
+                "python": platform.python_version(),
+            },
             "load_average": {"before": self.load, "after": os.getloadavg()[0]},
             "versions": versions_of(packages),
         }
 
 
-def about(report: dict[str, Any], more: str = "") -> list[str]:
-    """`Start.facts` in three lines; ``more`` follows those on the machine."""
-    host = report["machine"]
+def about(report: dict[str, Any]) -> list[str]:
+    """Return ``Start.facts`` in three lines."""
+    host, load = report["machine"], report["load_average"]
     return [
         f"{report['date']}, {host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, "
-        f"Python {host['python']}{more}",
-        *about_software(report),
-    ]
-
-
-def about_software(report: dict[str, Any]) -> list[str]:
-    """The versions, and the load of the machine."""
-    load = report["load_average"]
-    return [
+        f"Python {host['python']}",
         ", ".join(f"{name} {text}" for name, text in report["versions"].items()),
         f"load average of the machine: {load['before']:.2f} before, {load['after']:.2f} after",
     ]
 
 
 def bullets(lines: Sequence[str]) -> list[str]:
-    """Of a Markdown page."""
+    """Return the lines as a list of a Markdown page."""
     return [f"- {line}" for line in lines]
 
 
-def write_results(report: dict[str, Any], page: str, output: Path, *, compact: bool = False) -> str:
+def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     """Write the report as JSON to ``output`` and its page beside it, each whole or not at all.
 
     Returns:
         What was written, for the reader.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
-    separators = (",", ":") if compact else None
-    content = json.dumps(report, indent=None if compact else 1, separators=separators) + "\n"
-    tables = output.with_suffix(".md")
-    write_whole(output, content)
-    write_whole(tables, page)
-    return f"written: {output} and {tables}"
+    write_whole(output, json.dumps(report, indent=1) + "\n")
+    write_whole(output.with_suffix(".md"), page)
+    return f"written: {output} and {output.with_suffix('.md')}"

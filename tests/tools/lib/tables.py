@@ -16,18 +16,15 @@ _WIDTH = 150
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     names = [heading.removesuffix(":").replace("\n", " ").strip() for heading in headings]
     marks = ["---:" if heading.endswith(":") else "---" for heading in headings]
-    return [
-        f"| {' | '.join(names)} |",
-        f"|{'|'.join(marks)}|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+    lines = [f"| {' | '.join(row)} |" for row in (names, *rows)]
+    return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
 
 
 def console() -> Console:
-    """Standard output, wide enough for a table."""
+    """Return standard output, wide enough for a table."""
     from rich.console import Console
 
     terminal = Console(highlight=False)
@@ -40,33 +37,19 @@ def print_table(
     *,
     above: Sequence[str] = (),
     below: Sequence[str] = (),
-    same: int = 1,
 ) -> None:
-    """Print a table on stdout.
-
-    Args:
-        headings, rows: of it.
-        above, below: lines around it.
-        same: the first cells of a row that are left out where they are those of the row before.
-    """
+    """Print a table on stdout, and the lines around it."""
     from rich import box
     from rich.table import Table
 
-    terminal = console()
-    for line in above:
-        terminal.print(line, markup=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in headings:
         right = heading.endswith(":")
-        name = heading.removesuffix(":")
-        table.add_column(name, justify="right" if right else "left", no_wrap=right)
-    previous: list[str] = []
+        justify = "right" if right else "left"
+        table.add_column(heading.removesuffix(":"), justify=justify, no_wrap=right)
     for row in rows:
-        first = list(row[:same])
-        if previous and previous != first:
-            table.add_section()
-        table.add_row(*(first if previous != first else [""] * same), *row[same:])
-        previous = first
+        table.add_row(*row)
+    terminal = console()
+    terminal.print(*above, sep="\n", markup=False)
     terminal.print(table)
-    for line in below:
-        terminal.print(line, markup=False)
+    terminal.print(*below, sep="\n", markup=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 Run = Callable[[], object]
+"""Compute the outputs once, and return when they are there."""
+
 Clock = Callable[[], float]
-"""Computes its outputs once, and returns when they are there."""
 
 
 def seconds_of(run: Run, times: int = 1, clock: Clock = time.perf_counter) -> float:
@@ -20,15 +20,13 @@ def seconds_of(run: Run, times: int = 1, clock: Clock = time.perf_counter) -> fl
     return (clock() - start) / times
 
 
-def interleaved(
-    samplers: Sequence[Callable[[], float]], rounds: int, *, seed: int = 0
-) -> list[list[float]]:
-    """Samples of each sampler, one a round.
+def interleaved(samplers: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+    """Return samples of each sampler, one a round.
 
     A round goes through all of them in a new order, so that none is always first and none always
     follows the same neighbour.
     """
-    rng, order = random.Random(seed), list(range(len(samplers)))
+    rng, order = random.Random(0), list(range(len(samplers)))
     samples: list[list[float]] = [[] for _ in samplers]
     for _ in range(rounds):
         rng.shuffle(order)
@@ -48,15 +46,3 @@ def samples(
         return lambda: seconds_of(run, times, clock)
 
     return dict(zip(runs, interleaved([*map(sampler, runs.values())], rounds), strict=True))
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median, quartiles, smallest and largest."""
-    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
-    return {
-        "median": statistics.median(values),
-        "low": low,
-        "high": high,
-        "min": min(values),
-        "max": max(values),
-    }

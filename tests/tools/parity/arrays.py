@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -9,20 +10,10 @@ from rmsnorm_export.op.dtypes import Array, numpy_dtype, round_to
 from rmsnorm_export.op.spec import BFLOAT16
 
 SCALES = ("unit", "tiny", "denormal", "large", "mixed", "zeros", "nan", "inf")
-SPECIAL = frozenset({"zeros", "nan", "inf"})
-
-_ELEMENTS = 2**14  # of each scale: enough for the largest error to be typical of it
-_LEAST_ROWS, _MOST_ROWS = 8, 1024
-_SPECIAL_ROWS = 4
+_MOST_ROWS, _LEAST_ROWS, _SPECIAL_ROWS = 1024, 8, 4
 
 
-def rows_of(n: int, elements: int = _ELEMENTS) -> dict[str, int]:
-    """How many rows of ``n`` elements each scale has."""
-    many = max(_LEAST_ROWS, min(_MOST_ROWS, elements // n))
-    return {scale: _SPECIAL_ROWS if scale in SPECIAL else many for scale in SCALES}
-
-
-def rows(dtype: int, n: int, *, seed: int, elements: int = _ELEMENTS) -> dict[str, Array]:
+def rows(dtype: int, n: int, *, seed: int, elements: int) -> dict[str, Array]:
     """Rows of each scale as ``[rows, n]`` of an ONNX element type.
 
     ``tiny``: 1e-4. ``denormal``: below the smallest normal number. ``large``: 1e4, at most 6e4
@@ -30,29 +21,22 @@ def rows(dtype: int, n: int, *, seed: int, elements: int = _ELEMENTS) -> dict[st
     one such element in each row.
     """
     rng = np.random.default_rng([seed, n])
-    counts = rows_of(n, elements)
-    made = {scale: rng.normal(size=(count, n)) for scale, count in counts.items()}
-    info = _smallest(dtype)
-    made["tiny"] *= 1e-4
-    shape = made["denormal"].shape
-    steps = rng.integers(1, info[1], shape) * rng.choice([-1, 1], shape)
-    made["denormal"] = steps * info[0]
-    made["large"] = np.clip(made["large"] * 1e4, -6e4, 6e4)
-    made["mixed"] *= 10.0 ** rng.uniform(-3, 3, made["mixed"].shape)
-    made["zeros"][:] = 0.0
+    many = max(_LEAST_ROWS, min(_MOST_ROWS, elements // n))
+    counts = {scale: many if scale in SCALES[:5] else _SPECIAL_ROWS for scale in SCALES}
+    blocks = {scale: rng.normal(size=(count, n)) for scale, count in counts.items()}
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    blocks["tiny"] *= 1e-4
+    shape = blocks["denormal"].shape
+    steps = rng.integers(1, 2**info.nmant, shape) * rng.choice([-1, 1], shape)
+    blocks["denormal"] = steps * float(info.smallest_subnormal)
+    blocks["large"] = np.clip(blocks["large"] * 1e4, -6e4, 6e4)
+    blocks["mixed"] *= 10.0 ** rng.uniform(-3, 3, blocks["mixed"].shape)
+    blocks["zeros"][:] = 0.0
     for name, value in (("nan", np.nan), ("inf", np.inf)):
-        row = made[name]
-        column = rng.integers(0, n, len(row))
-        row[np.arange(len(row)), column] = value * rng.choice([-1, 1], len(row))
-    return {s: round_to(v, dtype).astype(numpy_dtype(dtype)) for s, v in made.items()}
-
-
-def _smallest(dtype: int) -> tuple[float, int]:
-    """The smallest denormal of a type, and how many of it make a normal number."""
-    if dtype == BFLOAT16:
-        return 2.0**-133, 2**7
-    info = np.finfo(numpy_dtype(dtype))
-    return float(info.smallest_subnormal), 2**info.nmant
+        column = rng.integers(0, n, _SPECIAL_ROWS)
+        signs = rng.choice([-1, 1], _SPECIAL_ROWS)
+        blocks[name][np.arange(_SPECIAL_ROWS), column] = value * signs
+    return {s: round_to(v, dtype).astype(numpy_dtype(dtype)) for s, v in blocks.items()}
 
 
 def weight(dtype: int, shape: tuple[int, ...], *, seed: int, offset: bool = False) -> Array:
@@ -78,3 +62,8 @@ def array(value: torch.Tensor) -> Array:
     if value.dtype == torch.bfloat16:
         return value.view(torch.int16).numpy().view(numpy_dtype(BFLOAT16))
     return value.numpy()
+
+
+def results(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[Array, ...]:
+    """The outputs of a module or operator, one or several."""
+    return tuple(map(array, result if isinstance(result, tuple) else (result,)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,23 +10,17 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
-from rmsnorm_export.proof.operators import kernel_of
-
-_FIELDS = {name: type(value) for name, value in dataclasses.asdict(NormSpec()).items()}
+from rmsnorm_export.proof.operators import kernel_of, run_reference
 
 
 def spec_of(node: ir.Node) -> NormSpec:
-    """The attributes of a node of this package's domain."""
-    given: dict[str, Any] = {
-        name: kind(node.attributes[name].value)
-        for name, kind in _FIELDS.items()
-        if name in node.attributes
-    }
-    return NormSpec(**{**given, "kind": node.op_type})
+    """Return the attributes of a node of this package's domain."""
+    kind: Any = node.op_type
+    return NormSpec.from_attributes(kind, {n: a.value for n, a in node.attributes.items()})
 
 
 def norm_node(model: ir.Model) -> ir.Node:
-    """The one norm of a model.
+    """Return the one norm of a model.
 
     Raises:
         ValueError: none, or several.
@@ -41,44 +34,45 @@ def evaluate_file(
     feeds: Mapping[str, Array],
     norm: Callable[[NormSpec, dict[str, Array]], tuple[Array, ...]],
 ) -> tuple[Array, ...]:
-    """Outputs of a portable model.
+    """Return the outputs of a portable model.
 
     Args:
         model: one norm, and elementwise operators around it.
         feeds: by the names of the graph's inputs.
         norm: computes the node, from the spec that it declares and its operands.
     """
-    known: dict[ir.Value, Array] = {v: feeds[v.name or ""] for v in model.graph.inputs}
+    values: dict[ir.Value | None, Array | None] = {None: None}
+    values |= {value: feeds[value.name or ""] for value in model.graph.inputs}
     for value in model.graph.initializers.values():
         assert value.const_value is not None
-        known[value] = value.const_value.numpy()
+        values[value] = value.const_value.numpy()
     for node in model.graph:
-        inputs = [None if value is None else known[value] for value in node.inputs]
+        inputs = [values[value] for value in node.inputs]
         results = (
             norm(spec_of(node), operands_of(node, inputs))
             if node.domain == DOMAIN
             else _plain(node, inputs)
         )
-        known |= dict(zip(node.outputs, results, strict=False))
-    return tuple(known[value] for value in model.graph.outputs)
+        values |= dict(zip(node.outputs, results, strict=False))
+    return tuple(np.asarray(values[value]) for value in model.graph.outputs)
 
 
 def operands_of(node: ir.Node, inputs: list[Any]) -> dict[str, Any]:
-    """What there is for the operands of a norm, by name."""
-    names = {
-        "RMSNorm": ("x", "weight", "bias"),
-        "SkipRMSNorm": ("x", "residual", "weight", "bias"),
-        "GatedRMSNorm": ("x", "gate", "weight", "bias"),
-    }[node.op_type]
-    return {n: v for n, v in zip(names, inputs, strict=False) if v is not None}
+    """Return the operands of a norm that there are, by name."""
+    second = {"SkipRMSNorm": ["residual"], "GatedRMSNorm": ["gate"]}.get(node.op_type, [])
+    pairs = zip(["x", *second, "weight", "bias"], inputs, strict=False)
+    return {name: value for name, value in pairs if value is not None}
 
 
-def _plain(node: ir.Node, inputs: list[Array | None]) -> tuple[Array, ...]:
+def _plain(node: ir.Node, inputs: list[Any]) -> tuple[Array, ...]:
     if node.op_type == "Cast":
-        assert inputs[0] is not None
         return (inputs[0].astype(ir.DataType(node.attributes["to"].as_int()).numpy()),)
-    kernel = kernel_of(node.domain, node.op_type)
-    if kernel is None:
-        raise ValueError(f"no way to evaluate {node.op_type}")
-    found = kernel(inputs, {name: a.value for name, a in node.attributes.items()})
-    return tuple(np.asarray(value) for value in found)
+    if (kernel := kernel_of(node.domain, node.op_type)) is not None:
+        results = kernel(inputs, {name: a.value for name, a in node.attributes.items()})
+        return tuple(np.asarray(value) for value in results)
+    named = {
+        value.name or "": array for value, array in zip(node.inputs, inputs, strict=True) if value
+    }
+    assert node.graph is not None
+    opset = node.graph.opset_imports[""]
+    return tuple(run_reference(ir.serde.serialize_node(node), opset, named))

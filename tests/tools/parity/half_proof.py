@@ -43,27 +43,21 @@ class Proof:
     """One class in one half type.
 
     Attributes:
-        key: of the class, as the corpus names it.
-        dtype: of rows, parameters and result.
         declared: quotient with which the exported file gives the module's bits; "" for none.
         ours: whether our operator in PyTorch gives the bits of the node.
         orders: other orders that could have been declared.
         confused: those of them which give the same bits: the rows cannot tell.
         members: classes with this very body whose own bits were compared as well.
         failed: those of them which have other bits.
-        elements: that were compared, for each class.
         ordinary: share of equal elements on ordinary random rows, sums in any order.
     """
 
-    key: str
-    dtype: str
     declared: str
     ours: bool
     orders: int
     confused: tuple[str, ...]
     members: int
     failed: tuple[str, ...]
-    elements: int
     ordinary: float
 
     @property
@@ -140,15 +134,12 @@ def prove(
         if not orders.all_equal(_call(other, rows), results):
             failed.append(member)
     return Proof(
-        key=norm.key,
-        dtype=dtype,
         declared=orders.explanation(spec, of_file, results),
         ours=orders.all_equal(ours, of_file("x / rms")),
         orders=count,
         confused=tuple(confused),
         members=max(1, len(others)),
         failed=tuple(failed),
-        elements=sum(result.size for result in results),
         ordinary=_ordinary(norm, module, dtype, model),
     )
 
@@ -156,8 +147,7 @@ def prove(
 def operator(spec: NormSpec, operands: dict[str, Array]) -> tuple[Array, ...]:
     """Our operator in PyTorch."""
     named = {"scale" if k == "weight" else k: arrays.tensor(v) for k, v in operands.items()}
-    result = rt.call(spec, **named)
-    return tuple(map(arrays.array, result if isinstance(result, tuple) else (result,)))
+    return arrays.results(rt.call(spec, **named))
 
 
 def _ordinary(norm: NormClass, module: torch.nn.Module, dtype: str, model: ir.Model) -> float:
@@ -165,12 +155,12 @@ def _ordinary(norm: NormClass, module: torch.nn.Module, dtype: str, model: ir.Mo
     shape = (_ORDINARY, *norm.shape[1:])
     inputs = build.example_inputs(shape, len(norm.inputs), dtype=DTYPES[dtype], seed=5)
     random = dict(enumerate(map(arrays.array, inputs)))
-    wanted = declaration.evaluate_file(
+    expected = declaration.evaluate_file(
         model,
         feeds(model, random),
         lambda spec, operands: orders.evaluate(spec, operands, "x / rms"),
     )
-    pairs = zip(wanted, _call(module, random), strict=True)
+    pairs = zip(expected, _call(module, random), strict=True)
     return float(np.mean([(a.astype(np.float64) == b.astype(np.float64)).mean() for a, b in pairs]))
 
 
@@ -180,36 +170,30 @@ def feeds(model: ir.Model, rows: dict[Any, Array]) -> dict[str, Array]:
     return dict(zip(names, rows.values(), strict=True))
 
 
-def at_node(model: ir.Model, given: dict[str, Array]) -> dict[str, Array]:
-    """The operands that the node of a file gets."""
-    seen: dict[str, Array] = {}
-
-    def norm(spec: NormSpec, operands: dict[str, Array]) -> tuple[Array, ...]:
-        seen.update(operands)
-        return orders.evaluate(spec, operands, "x / rms")
-
-    declaration.evaluate_file(model, given, norm)
-    return seen
-
-
 def _rows(norm: NormClass, dtype: str, model: ir.Model, spec: NormSpec) -> dict[str, Array]:
     """Operands in the order of ``forward``."""
     element_type = ELEMENT_TYPES[dtype]
     row = norm.shape[spec.axis :]
-    second = "gate" if len(norm.inputs) > 1 else ""
+    gated = len(norm.inputs) > 1
     ones = arrays.array(torch.ones(1, *norm.shape[1:], dtype=DTYPES[dtype]))
-    there = at_node(model, feeds(model, dict.fromkeys(norm.inputs, ones)))
+    there: dict[str, Array] = {}  # the operands that the node gets
+
+    def norm_of_ones(spec: NormSpec, operands: dict[str, Array]) -> tuple[Array, ...]:
+        there.update(operands)
+        return orders.evaluate(spec, operands, "x / rms")
+
+    declaration.evaluate_file(model, feeds(model, dict.fromkeys(norm.inputs, ones)), norm_of_ones)
     # A gain in front of the norm is what the node gets for rows of ones.
     front = there["x"][(0,) * (there["x"].ndim - len(row))] if _in_front(norm) else None
-    rows = exact_rows.operands(spec, element_type, row, _COUNT, seed=9, second=second, front=front)
+    rows = exact_rows.operands(spec, element_type, row, _COUNT, seed=9, gated=gated, front=front)
     normalised = rows["x"] if front is None else rows["x"] * front
-    if spec.gate_first and second:
+    if spec.gate_first and gated:
         normalised = normalised.astype(np.float64) * rows["gate"].astype(np.float64)
     if not exact_rows.sums_are_exact(normalised):
         raise AssertionError("a sum of squares is not exact")
     if spec.stash_type not in HALF_TYPES:
         weights = {name: there[name] for name in ("weight", "bias") if name in there}
-        rows = exact_rows.with_witnesses(spec, rows, weights, element_type, row, second, front)
+        rows = exact_rows.with_witnesses(spec, rows, weights, element_type, row, gated, front)
     middle = norm.shape[1 : len(norm.shape) - len(row)]
     each = math.prod(middle)
     whole = np.resize(np.arange(len(rows["x"])), -(-len(rows["x"]) // each) * each)
@@ -218,9 +202,7 @@ def _rows(norm: NormClass, dtype: str, model: ir.Model, spec: NormSpec) -> dict[
 
 def _call(module: torch.nn.Module, rows: dict[str, Array]) -> tuple[Array, ...]:
     with torch.no_grad():
-        result = module(*map(arrays.tensor, rows.values()))
-    results = result if isinstance(result, tuple) else (result,)
-    return tuple(map(arrays.array, results))
+        return arrays.results(module(*map(arrays.tensor, rows.values())))
 
 
 def _confused(
@@ -247,8 +229,8 @@ def _confused(
             continue
         count += 1
         for quotient in orders.quotients_of(other):
-            found = run(quotient, other)
-            if any(orders.all_equal(found, mine) for mine in own):
+            results = run(quotient, other)
+            if any(orders.all_equal(results, mine) for mine in own):
                 confused.append(str(other.non_default()))
                 break
     return confused, count

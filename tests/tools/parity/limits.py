@@ -25,7 +25,7 @@ behind a gate the row itself loses its digits. What float32 cannot hold is lost 
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
@@ -37,108 +37,86 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import bounds
 from rmsnorm_export.runtime.session import open_session
-from tests.tools.parity.measure import EAGER, OPTIMIZED, OURS, TARGETS, Error
+
+EAGER, OURS, OPTIMIZED = "eager", "ours", "portable+"
+TARGETS = ("portable", "onnx", "ort")
+"""ONNX Runtime: the file of each target as it is; ``portable+``, after ORT's own optimizer."""
 
 ONE_TIE = 2.0
 """One rounding that falls the other way, in ulp of the result."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """What is allowed in a cell, in ulp.
+
+    Attributes:
+        distance: target -> largest distance from ours that its declared class allows.
+        ours: largest error of ours against float64.
+        runtime: largest error of the portable file in ONNX Runtime.
+    """
+
+    distance: dict[str, float]
+    ours: float
+    runtime: float
+
+
 def no_yardstick(spec: NormSpec, dtype: int, scale: str) -> bool:
-    """Whether the stash type cannot hold what the formula needs."""
+    """Return whether the stash type cannot hold what the formula needs."""
     same_range = dtype in (spec.stash_type, BFLOAT16)
     unstable = spec.epsilon == 0 or spec.gate_first
     return scale == "denormal" and same_range and unstable
 
 
-def distances(
-    spec: NormSpec,
-    dtype: int,
-    n: int,
+def limits_of(
+    site: bounds.Bounds,
     numerics: Mapping[str, str],
-    *,
-    scaled: bool,
-    biased: bool,
-    before: float,
+    errors: Mapping[str, float],
     gate: Array | None,
-) -> dict[str, float]:
-    """Target -> allowed distance from ours, in ulp of T.
+) -> Limits:
+    """Return the limits of one cell.
 
-    None for a row in a half type: ONNX Runtime's CPU keeps some of its steps in float32, some not,
-    as its kernels have it, and the file's declared steps are proved in ``half_proof`` instead.
+    None of distance for a row in a half type: ONNX Runtime's CPU keeps some of its steps in
+    float32, some not, as its kernels have it, and the file's declared steps are proved in
+    ``half_proof`` instead.
 
     Args:
-        spec, dtype, n: of the site.
-        numerics: the class that the report gives; ``-``: plain operators, in the module's order.
-        scaled, biased: whether there is a gain, a bias.
-        before: error of ours, in ulp.
+        site: spec, type, length and operands.
+        numerics: target -> the class that the report gives; ``-``: plain operators, in the module's
+            order.
+        errors: of eager and ours, in ulp.
         gate: the gates of the cell.
     """
-    if spec.stash_type in HALF_TYPES and dtype in HALF_TYPES:
-        return {}
-    found = {}
-    site = bounds.Bounds(spec, dtype, n, scaled, biased)
-    for target, name in numerics.items():
-        found[target] = site.distance(
-            cast(Numerics, "exact" if name == "-" else name),
-            _row(n),
-            elided=dtype in HALF_TYPES,
-            error_before=before,
-        ) + _gate_error(spec, dtype, gate)
-    return found
-
-
-def _row(n: int) -> bounds.Row:
-    return bounds.Row("equal" if n == 1 else "any")
-
-
-def errors(
-    spec: NormSpec,
-    dtype: int,
-    n: int,
-    found: Mapping[str, Error],
-    *,
-    scaled: bool,
-    biased: bool,
-    gate: Array | None,
-) -> dict[str, float]:
-    """Side -> largest error allowed."""
-    site = bounds.Bounds(spec, dtype, n, scaled, biased)
-    eager = found[EAGER].max
-    slack = site.stash_error(_row(n))
+    spec, dtype, n = site.spec, site.dtype, site.n
+    row = bounds.Row("equal" if n == 1 else "any")
+    # What the runtime's Sigmoid may change, in ulp of T; twice: in the row and in its rms.
+    gates = 0.0
+    if gate is not None:
+        ratio = bounds.UNIT_ROUNDOFF[spec.stash_type] / bounds.UNIT_ROUNDOFF[dtype]
+        gates = 2 * sigmoid_error(gate.astype(numpy_dtype(spec.stash_type))) * ratio
+    distance = {}
+    if not (spec.stash_type in HALF_TYPES and dtype in HALF_TYPES):
+        for target, name in numerics.items():
+            declared = cast(Numerics, "exact" if name == "-" else name)
+            elided, before = dtype in HALF_TYPES, errors[OURS]
+            distance[target] = gates + site.distance(
+                declared, row, elided=elided, error_before=before
+            )
     one = site.roundings() == 0 and dtype != spec.stash_type
-    allowed = eager + (2 * slack if one else ONE_TIE)
-    floor = site.accuracy(_row(n))
-    explained = floor + _gate_error(spec, dtype, gate)
-    runtime = [side for side in (*TARGETS, OPTIMIZED) if side in found]
-    return {OURS: allowed} | dict.fromkeys(runtime, max(allowed, explained))
-
-
-def _gate_error(spec: NormSpec, dtype: int, gate: Array | None) -> float:
-    """What the runtime's Sigmoid may change, in ulp of T; twice: in the row and in its rms."""
-    if gate is None:
-        return 0.0
-    ratio = bounds.UNIT_ROUNDOFF[spec.stash_type] / bounds.UNIT_ROUNDOFF[dtype]
-    wide = gate.astype(numpy_dtype(spec.stash_type))
-    return 2 * sigmoid_error(wide) * ratio
+    allowed = errors[EAGER] + (2 * site.stash_error(row) if one else ONE_TIE)
+    return Limits(distance, allowed, max(allowed, site.accuracy(row) + gates))
 
 
 def sigmoid_error(gate: Array) -> float:
     """Largest error of ONNX Runtime's Sigmoid on these gates, in units of roundoff."""
-    key = np.unique(gate[np.isfinite(gate)])
-    return _sigmoid_error(key.dtype.str, key.tobytes())
-
-
-@functools.lru_cache(maxsize=64)
-def _sigmoid_error(kind: str, content: bytes) -> float:
-    gate = np.frombuffer(content, dtype=kind)
-    element_type = onnx.helper.np_dtype_to_tensor_dtype(gate.dtype)
-    values = [onnx.helper.make_tensor_value_info(name, element_type, ["n"]) for name in "zy"]
-    node = onnx.helper.make_node("Sigmoid", ["z"], ["y"])
-    graph = onnx.helper.make_graph([node], "sigmoid", values[:1], values[1:])
-    opset = [onnx.helper.make_opsetid("", 13)]
-    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=opset)
-    (found,) = open_session(model.SerializeToString(), threads=1).run(None, {"z": gate})
+    gate = np.unique(gate[np.isfinite(gate)])
+    kind = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(gate.dtype)).lower()
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 13]> g ({kind}[n] z) => ({kind}[n] y) '
+        "{ y = Sigmoid(z) }"
+    )
+    (result,) = open_session(model.SerializeToString(), threads=1).run(None, {"z": gate})
     wide = gate.astype(np.longdouble)
     exact = 1 / (1 + np.exp(-wide))
     unit = np.finfo(gate.dtype).eps / 2
-    return float((np.abs(found.astype(np.longdouble) - exact) / exact / unit).max(initial=0))
+    return float((np.abs(result.astype(np.longdouble) - exact) / exact / unit).max(initial=0))

@@ -9,37 +9,29 @@ import numpy as np
 import torch
 
 from rmsnorm_export.op.dtypes import Array, round_to
-from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import HALF_TYPES
+from rmsnorm_export.proof.bounds import Bounds
+from rmsnorm_export.runtime.metrics import ulp_distance, ulp_unit
 from rmsnorm_export.torch import RMSNorm
-from tests.tools.parity import arrays, limits, onnx_models
-from tests.tools.parity.measure import (
-    EAGER,
-    OURS,
-    RUNTIMES,
-    Cell,
-    Limits,
-    distance,
-    drift,
-    error,
-    overflow,
-)
-from tests.tools.parity.truth import formula
+from tests.tools.parity import arrays, onnx_models
+from tests.tools.parity.claims import Cell
+from tests.tools.parity.limits import EAGER, OURS, limits_of, no_yardstick
+from tests.tools.parity.truth import error_of, formula
 from tests.tools.parity.variants import DTYPES, ELEMENT_TYPES, Operands, Variant
 
 _SEED = 20
 
 
 def make(variant: Variant, n: int, dtype: str) -> RMSNorm:
-    """Our module with random parameters."""
+    """Return our module with random parameters."""
     shape = variant.shape(n)
     options = variant.module_options(n, dtype)
     module = RMSNorm(shape, variant.epsilon, dtype=DTYPES[dtype], **options)
-    element_type = ELEMENT_TYPES[dtype]
     offset = bool(options.get("scale_offset"))
     with torch.no_grad():
         for seed, (name, parameter) in enumerate(module.named_parameters()):
             around_zero = name == "bias" or offset
-            value = arrays.weight(element_type, shape, seed=seed, offset=around_zero)
+            value = arrays.weight(ELEMENT_TYPES[dtype], shape, seed=seed, offset=around_zero)
             parameter.copy_(arrays.tensor(value))
     return module
 
@@ -47,53 +39,41 @@ def make(variant: Variant, n: int, dtype: str) -> RMSNorm:
 def operands(
     variant: Variant, n: int, dtype: str, elements: int
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """Inputs by name, all scales one below the other, and the rows that each scale has."""
-    shape = variant.shape(n)
-    element_type = ELEMENT_TYPES[dtype]
-    blocks = arrays.rows(element_type, n, seed=_SEED, elements=elements)
-    counts = {scale: len(block) for scale, block in blocks.items()}
+    """Return inputs by name, all scales one below the other, and the rows of each scale."""
+    shape = (-1, *variant.shape(n))
+    blocks = arrays.rows(ELEMENT_TYPES[dtype], n, seed=_SEED, elements=elements)
     x = np.concatenate(list(blocks.values()))
-    found = {"x": x.reshape(-1, *shape)}
+    inputs = {"x": x.reshape(shape)}
     if variant.second == "gate":
         values = np.random.default_rng([_SEED, 2, n]).normal(size=x.shape) * 2
-        found["other"] = values.astype(x.dtype).reshape(-1, *shape)
+        inputs["other"] = values.astype(x.dtype).reshape(shape)
     if variant.second == "residual":
         # Of the same scale, so that the sum is rounded; no second NaN or infinity.
-        blocks = arrays.rows(element_type, n, seed=_SEED + 1, elements=elements)
-        blocks |= {scale: np.zeros_like(blocks[scale]) for scale in ("zeros", "nan", "inf")}
-        found["other"] = np.concatenate(list(blocks.values())).reshape(-1, *shape)
-    return found, counts
-
-
-def stated(spec: NormSpec, dtype: str) -> NormSpec:
-    """``spec`` with the epsilon that the operator really has: rounded to a half stash type."""
-    if spec.stash_type not in HALF_TYPES or ELEMENT_TYPES[dtype] not in HALF_TYPES:
-        return spec
-    return dataclasses.replace(spec, epsilon=float(round_to(spec.epsilon, spec.stash_type)))
+        more = arrays.rows(ELEMENT_TYPES[dtype], n, seed=_SEED + 1, elements=elements)
+        more |= {scale: np.zeros_like(more[scale]) for scale in ("zeros", "nan", "inf")}
+        inputs["other"] = np.concatenate(list(more.values())).reshape(shape)
+    return inputs, {scale: len(block) for scale, block in blocks.items()}
 
 
 def cells(variant: Variant, n: int, dtype: str, *, elements: int) -> Iterator[Cell]:
-    """One cell per scale of input.
-
-    Args:
-        elements: of each scale, about.
-    """
-    module = make(variant, n, dtype)
+    """Yield one cell for each scale of input, of about so many ``elements``."""
+    module, element_type = make(variant, n, dtype), ELEMENT_TYPES[dtype]
     given, counts = operands(variant, n, dtype, elements)
     tensors = {name: arrays.tensor(value) for name, value in given.items()}
-    other = tensors.get("other")
+    x, other = tensors["x"], tensors.get("other")
     with torch.no_grad():
-        eager = variant.eager(
-            Operands(tensors["x"], module.weight, module.bias, other, variant.shape(n))
-        )
-        ours = module(tensors["x"], *(() if other is None else (other,)))
-    results = {EAGER: _arrays(eager), OURS: _arrays(ours)}
+        of_eager = Operands(x, module.weight, module.bias, other, variant.shape(n))
+        eager = variant.eager(of_eager)
+        ours = module(*tensors.values())
     weights = {name: arrays.array(p) for name, p in module.named_parameters()}
     files = onnx_models.single(module.spec, given, weights)
-    found, absent = onnx_models.run(files, given)
-    results |= found
-    bias = weights.get("bias")
-    spec = stated(module.spec, dtype)
+    runtime, absent = onnx_models.run(files, given)
+    results = {EAGER: arrays.results(eager), OURS: arrays.results(ours), **runtime}
+    bias, spec = weights.get("bias"), module.spec
+    if spec.stash_type in HALF_TYPES and element_type in HALF_TYPES:  # it holds a rounded epsilon
+        epsilon = float(round_to(spec.epsilon, spec.stash_type))
+        spec = dataclasses.replace(spec, epsilon=epsilon)
+    site = Bounds(spec, element_type, n, variant.weight, variant.bias)
     exact = formula(spec, given["x"], weights.get("weight"), bias, given.get("other"))
     start = 0
     for scale, count in counts.items():
@@ -103,48 +83,63 @@ def cells(variant: Variant, n: int, dtype: str, *, elements: int) -> Iterator[Ce
         right = _flat([v[rows] for v in exact])
         magnitude = None
         if bias is not None:
-            magnitude = np.maximum(np.abs(right), np.abs(_repeat(bias, right)))
-        distances = {
-            side: distance(sides[OURS], value, magnitude)
+            repeated = np.tile(bias.astype(right.dtype).reshape(-1), right.size // bias.size)
+            magnitude = np.maximum(np.abs(right), np.abs(repeated))
+        errors = {
+            side: float(error_of(value, right, magnitude).max(initial=0.0))
             for side, value in sides.items()
-            if side in RUNTIMES
         }
-        errors = {side: error(value, right, magnitude) for side, value in sides.items()}
-        gate = given["other"][rows] if variant.second == "gate" else None
-        options = {"scaled": variant.weight, "biased": variant.bias, "gate": gate}
-        judged: Limits | None = None
-        beside: dict[str, float] = {}
-        if not limits.no_yardstick(spec, ELEMENT_TYPES[dtype], scale):
-            key = (spec, ELEMENT_TYPES[dtype], n)
-            before = errors[OURS].max
-            beside = overflow(sides, right, len(exact), count)
-            judged = Limits(
-                limits.distances(*key, files.numerics, before=before, **options),
-                limits.errors(*key, errors, **options),
-                drift(sides[EAGER], sides[OURS], right, count * len(exact)),
-            )
-        yield Cell(
-            subject=variant.name,
-            dtype=dtype,
-            n=n,
-            scale=scale,
-            distances=distances,
-            errors=errors,
-            numerics=files.numerics,
-            absent=absent,
-            judged=judged,
-            beside=beside,
-        )
-
-
-def _arrays(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[Array]:
-    tensors = result if isinstance(result, tuple) else (result,)
-    return [arrays.array(tensor) for tensor in tensors]
+        distances = {side: distance(sides[OURS], sides[side], magnitude) for side in runtime}
+        judged, drift = None, (0.0, 0.0)
+        if not no_yardstick(spec, element_type, scale):
+            gate = given["other"][rows] if variant.second == "gate" else None
+            judged = limits_of(site, files.numerics, errors, gate)
+            drift = _drift(sides[EAGER], sides[OURS], right, count * len(exact))
+            lost = _overflown(sides[OURS], right, len(exact), count)
+            if lost.any():
+                rest = {side: value[~lost] for side, value in sides.items()}
+                distances = {side: distance(rest[OURS], rest[side]) for side in runtime}
+        yield Cell(variant.name, dtype, n, scale, distances, errors, absent, judged, drift)
 
 
 def _flat(values: list[Array]) -> Array:
     return np.concatenate([value.reshape(-1) for value in values])
 
 
-def _repeat(bias: Array, right: Array) -> Array:
-    return np.tile(bias.astype(right.dtype).reshape(-1), right.size // bias.size)
+def distance(a: Array, b: Array, magnitude: Array | None = None) -> float:
+    """Return the largest distance in ulp; infinite where NaN or infinity is on one side only.
+
+    Args:
+        a, b: of one type.
+        magnitude: numbers whose ulp is the unit, where a sum with a bias may cancel.
+    """
+    steps = ulp_distance(a, b)
+    if magnitude is not None and steps.any():
+        with np.errstate(all="ignore"):
+            apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+            apart = apart / ulp_unit(a.dtype, magnitude.astype(np.float64))
+        steps = np.where(np.isfinite(steps) & (steps != 0), apart, steps)
+    return float(steps.max(initial=0.0))
+
+
+def _overflown(ours: Array, truth: Array, outputs: int, rows: int) -> Array:
+    """Elements of rows in which a half type cannot hold an intermediate.
+
+    PyTorch's answer is then infinite (after a sum the whole row is lost), that of ONNX Runtime's
+    CPU, which keeps such an intermediate in float32, is not.
+    """
+    finite = np.isfinite(truth)
+    if outputs == 1:  # what no side can hold is no loss
+        with np.errstate(over="ignore"):
+            finite &= np.isfinite(truth.astype(ours.dtype))
+    lost = (~np.isfinite(ours) & finite).reshape(outputs, rows, -1)
+    if ours.dtype.itemsize > 2:
+        lost[:] = False
+    return np.broadcast_to(lost.any(axis=(0, 2))[None, :, None], lost.shape).reshape(-1)
+
+
+def _drift(eager: Array, ours: Array, truth: Array, rows: int) -> tuple[float, float]:
+    """The elements of a row share a root mean square, so rows are what is independent."""
+    apart = error_of(ours, truth) - error_of(eager, truth)
+    by_row = np.where(np.isfinite(apart), apart, 0.0).reshape(rows, -1).sum(-1)
+    return float(by_row.sum()), float(np.square(by_row).sum())

@@ -14,7 +14,7 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.export.clean import tidy
-from tests.tools.parity.measure import OPTIMIZED, TARGETS
+from tests.tools.parity.limits import OPTIMIZED, TARGETS
 
 OPSET = 23
 """All three targets can say their norms in it."""
@@ -41,50 +41,37 @@ def single(spec: NormSpec, operands: Mapping[str, Array], weights: Mapping[str, 
         operands: graph inputs in order, named as ``forward`` names them; the first axis is dynamic.
         weights: ``weight`` and ``bias``, where there are some.
     """
-    inputs = [
-        ir.val(name, dtype=_dtype(value), shape=ir.Shape(["batch", *value.shape[1:]]))
-        for name, value in operands.items()
-    ]
-    kept = {name: ir.val(name, const_value=ir.tensor(v, name=name)) for name, v in weights.items()}
+    inputs = [_value(name, value, "batch") for name, value in operands.items()]
+    kept = {name: _value(name, value) for name, value in weights.items()}
     for name, value in kept.items():
-        value.dtype, value.shape = _dtype(weights[name]), ir.Shape(weights[name].shape)
-    count = 2 if spec.kind == "SkipRMSNorm" else 1
+        value.const_value = ir.tensor(weights[name], name=name)
     given = [*inputs, kept.get("weight"), kept.get("bias")]
     while given[-1] is None:
         given.pop()
+    names = ("y", "sum")[: 2 if spec.kind == "SkipRMSNorm" else 1]
+    outputs = [ir.val(name, dtype=inputs[0].dtype, shape=inputs[0].shape) for name in names]
     attributes = dict(spec.attributes())
-    node = ir.node(spec.kind, given, attributes, domain=DOMAIN, num_outputs=count, name="norm")
-    for name, value in zip(("y", "sum"), node.outputs, strict=False):
-        value.name, value.dtype, value.shape = name, inputs[0].dtype, inputs[0].shape
+    node = ir.node(spec.kind, given, attributes, domain=DOMAIN, outputs=outputs, name="norm")
+    opsets = {"": OPSET, DOMAIN: 1}
     graph = ir.Graph(
-        inputs,
-        node.outputs,
-        nodes=[node],
-        initializers=list(kept.values()),
-        opset_imports={"": OPSET, DOMAIN: 1},
-        name="parity",
+        inputs, outputs, nodes=[node], initializers=[*kept.values()], opset_imports=opsets
     )
+    graph.name = "parity"
     model = ir.Model(graph, ir_version=10)
     tidy(model)
-    return for_targets(model)
-
-
-def for_targets(model: ir.Model) -> Files:
-    """``rx.optimize`` of one model for every target."""
-    found = Files({}, {})
+    files = Files({}, {})
     for target in TARGETS:
         result = rx.optimize(model, target=target)
-        sites = [*result.report.fused, *result.report.kept]
-        classes = {site.numerics for site in sites}
-        found.models[target] = result.model
+        classes = {site.numerics for site in (*result.report.fused, *result.report.kept)}
+        files.models[target] = result.model
         order = ("upcast", "reordered", "exact")
-        found.numerics[target] = next((name for name in order if name in classes), "-")
-    return found
+        files.numerics[target] = next((name for name in order if name in classes), "-")
+    return files
 
 
 def run(files: Files, feeds: Mapping[str, Array]) -> tuple[dict[str, list[Array]], dict[str, str]]:
-    """Outputs by side of ONNX Runtime in order, and for the others why there are none."""
-    found: dict[str, list[Array]] = {}
+    """Return the outputs by side of ONNX Runtime in order, and why others have none."""
+    outputs: dict[str, list[Array]] = {}
     absent: dict[str, str] = {}
     plans = [(target, target, False) for target in TARGETS] + [(OPTIMIZED, "portable", True)]
     for side, target, optimize in plans:
@@ -92,23 +79,15 @@ def run(files: Files, feeds: Mapping[str, Array]) -> tuple[dict[str, list[Array]
         try:
             session = open_session(content, optimize=optimize, threads=1)
             named = dict(zip([i.name for i in session.get_inputs()], feeds.values(), strict=True))
-            found[side] = list(run_session(session, named).values())
+            outputs[side] = list(run_session(session, named).values())
         except VerificationError as error:
-            absent[side] = reason(error)
-    return found, absent
+            absent[side] = error.found or error.what
+    return outputs, absent
 
 
-def reason(error: VerificationError) -> str:
-    """Why ONNX Runtime has no numbers, in a few words."""
-    text = error.found or error.what
-    if "NOT_IMPLEMENTED" in text:
-        _, _, rest = text.partition("implementation for ")
-        return f"no kernel for {rest.split(' node')[0] or 'an operator'} in this type"
-    return text[:160]
-
-
-def _dtype(value: Array) -> ir.DataType:
-    return ir.DataType.from_numpy(value.dtype)
+def _value(name: str, value: Array, *first: str) -> ir.Value:
+    shape = ir.Shape([*first, *value.shape[len(first) :]])
+    return ir.val(name, dtype=ir.DataType.from_numpy(value.dtype), shape=shape)
 
 
 def nodes(model: ir.Model) -> list[tuple[str, dict[str, Any]]]:

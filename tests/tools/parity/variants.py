@@ -18,7 +18,6 @@ from torch.nn import functional
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 
 EPSILON = 1e-6
-SIZES = (1, 3, 64, 111, 199, 4096, 4104, 8192)
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -28,12 +27,8 @@ DTYPES = {
 ELEMENT_TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 HALF = ("float16", "bfloat16")
 
-_SHAPES = {1: (1, 1), 3: (3, 1), 64: (8, 8), 111: (3, 37), 199: (199, 1)} | {
-    4096: (64, 64),
-    4104: (8, 513),
-    8192: (64, 128),
-}
-_GROUPS = {1: 1, 3: 3, 64: 16, 111: 37, 199: 199, 4096: 512, 4104: 513, 8192: 1024}
+_SHAPES = {1: (1, 1), 111: (3, 37), 199: (199, 1), 4104: (8, 513)}
+_GROUPS = {1: 1, 111: 37, 199: 199, 4104: 513}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,9 +36,9 @@ class Operands:
     """What one call takes: rows, gain, bias, gate or residual; and what the code asks of them."""
 
     x: Tensor
-    weight: Tensor | None
-    bias: Tensor | None
-    other: Tensor | None
+    weight: Any
+    bias: Any
+    other: Any
     shape: tuple[int, ...]
 
     @property
@@ -61,8 +56,7 @@ class Variant:
 
     Attributes:
         name: readable and unique.
-        origin: whose code ``eager`` is.
-        eager: that code.
+        eager: the authors' code.
         options: of ``rmsnorm_export.torch.RMSNorm``, besides shape, epsilon, weight and bias.
         epsilon: of both.
         weight, bias: whether there is one.
@@ -71,7 +65,6 @@ class Variant:
     """
 
     name: str
-    origin: str
     eager: Eager
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     epsilon: float = EPSILON
@@ -102,118 +95,111 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _given(value: Tensor | None) -> Tensor:
-    assert value is not None
-    return value
-
-
 def _rsqrt(wide: Tensor) -> Tensor:
     return wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPSILON)
 
 
 def _paper(o: Operands) -> Tensor:
+    """bzhangGo/rmsnorm."""
     norm_x = o.x.norm(2, dim=-1, keepdim=True)
     rms_x = norm_x * o.x.shape[-1] ** (-1.0 / 2)
-    return _given(o.weight) * (o.x / rms_x) + _given(o.bias)
+    return o.weight * (o.x / rms_x) + o.bias
 
 
 def _partial(o: Operands) -> Tensor:
+    """bzhangGo/rmsnorm, p = 6.25 %."""
     size = math.ceil(o.x.shape[-1] * 0.0625)
     partial_x, _ = torch.split(o.x, [size, o.x.shape[-1] - size], dim=-1)
     rms_x = partial_x.norm(2, dim=-1, keepdim=True) * size ** (-1.0 / 2)
-    return _given(o.weight) * (o.x / (rms_x + 1e-8))
+    return o.weight * (o.x / (rms_x + 1e-8))
 
 
 def _outside(o: Operands) -> Tensor:
+    """Textbooks."""
     rms = o.wide.pow(2).mean(-1, keepdim=True).sqrt()
-    return _given(o.weight) * (o.wide / (rms + EPSILON)).to(o.x.dtype)
+    return o.weight * (o.wide / (rms + EPSILON)).to(o.x.dtype)
 
 
 def _unit_offset(o: Operands) -> Tensor:
-    return (_rsqrt(o.wide) * (1.0 + _wide(_given(o.weight)))).type_as(o.x)
+    """transformers, Gemma."""
+    return (_rsqrt(o.wide) * (1.0 + _wide(o.weight))).type_as(o.x)
 
 
 def _llama(o: Operands) -> Tensor:
-    return _given(o.weight) * _rsqrt(o.wide).to(o.x.dtype)
+    """transformers, LLaMA."""
+    return o.weight * _rsqrt(o.wide).to(o.x.dtype)
 
 
 def _torch_nn(o: Operands) -> Tensor:
+    """torch.nn.RMSNorm."""
     return functional.rms_norm(o.x, o.shape, o.weight, EPSILON)
 
 
 def _round_rstd(o: Operands) -> Tensor:
+    """transformers, DeepSeek-V4, with a gain."""
     inverse = torch.rsqrt(o.wide.square().mean(-1, keepdim=True) + EPSILON)
-    return (o.x * inverse.to(o.x.dtype)) * _given(o.weight)
+    return (o.x * inverse.to(o.x.dtype)) * o.weight
 
 
 def _grouped(o: Operands) -> Tensor:
+    """transformers, Mamba-2 without its gate."""
     groups = o.wide.unflatten(-1, (-1, _GROUPS[o.x.shape[-1]]))
-    return _given(o.weight) * _rsqrt(groups).flatten(-2).to(o.x.dtype)
+    return o.weight * _rsqrt(groups).flatten(-2).to(o.x.dtype)
 
 
 def _weightless(o: Operands) -> Tensor:
+    """transformers, NanoChat."""
     return _rsqrt(o.wide).type_as(o.x)
 
 
 def _bias(o: Operands) -> Tensor:
-    return _given(o.weight) * _rsqrt(o.wide).to(o.x.dtype) + _given(o.bias)
+    """transformers, xLSTM."""
+    return o.weight * _rsqrt(o.wide).to(o.x.dtype) + o.bias
 
 
 def _gated(o: Operands) -> Tensor:
-    y = _given(o.weight) * _rsqrt(o.wide).to(o.x.dtype)
-    return (y * functional.silu(_wide(_given(o.other)))).to(o.x.dtype)
+    """transformers, Qwen3-Next."""
+    y = o.weight * _rsqrt(o.wide).to(o.x.dtype)
+    return (y * functional.silu(_wide(o.other))).to(o.x.dtype)
 
 
 def _gate_first(o: Operands) -> Tensor:
-    row = o.wide * functional.silu(_wide(_given(o.other)))
-    return _given(o.weight) * _rsqrt(row).to(o.x.dtype)
+    """transformers, Mamba-2."""
+    row = o.wide * functional.silu(_wide(o.other))
+    return o.weight * _rsqrt(row).to(o.x.dtype)
 
 
 def _skip(o: Operands) -> tuple[Tensor, Tensor]:
-    total = o.x + _given(o.other)
-    return _given(o.weight) * _rsqrt(_wide(total)).to(o.x.dtype), total
+    """transformers, a block of LLaMA."""
+    total = o.x + o.other
+    return o.weight * _rsqrt(_wide(total)).to(o.x.dtype), total
 
 
 def _stash_half(o: Operands) -> Tensor:
+    """transformers, ImageGPT."""
     root = torch.sqrt(torch.mean(torch.square(o.x), axis=-1, keepdim=True) + EPSILON)
-    return o.x / root * _given(o.weight)
+    return o.x / root * o.weight
 
 
 _GATE = {"kind": "GatedRMSNorm"}
+_FIRST = {**_GATE, "gate_first": True}
+_GEMMA = {"scale_offset": 1.0, "scale_before_cast": True}
+_PART = {"partial_size": 0.0625, "epsilon_outside": True}
 
 VARIANTS = (
-    Variant("paper", "bzhangGo/rmsnorm, eps = 0", _paper, epsilon=0.0, bias=True),
-    Variant("epsilon outside", "textbook", _outside, {"epsilon_outside": True}),
-    Variant(
-        "unit offset",
-        "transformers Gemma",
-        _unit_offset,
-        {"scale_offset": 1.0, "scale_before_cast": True},
-    ),
-    Variant("LLaMA order", "transformers LLaMA", _llama),
-    Variant("Gemma order", "torch.nn.RMSNorm", _torch_nn, {"scale_before_cast": True}),
-    Variant(
-        "round rstd", "transformers DeepSeek-V4, with a gain", _round_rstd, {"round_rstd": True}
-    ),
-    Variant(
-        "partial",
-        "bzhangGo/rmsnorm, p = 6.25 %",
-        _partial,
-        {"partial_size": 0.0625, "epsilon_outside": True},
-        epsilon=1e-8,
-    ),
-    Variant("grouped", "transformers Mamba-2, ungated", _grouped, {"group_size": 1}),
-    Variant("weightless", "transformers NanoChat", _weightless, weight=False),
-    Variant("bias", "transformers xLSTM", _bias, bias=True),
-    Variant("several axes", "torch.nn.RMSNorm", _torch_nn, {"scale_before_cast": True}),
-    Variant("gated after", "transformers Qwen3-Next", _gated, _GATE, second="gate"),
-    Variant(
-        "gate first",
-        "transformers Mamba-2",
-        _gate_first,
-        {**_GATE, "gate_first": True},
-        second="gate",
-    ),
-    Variant("skip", "transformers LLaMA, block", _skip, {"kind": "SkipRMSNorm"}, second="residual"),
-    Variant("stash half", "transformers ImageGPT", _stash_half, dtypes=HALF),
+    Variant("paper", _paper, epsilon=0.0, bias=True),
+    Variant("epsilon outside", _outside, {"epsilon_outside": True}),
+    Variant("unit offset", _unit_offset, _GEMMA),
+    Variant("LLaMA order", _llama),
+    Variant("Gemma order", _torch_nn, {"scale_before_cast": True}),
+    Variant("round rstd", _round_rstd, {"round_rstd": True}),
+    Variant("partial", _partial, _PART, epsilon=1e-8),
+    Variant("grouped", _grouped, {"group_size": 1}),
+    Variant("weightless", _weightless, weight=False),
+    Variant("bias", _bias, bias=True),
+    Variant("several axes", _torch_nn, {"scale_before_cast": True}),
+    Variant("gated after", _gated, _GATE, second="gate"),
+    Variant("gate first", _gate_first, _FIRST, second="gate"),
+    Variant("skip", _skip, {"kind": "SkipRMSNorm"}, second="residual"),
+    Variant("stash half", _stash_half, dtypes=HALF),
 )

@@ -1,0 +1,359 @@
+"""Time and memory rate of the kernels and of other people's, each timed by ``triton.testing``.
+
+Large tensors are read from cold memory: the L2 cache is flushed before each call. Few rows, as when
+one token is decoded, run in a CUDA graph with a warm cache. A contender that is wrong, not
+installed, or that lacks the operation says so in its row and is not timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from rmsnorm_export.op import abi
+from rmsnorm_export.op.spec import NormSpec
+from tests.tools.lib.tables import markdown_table
+
+Op = Literal["norm", "skip", "fp8", "rotary"]
+"""``norm``: y of x; ``skip``: y and x + residual; ``fp8``: y of x as E4M3 with a static scale;
+``rotary``: y of x, turned by the angles of its token."""
+
+Buffers = dict[str, Any]
+"""Tensors of one call: x, weight, y and quant_scale; residual and sum; cos and sin [tokens, n]."""
+
+Run = Callable[[Buffers], Any]
+"""Compute the norm once; return y, or (y, ...)."""
+
+HEADS = 32
+"""Rows of a token, which have its angles (``rotary``)."""
+
+LENGTHS = (128, 256, 1024, 4096, 4104, 8192, 65536, 262144)
+"""4,104 is 8 over a power of two: no multiple of what a warp loads at once."""
+
+EPSILON = 1e-6
+QUANT_SCALE = 0.02  # 448 * 0.02 is beyond every y of the random inputs: nothing saturates
+
+BOUNDS: dict[Op, float] = {"norm": 3.0, "skip": 3.0, "fp8": 3.0, "rotary": 6.0}
+"""Ulps from float64: three roundings to the type (sum, row, product), half an ulp each, which a
+carry into the next binade doubles; behind it, two products and their sum."""
+
+
+class UnavailableError(Exception):
+    """Why a contender takes no part."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """One norm: an operation on ``rows`` rows of ``n`` elements of a type."""
+
+    op: Op
+    rows: int
+    n: int
+    dtype: str
+
+    @property
+    def tokens(self) -> int:
+        """Rows of cos and sin (``rotary``)."""
+        return max(1, self.rows // HEADS)
+
+    @property
+    def bytes(self) -> int:
+        """Each input read once, each output written once."""
+        size, elements = getattr(torch, self.dtype).itemsize, self.rows * self.n
+        written = 1 if self.op == "fp8" else size
+        more = {"skip": 2 * elements, "rotary": 2 * self.tokens * self.n}.get(self.op, 0)
+        return int(elements * (size + written) + (self.n + more) * size)
+
+
+def grid() -> list[Work]:
+    """Return all works, shuffled: a run that is cut short has some of each kind."""
+    works = []
+    for op, dtype in itertools.product(get_args(Op), ("bfloat16", "float16")):
+        for n in (64, 128, 256) if op == "rotary" else LENGTHS:
+            works.append(Work(op, max(4096, (256 << 20) // n), n, dtype))
+        works += [Work(op, rows, 128 if op == "rotary" else 4096, dtype) for rows in (1, 32)]
+    random.Random(0).shuffle(works)
+    return works
+
+
+def buffers(work: Work, generator: torch.Generator) -> Buffers:
+    """Return random inputs, and outputs full of NaN."""
+    dtype, device = getattr(torch, work.dtype), generator.device
+    shape = (work.rows, work.n)
+
+    def drawn(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, device=device, dtype=dtype, generator=generator)
+
+    empty = torch.full(shape, float("nan"), device=device)
+    tensors = {
+        "x": drawn(*shape),
+        "weight": drawn(work.n) * 0.2 + 1,
+        "y": empty.to(torch.float8_e4m3fn if work.op == "fp8" else dtype),
+        "quant_scale": torch.full((1,), QUANT_SCALE, device=device),
+    }
+    if work.op == "skip":
+        tensors |= {"residual": drawn(*shape), "sum": empty.to(dtype)}
+    if work.op == "rotary":
+        angles = drawn(work.tokens, work.n // 2).repeat(1, 2)  # halves, as models have them
+        tensors |= {"cos": angles.cos(), "sin": angles.sin()}
+    return tensors
+
+
+def worst_error(work: Work, used: Buffers, y: torch.Tensor) -> float:
+    """Return the largest error in the first and last rows against float64, in ulps of y's type.
+
+    The rounding order is not judged: a result in LLaMA's and one in Gemma's order both pass with
+    2 ulp, a wrong one is off by thousands.
+    """
+    rows = sorted({*range(min(64, work.rows)), *range(max(0, work.rows - 64), work.rows)})
+    x = used["x"][rows]
+    if work.op == "skip":
+        x = x + used["residual"][rows]
+    wide = x.double()
+    truth = wide / (wide.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+    truth = size = truth * used["weight"].double()
+    if work.op == "rotary":
+        token = torch.tensor(rows, device=x.device) // (work.rows // work.tokens)
+        across = torch.cat((-truth[:, work.n // 2 :], truth[:, : work.n // 2]), -1)
+        size = torch.hypot(truth, across)  # of two terms that may cancel
+        truth = truth * used["cos"][token].double() + across * used["sin"][token].double()
+    if work.op == "fp8":
+        truth = size = truth / QUANT_SCALE
+    y = y[rows]
+    bits = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}.get(y.dtype, 3)
+    smallest = {torch.float16: -14, torch.float8_e4m3fn: -6}.get(y.dtype, -126)
+    exponent = size.abs().clamp(min=2.0**smallest).log2().floor()
+    error = (y.double() - truth).abs() / torch.exp2(exponent - bits)
+    return float(error.max()) if bool(torch.isfinite(error).all()) else float("inf")
+
+
+def ours(library: ctypes.CDLL, tactic: int, work: Work) -> Run:
+    """Return the launch of a kernel of ``library`` (``abi.functions``).
+
+    Raises:
+        UnavailableError: the kernels refuse it.
+    """
+    kind = {"skip": "SkipRMSNorm", "rotary": "RotaryRMSNorm"}.get(work.op, "RMSNorm")
+    of_x = abi.TYPES[work.dtype]
+    problem = abi.Problem(n=work.n, has_scale=True)
+    problem.x = problem.scale = problem.bias = problem.y = problem.table = of_x
+    problem.set_norm(NormSpec(kind=kind, epsilon=EPSILON))
+    if work.op == "fp8":
+        problem.y, problem.quantize = abi.TYPES["float8_e4m3"], abi.STATIC
+    at = ctypes.byref(problem)
+    if work.op == "rotary":
+        pair = ctypes.c_int64 * 2
+        axes = [pair(work.tokens, heads) for heads in (work.rows // work.tokens, 1)]
+        library.rmsnorm_broadcast_tables(at, axes[0], 2, axes[1], 2)
+    if (reason := library.rmsnorm_refusal(at)) is not None:
+        raise UnavailableError(reason.decode())
+
+    def run(used: Buffers) -> torch.Tensor:
+        pointers = abi.Pointers()
+        for name, tensor in used.items():
+            field = {"weight": "scale", "residual": "other"}.get(name, name)
+            setattr(pointers, field, tensor.data_ptr())
+        stream = torch.cuda.current_stream().cuda_stream if used["x"].is_cuda else None
+        status = library.rmsnorm_launch(at, ctypes.byref(pointers), work.rows, tactic, stream)
+        if status != 0:
+            raise RuntimeError(library.rmsnorm_error(status).decode())
+        return used["y"]
+
+    return run
+
+
+def _chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPSILON)
+    return weight * wide.to(x.dtype)
+
+
+def _turned(y: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    y = y.view(cos.shape[0], -1, y.shape[-1])
+    first, second = y.chunk(2, -1)
+    across = torch.cat((-second, first), -1)
+    return (y * cos[:, None] + across * sin[:, None]).view(-1, y.shape[-1])
+
+
+def _composed(norm: Callable[..., torch.Tensor], op: Op, used: Buffers) -> Any:
+    """An operation around a norm of two tensors, as PyTorch code has it."""
+    if op == "skip":
+        total = used["x"] + used["residual"]
+        return norm(total, used["weight"]), total
+    y = norm(used["x"], used["weight"])
+    if op == "rotary":
+        return _turned(y, used["cos"], used["sin"])
+    return (y.float() / QUANT_SCALE).to(torch.float8_e4m3fn) if op == "fp8" else y
+
+
+def _unfused(work: Work) -> Run:
+    return lambda b: _composed(_chain, work.op, b)
+
+
+def _compiled(work: Work) -> Run:
+    torch._dynamo.reset()  # every shape compiled for itself, not as another's dynamic variant
+    run = torch.compile(_composed, dynamic=False)
+    return lambda b: run(_chain, work.op, b)
+
+
+def _torch(work: Work) -> Run:
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, (work.n,), weight, EPSILON)
+
+    return lambda b: _composed(norm, work.op, b)
+
+
+def _imported(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UnavailableError(f"not installed: pip install {package}") from error
+
+
+def _liger(work: Work) -> Run | None:
+    norm = _imported("liger_kernel.ops.rms_norm", "liger-kernel").LigerRMSNormFunction
+    added = _imported("liger_kernel.ops.fused_add_rms_norm", "liger-kernel")
+    skip, options = added.LigerFusedAddRMSNormFunction, (EPSILON, 0.0, "llama", False)
+    runs: dict[Op, Run] = {
+        "norm": lambda b: norm.apply(b["x"], b["weight"], *options),
+        "skip": lambda b: skip.apply(b["x"], b["residual"], b["weight"], *options),
+    }
+    return runs.get(work.op)
+
+
+def _quack(work: Work) -> Run | None:
+    norm = _imported("quack.rmsnorm", "quack-kernels").rmsnorm
+    runs: dict[Op, Run] = {
+        "norm": lambda b: norm(b["x"], b["weight"], eps=EPSILON),
+        "skip": lambda b: norm(
+            b["x"], b["weight"], residual=b["residual"], eps=EPSILON, prenorm=True
+        ),
+    }
+    return runs.get(work.op)
+
+
+def _flashinfer(work: Work) -> Run | None:
+    """Without its sum, which is in place: repeated calls would not see the same input."""
+    norm = _imported("flashinfer.norm", "flashinfer-python")
+
+    def quantised(b: Buffers) -> torch.Tensor:
+        norm.rmsnorm_quant(b["y"], b["x"], b["weight"], b["quant_scale"], EPSILON)
+        y: torch.Tensor = b["y"]
+        return y
+
+    runs: dict[Op, Run] = {
+        "norm": lambda b: norm.rmsnorm(b["x"], b["weight"], EPSILON, out=b["y"]),
+        "fp8": quantised,
+    }
+    return runs.get(work.op)
+
+
+PEERS: dict[str, Callable[[Work], Run | None]] = {
+    "torch fused": _torch,
+    "torch.compile": _compiled,
+    "Liger": _liger,
+    "quack": _quack,
+    "flashinfer": _flashinfer,
+    "unfused": _unfused,
+}
+
+
+def contenders(library: ctypes.CDLL) -> dict[str, Callable[[Work], Run | None]]:
+    """Return ours with both tactics, and the peers."""
+    return {
+        "ours": lambda work: ours(library, abi.THROUGHPUT, work),
+        "ours, low latency": lambda work: ours(library, abi.LOW_LATENCY, work),
+        **PEERS,
+    }
+
+
+def _seconds(run: Callable[[], Any], *, warm: bool = False) -> list[float]:
+    """Lower quartile, median and upper quartile."""
+    from triton.testing import do_bench, do_bench_cudagraph
+
+    bench = do_bench_cudagraph if warm else do_bench
+    return [ms / 1e3 for ms in bench(run, quantiles=[0.25, 0.5, 0.75])]
+
+
+def _measure(work: Work, make: Callable[[Work], Run | None], used: Buffers) -> dict[str, Any]:
+    try:
+        run = make(work)
+        if run is None:
+            return {"remark": f"has no {work.op}"}
+        result = run(used)
+        y = result[0] if isinstance(result, tuple) else result
+        if not worst_error(work, used, y) <= BOUNDS[work.op]:
+            return {"remark": "wrong, not timed"}
+        return {"seconds": _seconds(lambda: run(used), warm=work.rows <= HEADS)}
+    except UnavailableError as error:
+        return {"remark": str(error)}
+    except Exception as error:  # somebody else's library on a size that it does not take
+        return {"remark": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
+def _copy_rate() -> float:
+    """Bytes read and written per second by a device-to-device copy: the ceiling of a norm."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _seconds(lambda: target.copy_(source))[1]
+
+
+def run(library: Path, *, tell: Callable[[str], None], seed: int, end: float) -> dict[str, Any]:
+    """Measure the grid until the time ``end``; return the copy rate and the rows."""
+    copy = _copy_rate()
+    rows: list[dict[str, Any]] = []
+    makers = contenders(abi.functions(library))
+    works = grid()
+    for done, work in enumerate(works):
+        if time.monotonic() > end:
+            tell(f"{len(works) - done} of {len(works)} sizes are left: the time is over")
+            break
+        tell(f"{work.op} {work.rows} x {work.n} {work.dtype}")
+        used = buffers(work, torch.Generator("cuda").manual_seed(seed))
+        times = {name: _measure(work, make, used) for name, make in makers.items()}
+        rows.append({**dataclasses.asdict(work), "bytes": work.bytes, "contenders": times})
+    rows.sort(key=lambda row: (row["op"], row["dtype"], row["rows"] <= HEADS, row["n"]))
+    return {"copy_bytes_per_second": copy, "rows": rows}
+
+
+def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
+    """Return time and rate of ours, and the time of the others over it; lines of Markdown."""
+    others = [name for name in rows[0]["contenders"] if name != "ours"]
+    lines = []
+    for row in rows:
+        times = {name: one.get("seconds") for name, one in row["contenders"].items()}
+        cells = [row["op"], row["dtype"], f"{row['rows']:,}", f"{row['n']:,}"]
+        mine = times["ours"]
+        if mine is None:
+            cells += ["-"] * (3 + len(others))
+        else:
+            low, median, high = mine
+            cells.append(f"{median * 1e6:.2f} ({low * 1e6:.2f}-{high * 1e6:.2f})")
+            rate = row["bytes"] / median
+            cells += [f"{rate / 1e9:,.0f}", f"{rate / copy:.1%}"]
+            cells += [f"{times[n][1] / median:.2f}" if times[n] else "-" for n in others]
+        lines.append(cells)
+    headings = ("rows", "n", "ours, us", "GB/s", "of copy", *others)
+    remarks = dict.fromkeys(
+        f"- {name}: {one['remark']}"
+        for row in rows
+        for name, one in row["contenders"].items()
+        if "remark" in one
+    )
+    notes = [
+        f"Device-to-device copy: {copy / 1e9:,.0f} GB/s, bytes read and written. Median (quartiles)"
+        f"; up to {HEADS} rows in a CUDA graph with a warm L2 cache, else with a cold one. Columns "
+        "of the others: their time over ours.",
+        "",
+    ]
+    rest = ["", *remarks] if remarks else []
+    return [*notes, *markdown_table(["op", "type", *(f"{h}:" for h in headings)], lines), *rest]
