@@ -35,7 +35,7 @@ def apply_plan(plan: Plan) -> None:
         for graph in (function.graph, *function.subgraphs())
     }
     unsorted: dict[ir.Graph, None] = {}
-    replaced: list[ir.Node] = []
+    replaced: dict[ir.Node, None] = {}
     for site in plan.sites:
         anchor, in_order = _place(site, position)
         graph = anchor.graph
@@ -55,7 +55,7 @@ def apply_plan(plan: Plan) -> None:
         _copy_metadata(site)
         for old, new in site.replace:
             if (producer := old.producer()) is not None:
-                replaced.append(producer)
+                replaced[producer] = None
             _take_over(old, new, names)
     _remove_dead(replaced)
     _drop_unread(model)
@@ -131,19 +131,14 @@ def _drop_unread(model: ir.Model) -> None:
     Releases 1.16 to 1.18 plan memory for them in which another value still is: wrong numbers. Of
     this package's operators, which are functions, the runtime wants all outputs.
     """
-    if MICROSOFT_DOMAIN not in model.opset_imports:
-        return
     for graph in all_graphs(model):
         for node in graph:
-            if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
-                continue
-            count = 1  # the only output that the operator must have
-            for index, value in enumerate(node.outputs[1:], 2):
-                if value.uses() or value.is_graph_output():
-                    count = index
-                else:
+            if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
+                unread = [value for value in node.outputs[1:] if not _needed([value])]
+                for value in unread:
                     value.name = ""
-            node.resize_outputs(count)
+                read = (i for i, v in enumerate(node.outputs, 1) if v not in unread)
+                node.resize_outputs(max(read))
 
 
 def _remove_dead(candidates: Iterable[ir.Node]) -> None:
@@ -153,27 +148,21 @@ def _remove_dead(candidates: Iterable[ir.Node]) -> None:
     for each of them.
     """
     wave = dict.fromkeys(candidates)
-    loose: dict[ir.Value, None] = {}
     while wave:
-        gone: dict[ir.Graph, list[ir.Node]] = {}
-        for node in wave:
-            graph = node.graph
-            if graph is not None and not any(v.is_graph_output() or v.uses() for v in node.outputs):
-                gone.setdefault(graph, []).append(node)
-        wave = {}
-        for graph, nodes in gone.items():
-            inputs = [v for node in nodes for v in node.inputs if v is not None]
-            graph.remove(nodes, safe=True)
-            for value in inputs:
-                producer = value.producer()
-                if producer is None:
-                    loose[value] = None
-                elif producer.graph is not None:
-                    wave[producer] = None
-    for value in loose:
-        kept = value.is_graph_input() or value.is_graph_output() or value.uses()
-        if value.is_initializer() and not kept and value.graph is not None and value.name:
-            value.graph.initializers.pop(value.name, None)
+        dead = [node for node in wave if node.graph is not None and not _needed(node.outputs)]
+        inputs = dict.fromkeys(v for node in dead for v in node.inputs if v is not None)
+        for node in dead:
+            if node.graph is not None:
+                node.graph.remove(node, safe=True)
+        wave = dict.fromkeys(p for v in inputs if (p := v.producer()) is not None)
+        for value in inputs:
+            graph = value.graph if value.is_initializer() and not value.is_graph_input() else None
+            if graph is not None and not _needed([value]):
+                graph.initializers.pop(value.name or "", None)
+
+
+def _needed(values: Iterable[ir.Value]) -> bool:
+    return any(value.is_graph_output() or value.uses() for value in values)
 
 
 def _drop_unused_own(model: ir.Model) -> None:

@@ -46,14 +46,10 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
     RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend_norms``).
-    With single ``sites`` to write out all fused nodes stay.
     """
-    loaded = _with_defaults(loaded, options.constant_initializers)
-    model = loaded.model
+    model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
     _one_default_domain(model)
     _rename_inlined(model)
-    if options.sites:
-        return loaded
     operators = _own_form(options)
     if not any(operator.startswith(DOMAIN) for operator in operators):
         model = _inline_own(model)
@@ -63,7 +59,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
                 if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
                     _split_skip(graph, node)
     _mend_norms(model)
-    return dataclasses.replace(loaded, model=model)
+    return dataclasses.replace(loaded, model=model, notes=notes)
 
 
 def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
@@ -74,21 +70,14 @@ def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
     return tuple(o for o in operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
 
 
-def _with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
-    """Note the overridable initializers; those that are ``constant`` are no inputs any more."""
-    inputs = loaded.model.graph.inputs
-    defaults = [value for value in inputs if value.is_initializer()]
-    if not defaults:
-        return loaded
-    verb = "is a graph input" if len(defaults) == 1 else "are graph inputs"
-    note = f"{plural(len(defaults), 'initializer')} {verb} as well"
-    if constant:
-        for value in defaults:
-            inputs.remove(value)
-        note += " in the source; constant now"
-    else:
-        note += ", which a caller may replace; constant with constant_initializers"
-    return dataclasses.replace(loaded, notes=(*loaded.notes, note))
+def _overridable_note(model: ir.Model) -> tuple[str, ...]:
+    """Return the note on initializers that are graph inputs as well; none where there are none."""
+    count = sum(value.is_initializer() for value in model.graph.inputs)
+    if not count:
+        return ()
+    verb = "is a graph input" if count == 1 else "are graph inputs"
+    way = "onnx_ir's RemoveInitializersFromInputsPass makes them constant"
+    return (f"{plural(count, 'initializer')} {verb} as well, which a caller may replace; {way}",)
 
 
 def _one_default_domain(model: ir.Model) -> None:
@@ -103,10 +92,6 @@ def _one_default_domain(model: ir.Model) -> None:
             del model.functions[key]
             function.domain = ""
             model.functions[function.identifier()] = function
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.domain == "ai.onnx":
-                node.domain = ""
 
 
 def _rename_inlined(model: ir.Model) -> None:
@@ -133,7 +118,7 @@ def _inline_own(model: ir.Model) -> ir.Model:
             if node.op_identifier() in own and node.name:
                 node.metadata_props[FORMERLY] = node.name
     try:
-        return inline(model, lambda function: function.identifier() in own)
+        return inline(model, own)
     except ValueError as error:
         raise InputError(
             "The function bodies of an earlier run cannot be put in the place of their nodes.",
@@ -148,26 +133,19 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         return
     if any(v.uses() or v.is_graph_output() for v in node.outputs[1:3]):
         return
-    stem = node.name or node.outputs[0].name or "skip"
-    nodes: list[ir.Node] = []
+    stem, tape = node.name or node.outputs[0].name or "skip", ir.tape.Tape()
     total = x
     for index, addend in enumerate(v for v in (bias, skip) if v is not None):
-        nodes.append(ir.node("Add", [total, addend], name=f"{stem}/Add_{index}"))
-        total = nodes[-1].outputs[0]
+        total = tape.op("Add", [total, addend], name=f"{stem}/Add_{index}")
         total.shape, total.type = x.shape, x.type
     epsilon = node.attributes.get_float("epsilon", 1e-12)
-    norm = ir.node(
-        SIMPLIFIED,
-        [total, scale],
-        {"axis": -1, "epsilon": epsilon, "stash_type": 1},
-        name=f"{stem}/RMSNorm",
-        metadata_props=dict(node.metadata_props),
-    )
-    y = norm.outputs[0]
+    attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
+    y = tape.op(SIMPLIFIED, [total, scale], attributes, name=f"{stem}/RMSNorm")
+    tape.nodes[-1].metadata_props.update(node.metadata_props)
     y.shape, y.type = x.shape, x.type
-    pairs = [(node.outputs[0], y), *((value, total) for value in node.outputs[3:] if value.name)]
-    old, new = zip(*pairs, strict=True)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [*nodes, norm], old, new)
+    old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
+    new = [y, total][: len(old)]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
 
 def _mend_norms(model: ir.Model) -> None:
@@ -202,14 +180,13 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     widest = (t for t in (narrow, final) if widens(narrow, t) and widens(final, t))
     wide = next(widest, ir.DataType.FLOAT)
     old, stem = node.outputs[0], node.name or node.outputs[0].name or "norm"
-    nodes: list[ir.Node] = []
+    tape = ir.tape.Tape()
 
     def add(op: str, inputs: Sequence[ir.Value], like: ir.Value, **attributes: Any) -> ir.Value:
         """Append a node of type ``wide`` and the shape of ``like``."""
         name = names(f"{stem}/{op}")
         output = ir.Value(name=names(f"{name}_output"), shape=like.shape, type=ir.TensorType(wide))
-        nodes.append(ir.node(op, inputs, attributes, outputs=[output], name=name))
-        return output
+        return tape.op(op, inputs, attributes, name=name, output=output)
 
     if narrow != wide:
         x = add("Cast", [x], x, to=int(wide))
@@ -217,19 +194,19 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         scale = add("Cast", [scale], scale, to=int(wide))
     factor = scale
     if row:
-        size = ir.Value(name=names(f"{stem}/size"), type=ir.TensorType(ir.DataType.INT64))
-        nodes.append(ir.node("Constant", [], {"value_ints": [row]}, outputs=[size]))
+        size = tape.op("Constant", [], {"value_ints": [row]})
+        size.name, size.type = names(f"{stem}/size"), ir.TensorType(ir.DataType.INT64)
         scale = add("ConstantOfShape", [size], size, value=ir.tensor([1.0], dtype=wide))
         scale.shape = ir.Shape([row])
     result = add(RMS_NORMALIZATION, [x, scale], old, **node.attributes)
-    nodes[-1].name = node.name
-    nodes[-1].metadata_props.update(node.metadata_props)
+    tape.nodes[-1].name = node.name
+    tape.nodes[-1].metadata_props.update(node.metadata_props)
     if row:
         result = add("Mul", [result, factor], old)
     if final != wide:
         result = add("Cast", [result], old, to=int(final))
     old.type = ir.TensorType(final)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [result])
 
 
 def _row_apart(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
@@ -239,6 +216,6 @@ def _row_apart(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
     n, dims = x.shape[-1], tuple(scale.shape)
     if not isinstance(n, int) or n < 1 or None in dims:
         return 0
-    single = all(dim == 1 for dim in dims)
-    row = dims[-1:] == (n,) and all(dim == 1 for dim in dims[:-1])
-    return 0 if row or single else n
+    # A row of numbers, or a single number.
+    ordinary = all(dim == 1 for dim in dims[:-1]) and dims[-1:] in ((n,), (1,), ())
+    return 0 if ordinary else n

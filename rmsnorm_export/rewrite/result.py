@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
@@ -35,7 +35,7 @@ _NEIGHBOURS: tuple[tuple[RefusalKind, str, str], ...] = (
 """What the node of a norm may hold: kind, field of ``Site``, and its name."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Site:
     """One RMSNorm that is (or already was) one node.
 
@@ -77,11 +77,6 @@ class Site:
     quantized: bool = False
     rotary: bool = False
 
-    def __repr__(self) -> str:
-        what = f"{self.op} {self.dtype} n={self.n} {self.numerics}"
-        proof = "" if self.proof is None else f", {self.proof!r}"
-        return one_line(f"<Site {self.name}: {what}{proof}>")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fusions:
@@ -89,12 +84,10 @@ class Fusions:
 
     Attributes:
         provider: ``cpu``, ``cuda``, ``webgpu`` or ``dml``.
-        version: of transformers.
         operators: how many nodes there were before and after, of operators that are new in the
             graph, and of norms and products of matrices.
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
-        nodes_before, nodes_after: of the graph.
         left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
         problem: what was wrong with it, or "".
         compared: how the outputs compare with those of the graph before, or "".
@@ -102,12 +95,9 @@ class Fusions:
     """
 
     provider: str
-    version: str
     operators: dict[str, tuple[int, int]]
     norms: int
     residuals: int
-    nodes_before: int
-    nodes_after: int
     left_out: str = ""
     problem: str = ""
     compared: str = ""
@@ -119,8 +109,7 @@ class Fusions:
             f"{after} {name}" if not before else f"{name} {before} to {after}"
             for name, (before, after) in self.operators.items()
         ]
-        nodes = f"nodes {self.nodes_before:,} to {self.nodes_after:,}"
-        return f"fusions for {self.provider}: {', '.join([*changes, nodes])}"
+        return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -190,21 +179,12 @@ class Report(Shown):
         if not self.unproved:
             return None
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
-        first, many = (failed or self.unproved)[0], len(self.unproved)
-        how = f"{plural(many, 'proof')} failed"
-        if not failed:
-            how = f"{plural(many, 'rewrite')} cannot be proved"
+        first, how = (failed or self.unproved)[0], "failed" if failed else "cannot be made"
         return VerificationError(
-            f"{how}; the output was written with the original nodes there.",
+            f"{plural(len(self.unproved), 'proof')} {how}; the original nodes were kept there.",
             found=f"{first.node}: {first.found}",
             fix="see the refusals in the report; the output computes what the source computes",
         )
-
-    @property
-    def folded(self) -> int:
-        """How many residual sums are in the node of their norm."""
-        later = 0 if self.fusions is None else self.fusions.residuals
-        return later + sum(site.residual for site in (*self.fused, *self.kept))
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
         """Those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
@@ -220,9 +200,8 @@ class Report(Shown):
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        inside, later = 0, 0
-        if self.fusions is not None:
-            inside, later = self.fusions.norms, self.fusions.residuals
+        inside = 0 if self.fusions is None else self.fusions.norms
+        later = 0 if self.fusions is None else self.fusions.residuals
         counts = [f"{fused + kept} of {plural(total, 'RMSNorm')}"]
         for kind, field, noun in _NEIGHBOURS:
             held = sum(getattr(site, field) for site in (*self.fused, *self.kept))
@@ -296,11 +275,9 @@ class Result(Shown):
             UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
             InputError: the place cannot be written.
         """
-        from rmsnorm_export.graph.load import no_gc
         from rmsnorm_export.graph.save import save_model
 
-        with no_gc():
-            return save_model(self.model, path, source=self.source, weights=weights, force=force)
+        return save_model(self.model, path, source=self.source, weights=weights, force=force)
 
     def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
         """Serialize the model.
@@ -311,11 +288,9 @@ class Result(Shown):
         Raises:
             InputError: the model has external weights and ``weights`` does not say what to do.
         """
-        from rmsnorm_export.graph.load import no_gc
         from rmsnorm_export.graph.save import to_bytes
 
-        with no_gc():
-            return to_bytes(self.model, weights=weights)
+        return to_bytes(self.model, weights=weights)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
