@@ -162,6 +162,4 @@ def comparable(a: Array, b: Array) -> bool:
 
 def describe_feeds(feeds: Mapping[str, Array]) -> tuple[str, ...]:
     """Say what was fed, e.g. ``input_ids int64 [2, 3]``."""
-    return tuple(
-        f"{name} {array.dtype} {list(array.shape)}" for name, array in feeds.items()
-    )
+    return tuple(f"{name} {array.dtype} {list(array.shape)}" for name, array in feeds.items())

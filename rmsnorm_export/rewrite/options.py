@@ -11,11 +11,10 @@ from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Count, Options, Seed, only_api, option, progress_option
+from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
-from rmsnorm_export.system.progress import ProgressChoice
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same steps; reordered: one rounding of a half "
@@ -129,7 +128,7 @@ class RewriteOptions(Options):
         help="Then run transformers' fusions (attention, rotary embeddings, mixtures of experts) "
         "for this provider of ONNX Runtime. The target is ort. Where outputs change, it is undone.",
     )
-    progress: ProgressChoice = progress_option()
+    progress: Progress | None = progress_option()
     drawings: bool = only_api(False, help=DRAWINGS_HELP)
 
     def agree(self) -> None:
