@@ -10,9 +10,8 @@ from rmsnorm_export.benchmark.statistics import FEWEST, quartiles
 from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.engine import Engine
 from rmsnorm_export.compare.outputs import describe_feeds
-from rmsnorm_export.runtime.input_sizes import InputSizes
 from rmsnorm_export.runtime.inputs import make_inputs
-from rmsnorm_export.runtime.sizes import POINTS, shape_text
+from rmsnorm_export.runtime.sizes import POINTS, InputSizes, shape_text
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.machine import load_average
 from rmsnorm_export.system.packages import versions_of

@@ -18,7 +18,7 @@ from rmsnorm_export.compare.backends import BACKENDS
 from rmsnorm_export.errors import NotRunError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 

@@ -19,8 +19,8 @@ from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
 from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
-from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import in_types_of, numpy_type
+from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,

@@ -12,7 +12,6 @@ from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Se
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.input_sizes import Declared
 from rmsnorm_export.runtime.inputs import graph_inputs, in_types_of, index_limits
 from rmsnorm_export.runtime.session import (
     Device,
@@ -21,6 +20,7 @@ from rmsnorm_export.runtime.session import (
     run_session,
     runtime_name,
 )
+from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible

@@ -22,7 +22,7 @@ from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.torch.export.export import export
 from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.export.trace import inference

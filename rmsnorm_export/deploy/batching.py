@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared
 
 DEFAULT_MAX_BATCH = 8
 """Where nothing says more; Triton's own default, for models that it configures itself, is 4."""

@@ -18,9 +18,8 @@ from rmsnorm_export.deploy.packaged import PackagedModel, ServedTensor, ServingB
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
-from rmsnorm_export.runtime.sizes import RANGES
+from rmsnorm_export.runtime.sizes import RANGES, Declared, InputSizes
 from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record

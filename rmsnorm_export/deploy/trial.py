@@ -12,10 +12,10 @@ from rmsnorm_export.deploy.batching import RequestShapes
 from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.input_sizes import fill, is_fixed, sized, symbol_of
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, declared_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
+from rmsnorm_export.runtime.sizes import fill, is_fixed, sized, symbol_of
 
 _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
 """Largest difference of joined requests, relative to the largest element: a product of matrices of

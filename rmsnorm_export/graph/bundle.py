@@ -24,9 +24,8 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.printable import first_line, quoted, short
-from rmsnorm_export.runtime.input_sizes import names_in
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
-from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, Use, read
+from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, Use, names_in, read
 from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.files import copy_file
 from rmsnorm_export.system.reading import file_within, read_text

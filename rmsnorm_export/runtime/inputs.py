@@ -13,9 +13,20 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, fill, is_fixed, size_of, sized
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shape, Shapes, shape_text
+from rmsnorm_export.runtime.sizes import (
+    ONE_POINT,
+    Declared,
+    Dims,
+    InputSizes,
+    Shape,
+    Shapes,
+    fill,
+    is_fixed,
+    shape_text,
+    size_of,
+    sized,
+)
 from rmsnorm_export.system.reading import open_regular
 
 _NUMPY: dict[str, np.dtype[Any]] = {
@@ -178,7 +189,7 @@ def input_shapes(
         shapes: of single inputs.
         dims: sizes by name of a dimension.
         usual: shapes of inputs of which nothing else is said.
-        sizes: for all that is left, see ``input_sizes.fill``.
+        sizes: for all that is left, see ``sizes.fill``.
 
     Raises:
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.

@@ -1,4 +1,4 @@
-"""One grammar of sizes for every command: by input, or by the name of a dimension.
+"""Sizes of a model's inputs: one grammar for every command, checked and completed by names.
 
     shapes = entry { (";" | " ") entry }  ids=1x16,4x128;mask=4x128
     entry  = input "=" shape { "," shape }
@@ -8,23 +8,24 @@
     size   = NUMBER | LOW ".." HIGH
 
 As points, the n-th sizes of all entries belong together, and a single one goes with all. As ranges,
-an input has one shape or three: smallest, usual and largest; a dimension has one size, three, or
-two, of which the larger is the usual one. ``LOW..HIGH`` is a range whose usual size is the largest.
-A name with ``=`` or ``;`` in it can be given by Python alone, which takes mappings.
-
-What sizes mean for the inputs of a model is said in ``input_sizes``.
+an entry has one row or three: smallest, usual and largest; ``LOW..HIGH`` is a range whose usual
+size is the largest. A name with ``=`` or ``;`` in it can be given by Python alone, which takes
+mappings. Dimensions that a model declares as expressions, as ``past + sequence``, follow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any, Literal
+
+import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import option
-from rmsnorm_export.printable import quoted
+from rmsnorm_export.printable import quoted, short
 
 Shape = tuple[int, ...]
 Rows = tuple[Shape, ...]
@@ -44,15 +45,27 @@ DIMENSION: SizeKind = "dimension"
 Given = dict[tuple[SizeKind, str], Rows]
 """Shapes of inputs, and sizes of dimensions as shapes of rank 1."""
 
+Size = int | str | None
+"""As a model file declares it: a number, a name or an expression, or nothing."""
+
+Known = dict[str | int, int]
+"""Sizes by the name of a dimension; a dimension without a name goes by its axis."""
+
+Point = tuple[str, dict[str, Shape]]
+"""Its label, e.g. ``ids=1x16``, and the shapes of all inputs, which belong together."""
+
+LARGEST = 2**31 - 1
+"""Size of a dimension; TensorRT takes no larger one."""
+
+# A longer expression is no size that anyone wrote or any exporter derived.
+_LONGEST_EXPRESSION = 200
+_NAME = re.compile(r"[^\W\d][\w.]*(?![\w.]|\s*\()")
+
 _SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
 _ENTRY = re.compile(
     rf"[\s;]*([^\s=;][^=;]*?)\s*=\s*({_SIZE}(?:(?:x|\s*,\s*){_SIZE})*)(?=[\s;]|$)[\s;]*"
 )
 _RANGE = re.compile(r"([0-9]{1,18})(?:\s*(\.\.)\s*([0-9]{1,18})?)?")
-
-
-LARGEST = 2**31 - 1
-"""Size of a dimension; TensorRT takes no larger one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +76,21 @@ class Use:
         ranges: as ranges; else as points.
         least: size.
         most_points: how many points may be given.
-        most_elements: how many elements an input may have.
     """
 
     ranges: bool = False
     least: int = 0
     most_points: int = 3
-    most_elements: int = 2**63
 
 
 ONE_POINT = Use(most_points=1)
 """Of ``verify``."""
 
-POINTS = Use(least=1, most_points=32, most_elements=2**28)
-"""Of ``bench``; 1 GiB of one input in f32."""
+POINTS = Use(least=1, most_points=32)
+"""Of ``bench``."""
 
 RANGES = Use(ranges=True)
 """Of engines."""
-
-DECLARED = Use(ranges=True, least=1)
-"""Of ``export``."""
 
 
 def shape_text(shape: Sequence[object]) -> str:
@@ -133,8 +141,8 @@ def _entries(text: str, kind: SizeKind, use: Use) -> Iterator[tuple[str, Any]]:
         if ".." in sizes:
             if not use.ranges or len(rows) > 1:
                 raise _unreadable(match[0], kind, use)
-            highs = [high for _, high in rows[0]]
-            lows = [*lows, highs, highs]  # type: ignore[list-item]  # an end is always there
+            highs: Any = [high for _, high in rows[0]]
+            lows = [*lows, highs, highs]
         yield name, lows
         position = match.end()
 
@@ -144,26 +152,21 @@ def _rows(name: str, sizes: Any, kind: SizeKind, use: Use) -> Rows:
     if kind is INPUT and all(isinstance(size, int) for size in rows):
         rows = [rows]
     shapes = tuple(tuple(row) if isinstance(row, Sequence) else (row,) for row in rows)
-    every = [size for shape in shapes for size in shape]
-    bad = not shapes or any(type(size) is not int or size < use.least for size in every)
-    if use.ranges and kind is DIMENSION and len(shapes) == 2:
-        shapes = (*shapes, shapes[1])
-    bad |= use.ranges and len(shapes) not in (1, 3)
-    if bad or (kind is DIMENSION and any(len(shape) != 1 for shape in shapes)):
+    numbers = all(type(size) is int and size >= use.least for shape in shapes for size in shape)
+    count = len(shapes) in (1, 3) if use.ranges else bool(shapes)
+    scalars = kind is INPUT or all(len(shape) == 1 for shape in shapes)
+    if not (numbers and count and scalars):
         raise _unreadable(f"{name}={','.join(map(shape_text, shapes))}", kind, use)
     return shapes * 3 if use.ranges and len(shapes) == 1 else shapes
 
 
 def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
-    option_name, samples = "--dims", ("1", "4", "8")
-    if kind is INPUT:
-        option_name, samples = "--shapes", ("1x1", "4x128", "8x2048")
-    several = ",".join(samples[: 3 if use.ranges else min(use.most_points, 2)])
-    fix = f"write NAME={several};NAME={samples[0]} with sizes from {use.least}"
+    name, sample = ("--shapes", "4x128") if kind is INPUT else ("--dims", "4")
+    rows = "; a single one, or smallest, usual and largest with commas" if use.ranges else ""
     return UsageError(
-        f"A part of {option_name} cannot be read.",
+        f"A part of {name} cannot be read.",
         found=quoted(part.strip(), 200),
-        fix=fix + (", smallest, usual and largest or a single one" if use.ranges else ""),
+        fix=f"write NAME={sample};NAME={sample} with sizes from {use.least}{rows}",
     )
 
 
@@ -190,3 +193,208 @@ def dims_option(use: Use) -> Any:
     what = "Smallest, usual and largest size" if use.ranges else "Sizes"
     help_ = f'{what} by the name of a dimension, e.g. "{sample}"; sums, as past + sequence, follow.'
     return option(None, read=readable, metavar="NAME=SIZE ...", help=help_)
+
+
+def is_fixed(size: Size) -> bool:
+    """Tell a declared size that is a number; exporters write a negative one for a dynamic size."""
+    return isinstance(size, int) and size >= 0
+
+
+def symbol_of(size: Size, axis: int) -> str | int:
+    """Return what a dynamic size goes by in ``Known``."""
+    return size if isinstance(size, str) and size else axis
+
+
+def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None:
+    """Return the size as a number; None where the names that are known do not tell it."""
+    if isinstance(size, int) and size >= 0:
+        return size
+    symbol = symbol_of(size, axis)
+    if symbol in known or isinstance(symbol, int):
+        return known.get(symbol)
+    if len(symbol) > _LONGEST_EXPRESSION or "**" in symbol:  # a power may not fit into memory
+        return None
+    try:
+        # Numbers for names first: to simplify what has names can take minutes.
+        numbers = _NAME.sub(lambda name: str(known[name[0]]), symbol)
+        value = ir.SymbolicDim(numbers).evaluate({})
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> Shape | None:
+    """Return the shape as numbers; None where the names that are known do not tell it."""
+    sizes = [size_of(size, axis, known) for axis, size in enumerate(shape)]
+    numbers = tuple(size for size in sizes if size is not None)
+    return numbers if len(numbers) == len(sizes) else None
+
+
+def names_in(size: Size) -> set[str]:
+    """Return the names in an expression, and the whole of it, which is a name, too."""
+    return {size, *_NAME.findall(size)} if isinstance(size, str) and size else set()
+
+
+def fill(known: Known, shapes: Iterable[Sequence[Size]], sizes: Sequence[int]) -> None:
+    """Give a size to every dimension that has none.
+
+    Args:
+        known: is added to.
+        shapes: as declared.
+        sizes: for names in order of appearance; the last one for all further names, and for
+            expressions that cannot be computed from names.
+    """
+    dynamic = [
+        (size, axis, symbol_of(size, axis))
+        for shape in shapes
+        for axis, size in enumerate(shape)
+        if not is_fixed(size)
+    ]
+    following = chain(sizes, repeat(sizes[-1]))
+    for _, _, symbol in dynamic:
+        if symbol not in known and (isinstance(symbol, int) or symbol.isidentifier()):
+            known[symbol] = next(following)
+    for size, axis, symbol in dynamic:
+        if size_of(size, axis, known) is None:
+            known[symbol] = sizes[-1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared:
+    """An input or output of a model, as its file or its runtime declares it.
+
+    Attributes:
+        name: of the tensor.
+        dtype: e.g. ``int64``, ``bfloat16`` or ``string``.
+        shape: sizes, with a name or None for a dynamic one; None when not even the rank is known.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Size, ...] | None
+
+    def text(self) -> str:
+        """Return ``'ids' int64 [batch, 7]``, safe to print."""
+        if self.shape is None:
+            return f"{quoted(self.name)} {self.dtype} of unknown rank"
+        sizes = ("?" if size in (None, "") else short(str(size)) for size in self.shape)
+        return f"{quoted(self.name)} {self.dtype} [{', '.join(sizes)}]"
+
+
+class InputSizes:
+    """The sizes that the inputs of a model are to have.
+
+    Args:
+        inputs: of the model.
+        use: what the sizes are for.
+    """
+
+    def __init__(self, inputs: Iterable[Declared], use: Use) -> None:
+        self._use = use
+        self._inputs = {item.name: item for item in inputs}
+
+    def points(self, shapes: Shapes | None, dims: Dims | None = None) -> list[Point]:
+        """Return the shape of every input at each point; of ranges, smallest, usual and largest.
+
+        Raises:
+            UsageError: an input or a dimension that the model does not have; a rank or a fixed size
+                that differs; sizes out of bounds or out of order; a dimension of two sizes; a
+                dynamic size that is not known.
+        """
+        given = self._read(shapes, dims)
+        count = 3 if self._use.ranges else max(map(len, given.values()), default=1)
+        points = []
+        for number in range(count):
+            at = _rows_at(given, number)
+            label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in at.items())
+            points.append((label, self._complete(*self._bind(at))))
+        for name in self._inputs if self._use.ranges else ():
+            rows = [shapes[name] for _, shapes in points]
+            sizes = zip(*rows, strict=True)
+            if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
+                raise self._misfit(name, rows, "sizes are not min <= opt <= max, opt above 0")
+        return points
+
+    def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
+        """Return the shapes of the inputs that are given, and the sizes of names, of one point.
+
+        Raises:
+            UsageError: as ``points``, but a dynamic size may be unknown.
+        """
+        return self._bind(_rows_at(self._read(shapes, dims), 0))
+
+    def _read(self, shapes: Shapes | None, dims: Dims | None) -> Given:
+        """Return what is given, for names that the model has."""
+        given, most = read(shapes, dims, self._use), self._use.most_points
+        counts = {len(rows) for rows in given.values()} - {1}
+        if len(counts) > 1 or max(counts, default=1) > most:
+            raise UsageError(
+                "The numbers of sizes do not go together.",
+                found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in given.items()),
+                fix=f"give as many of each, or one that goes with all; {most} at most",
+            )
+        sizes = (size for item in self._inputs.values() for size in item.shape or ())
+        names = {name for size in sizes for name in names_in(size)}
+        for kind, name in given:
+            if name not in (self._inputs if kind is INPUT else names):
+                texts = "; ".join(item.text() for item in self._inputs.values())
+                raise UsageError(
+                    f"The model has no {kind} {quoted(name)}.",
+                    found=f"its inputs are {texts or 'none'}",
+                    fix="use one of these names",
+                )
+        return given
+
+    def _bind(self, at: Mapping[tuple[str, str], Shape]) -> tuple[dict[str, Shape], Known]:
+        """Return the shapes that are given for one point, and the sizes of names."""
+        known: Known = {name: row[0] for (kind, name), row in at.items() if kind is DIMENSION}
+        shapes = {name: row for (kind, name), row in at.items() if kind is INPUT}
+        for name, row in shapes.items():
+            # A session says () for a scalar, and for a rank that it does not know.
+            declared = self._inputs[name].shape or ()
+            if declared and len(declared) != len(row):
+                raise self._misfit(name, [row], f"the rank is {len(declared)}")
+            for axis, (size, value) in enumerate(zip(declared, row, strict=False)):
+                symbol = symbol_of(size, axis)
+                if is_fixed(size):
+                    if size != value:
+                        raise self._misfit(name, [row], f"dimension {axis} is {size}")
+                elif self._use.ranges and isinstance(symbol, int):
+                    continue  # a range is not guessed for what has no name
+                elif known.setdefault(symbol, value) != value and isinstance(symbol, str):
+                    raise UsageError(
+                        f"Dimension {quoted(symbol)} has two sizes.",
+                        found=f"{known[symbol]}, and {value} in input {quoted(name)}",
+                        fix="the model gives both one name, so they are one size: give one",
+                    )
+        return shapes, known
+
+    def _complete(self, shapes: dict[str, Shape], known: Known) -> dict[str, Shape]:
+        """Return a shape for every input: those given, and those that follow."""
+        complete = {}
+        for name, item in self._inputs.items():
+            declared = (None,) if item.shape is None else item.shape
+            shape = shapes.get(name) or sized(declared, known)
+            if shape is None:
+                ranges = "smallest, usual and largest" if self._use.ranges else "their"
+                raise UsageError(
+                    "Inputs with dynamic sizes need sizes.",
+                    found=item.text(),
+                    fix=f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes",
+                )
+            if max(shape, default=0) > LARGEST:
+                raise self._misfit(name, [shape], "it is too large")
+            complete[name] = shape
+        return complete
+
+    def _misfit(self, name: str, rows: Sequence[Shape], reason: str) -> UsageError:
+        shown = ",".join(map(shape_text, dict.fromkeys(rows)))
+        return UsageError(
+            f"A shape does not fit input {quoted(name)}.",
+            found=f"{shown}: {reason}; the model has {self._inputs[name].text()}",
+            fix="give sizes that fit with --shapes or --dims, or omit them where all are fixed",
+        )
+
+
+def _rows_at(given: Given, number: int) -> dict[tuple[str, str], Shape]:
+    return {key: rows[number if len(rows) > 1 else 0] for key, rows in given.items()}

@@ -19,7 +19,7 @@ from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, headlines
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.records import from_json, to_json
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared
 from tests.cli.conftest import model
 
 from .results import CASES, benchmark, timing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.tensorrt.engine.result import (
     EngineNorm,
     EngineProfile,

@@ -7,10 +7,20 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes, Size, fill, size_of
 from rmsnorm_export.runtime.inputs import input_shapes
 from rmsnorm_export.runtime.sizes import POINTS as BENCH
-from rmsnorm_export.runtime.sizes import Dims, Shape, Shapes, Use, read
+from rmsnorm_export.runtime.sizes import (
+    Declared,
+    Dims,
+    InputSizes,
+    Shape,
+    Shapes,
+    Size,
+    Use,
+    fill,
+    read,
+    size_of,
+)
 from rmsnorm_export.tensorrt.engine.model import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]

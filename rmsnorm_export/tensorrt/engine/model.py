@@ -17,9 +17,8 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes
+from rmsnorm_export.runtime.sizes import RANGES, Declared, Dims, InputSizes, Shapes
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
 

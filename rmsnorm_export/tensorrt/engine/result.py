@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from rmsnorm_export.records import from_json
-from rmsnorm_export.runtime.input_sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.reading import read_text
 from rmsnorm_export.system.shown import Shown
 
