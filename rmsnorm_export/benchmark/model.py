@@ -26,9 +26,16 @@ from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, input_shapes, make_inputs
+from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
-from rmsnorm_export.runtime.sizes import POINTS, Declared, InputSizes, Shape, shape_text
+from rmsnorm_export.runtime.sizes import (
+    POINTS,
+    Declared,
+    InputSizes,
+    Shape,
+    input_shapes,
+    shape_text,
+)
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.machine import cores, load_average
 from rmsnorm_export.system.packages import versions_of

@@ -17,7 +17,6 @@ from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.result import OutputComparison
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import array_type
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 
 
@@ -164,5 +163,5 @@ def comparable(a: Array, b: Array) -> bool:
 def describe_feeds(feeds: Mapping[str, Array]) -> tuple[str, ...]:
     """Say what was fed, e.g. ``input_ids int64 [2, 3]``."""
     return tuple(
-        f"{name} {array_type(array.dtype)} {list(array.shape)}" for name, array in feeds.items()
+        f"{name} {array.dtype} {list(array.shape)}" for name, array in feeds.items()
     )

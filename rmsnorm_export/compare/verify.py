@@ -16,16 +16,9 @@ from rmsnorm_export.errors import NotRunError, UsageError, VerificationError
 from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
-from rmsnorm_export.runtime.inputs import (
-    SIZE_CHOICES,
-    array_type,
-    check_inputs,
-    input_shapes,
-    make_inputs,
-    read_npz,
-)
+from rmsnorm_export.runtime.inputs import SIZE_CHOICES, check_inputs, make_inputs, read_npz
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, NOTHING_COMPARED
-from rmsnorm_export.runtime.sizes import ONE_POINT
+from rmsnorm_export.runtime.sizes import ONE_POINT, input_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -177,7 +170,7 @@ def _run_second(b: Backend, feeds: Feeds) -> Answer:
     """Return the outputs of the second model; it is closed afterwards."""
     declared = b.declared()
     for name, one in (declared or {}).items():
-        kind = array_type(feeds[name].dtype) if name in feeds else "none"
+        kind = str(feeds[name].dtype) if name in feeds else "none"
         floats = kind in DEFAULT_RTOL and one.dtype in DEFAULT_RTOL
         if kind != one.dtype and not floats:
             raise VerificationError(

@@ -16,6 +16,7 @@ import msgspec
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
+from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.support import FACTS
 
 Evidence = Literal["run", "measured", "read"]
@@ -113,13 +114,11 @@ def consumer(text: str) -> Consumer:
             first row, or newer than what the last was seen on.
     """
     name, at, version = text.strip().lower().partition("@")
-    rows = by_name().get(name, ())
-    fitting = list(rows)
-    if rows and at:
-        asked = _parts(version) if _VERSION.fullmatch(version) else ()
-        newest = _parts(rows[-1].seen[-1])
+    fitting = list(by_name().get(name, ()))
+    if fitting and at:
+        asked, newest = _parts(version), _parts(fitting[-1].seen[-1])
         seen = asked[: len(newest)] <= newest
-        fitting = [row for row in rows if seen and _parts(row.since) <= asked]
+        fitting = [row for row in fitting if seen and _parts(row.since) <= asked]
     if not fitting:
         listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in by_name().items())
         raise UsageError(
@@ -131,7 +130,8 @@ def consumer(text: str) -> Consumer:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    """Return the numbers of a version; () of what is none."""
+    return tuple(map(int, version.split("."))) if _VERSION.fullmatch(version) else ()
 
 
 def versions(rows: tuple[Consumer, ...]) -> str:
@@ -165,5 +165,4 @@ def unknown(row: Consumer, operators: Sequence[tuple[str, str]]) -> str:
         for domain, operator in operators
         if has_operator(row, domain, operator) is None
     )
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"not known whether it has {', '.join(names[:5])}{more}" if names else ""
+    return f"not known whether it has {short(', '.join(names), 200)}" if names else ""

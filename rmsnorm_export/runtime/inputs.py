@@ -14,19 +14,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import (
-    ONE_POINT,
-    Declared,
-    Dims,
-    InputSizes,
-    Shape,
-    Shapes,
-    fill,
-    is_fixed,
-    shape_text,
-    size_of,
-    sized,
-)
+from rmsnorm_export.runtime.sizes import Declared, is_fixed, shape_text
 from rmsnorm_export.system.reading import open_regular
 
 _NUMPY: dict[str, np.dtype[Any]] = {
@@ -96,11 +84,6 @@ def numpy_type(name: str) -> np.dtype[Any]:
             fix="use a model whose inputs are float, integer or boolean tensors",
         )
     return _NUMPY[name]
-
-
-def array_type(dtype: np.dtype[Any]) -> str:
-    """Name a type of tensor, e.g. ``float16``."""
-    return str(dtype)
 
 
 _UNPACKED_LEAST, _UNPACKED_RATIO = 1 << 26, 100
@@ -174,42 +157,6 @@ def in_types_of(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) ->
     return own
 
 
-def input_shapes(
-    declared: Mapping[str, Declared],
-    shapes: Shapes | None,
-    dims: Dims | None = None,
-    *,
-    usual: Mapping[str, Sequence[int]],
-    sizes: Sequence[int],
-) -> dict[str, Shape]:
-    """Return a shape for every input: as given, else as names tell it, as usual, or small.
-
-    Args:
-        declared: inputs of the model.
-        shapes: of single inputs.
-        dims: sizes by name of a dimension.
-        usual: shapes of inputs of which nothing else is said.
-        sizes: for all that is left, see ``sizes.fill``.
-
-    Raises:
-        UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
-    """
-    complete, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
-    open_shapes = {}
-    for name, item in declared.items():
-        shape = list(item.shape or ())
-        for axis, (size, value) in enumerate(zip(shape, usual.get(name, ()), strict=False)):
-            if size_of(size, axis, known) is not None:
-                continue
-            if isinstance(size, str) and size:
-                known[size] = value
-            else:
-                shape[axis] = value
-        open_shapes[name] = shape
-    fill(known, open_shapes.values(), sizes)
-    return {n: complete.get(n) or sized(shape, known) or () for n, shape in open_shapes.items()}
-
-
 def make_inputs(
     declared: Mapping[str, Declared],
     limits: Mapping[str, int],
@@ -230,8 +177,7 @@ def make_inputs(
     Raises:
         InputError: a shape is absurd.
     """
-    rng = np.random.default_rng(seed)
-    feeds = {}
+    rng, feeds = np.random.default_rng(seed), {}
     for name, item in declared.items():
         shape = tuple(shapes[name])
         if math.prod(shape) > _MAX_ELEMENTS:
@@ -240,7 +186,14 @@ def make_inputs(
                 found=f"{item.text()}: {shape_text(shape)}",
                 fix="give smaller sizes with --shapes, or the inputs themselves",
             )
-        feeds[name] = _random(rng, numpy_type(item.dtype), shape, limits.get(name))
+        dtype = numpy_type(item.dtype)
+        if is_float(dtype):
+            feeds[name] = rng.standard_normal(shape).astype(dtype)
+        elif dtype.kind in "iu" and name in limits:
+            top = min(limits[name], np.iinfo(dtype).max)
+            feeds[name] = rng.integers(0, top, shape).astype(dtype)
+        else:
+            feeds[name] = np.ones(shape, dtype)
     return feeds
 
 
@@ -260,24 +213,13 @@ def _table_lengths(value: ir.Value) -> Iterator[int]:
         for node, index in pending.pop().uses():
             table = node.inputs[0]
             if node.op_type == "Gather" and index == 1 and table is not None:
-                shape = table.const_value.shape if table.const_value is not None else table.shape
+                shape = (table if table.const_value is None else table.const_value).shape or ()
                 axis = node.attributes.get("axis")
-                position = axis.as_int() if axis is not None and not axis.is_ref() else 0
-                if shape is not None and -len(shape) <= position < len(shape):
-                    length = shape[position]
-                    if isinstance(length, int):
-                        yield length
+                position = 0 if axis is None or axis.is_ref() else axis.as_int()
+                length = shape[position] if -len(shape) <= position < len(shape) else None
+                if isinstance(length, int):
+                    yield length
             elif node.op_type in _TRANSPARENT and index == 0:
                 fresh = [out for out in node.outputs if out not in seen]
                 seen.update(fresh)
                 pending.extend(fresh)
-
-
-def _random(
-    rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], limit: int | None
-) -> Array:
-    if is_float(dtype):
-        return rng.standard_normal(shape).astype(dtype)
-    if dtype.kind in "iu" and limit is not None:
-        return rng.integers(0, min(limit, np.iinfo(dtype).max), shape).astype(dtype)
-    return np.ones(shape, dtype=dtype)

@@ -78,19 +78,16 @@ def open_session(
         NotRunError: an operator is not known.
         VerificationError: ONNX Runtime rejects the model.
     """
-    ort = onnxruntime()
     options = session_options(optimize=optimize, threads=threads, kernels=kernels)
     if external_folder is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder
         )
     model = source if isinstance(source, bytes) else os.fspath(source)
-    providers: list[Any] = [CPU]
-    if device == "cuda":
-        providers.insert(0, (CUDA, {"use_tf32": "0"}))
+    providers = [(CUDA, {"use_tf32": "0"}), CPU] if device == "cuda" else [CPU]
     fix = "check the model with onnx.checker, or update onnxruntime"
     with _told("ONNX Runtime does not load the model.", fix):
-        session = ort.InferenceSession(model, options, providers=providers)
+        session = onnxruntime().InferenceSession(model, options, providers=providers)
     # A provider that does not start is omitted with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
         raise BackendMissingError(
@@ -107,12 +104,12 @@ def _told(what: str, fix: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kind = VerificationError
-        if type(error).__name__ == "NotImplemented":
+        kind, name = VerificationError, type(error).__name__
+        if name == "NotImplemented":
             kind = NoKernelError
         elif "is not a registered function/op" in str(error):  # another's, without its library
             kind = NotRunError
-        found = first_line(error, 400, otherwise=type(error).__name__)
+        found = first_line(error, 400, otherwise=name)
         raise kind(what, found=found, fix=fix) from error
 
 
@@ -201,11 +198,8 @@ def run_session(
         NoKernelError, VerificationError: the run fails, for example because the shapes do not fit.
     """
     names = list(outputs or (output.name for output in session.get_outputs()))
-    by_bytes = any(
-        word in argument.type
-        for argument in (*session.get_inputs(), *session.get_outputs())
-        for word in ("bfloat16", "float8")
-    )
+    types = {argument.type for argument in (*session.get_inputs(), *session.get_outputs())}
+    by_bytes = any("bfloat16" in name or "float8" in name for name in types)
     fix = "give inputs, or their shapes, that the model accepts"
     with _told("ONNX Runtime cannot run the model on these inputs.", fix):
         if not by_bytes:

@@ -398,3 +398,39 @@ class InputSizes:
 
 def _rows_at(given: Given, number: int) -> dict[tuple[str, str], Shape]:
     return {key: rows[number if len(rows) > 1 else 0] for key, rows in given.items()}
+
+
+def input_shapes(
+    declared: Mapping[str, Declared],
+    shapes: Shapes | None,
+    dims: Dims | None = None,
+    *,
+    usual: Mapping[str, Sequence[int]],
+    sizes: Sequence[int],
+) -> dict[str, Shape]:
+    """Return a shape for every input: as given, else as names tell it, as usual, or small.
+
+    Args:
+        declared: inputs of the model.
+        shapes: of single inputs.
+        dims: sizes by name of a dimension.
+        usual: shapes of inputs of which nothing else is said.
+        sizes: for all that is left, see ``fill``.
+
+    Raises:
+        UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
+    """
+    complete, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
+    open_shapes = {}
+    for name, item in declared.items():
+        shape = list(item.shape or ())
+        for axis, (size, value) in enumerate(zip(shape, usual.get(name, ()), strict=False)):
+            if size_of(size, axis, known) is not None:
+                continue
+            if isinstance(size, str) and size:
+                known[size] = value
+            else:
+                shape[axis] = value
+        open_shapes[name] = shape
+    fill(known, open_shapes.values(), sizes)
+    return {n: complete.get(n) or sized(shape, known) or () for n, shape in open_shapes.items()}

@@ -9,19 +9,6 @@ import numpy as np
 from rmsnorm_export.op.dtypes import Array
 
 
-def masks(mask: Array, count: int, slots: int, windows: Mapping[str, int]) -> dict[str, Array]:
-    """Return the masks of the last ``count`` tokens by input; ``mask`` is of all until now."""
-    if not slots:
-        return dict.fromkeys(windows, mask)
-    slot, total = np.arange(slots), mask.shape[1]
-    token = np.arange(total - count, total)[:, None]
-    there = np.pad(mask, ((0, 0), (0, slots - total))).astype(bool)[:, None, None]
-    return {
-        name: there & (slot <= token) & (slot > token - (window or slots))
-        for name, window in windows.items()
-    }
-
-
 def pad_first_row(feeds: Mapping[str, Array], states: Collection[str]) -> int:
     """Pad the first row on the left, and count positions after it, in place.
 
@@ -36,7 +23,7 @@ def pad_first_row(feeds: Mapping[str, Array], states: Collection[str]) -> int:
         How many slots of such a cache have tokens; 0 without one. What the others hold is never
         seen, and an attention that takes the cache in leaves them undefined.
     """
-    mask, positions, count, slots = feeds.get("attention_mask"), feeds.get("position_ids"), 0, 0
+    mask, positions = feeds.get("attention_mask"), feeds.get("position_ids")
     fixed = [n for n, array in feeds.items() if n.startswith("attention_mask") and array.ndim == 4]
     if fixed:
         rows, _, count, slots = feeds[fixed[0]].shape
@@ -48,10 +35,12 @@ def pad_first_row(feeds: Mapping[str, Array], states: Collection[str]) -> int:
     if mask is None or mask.ndim != 2:
         return 0
     mask[0, 0] = 0
+    total = mask.shape[1]
     for name in fixed:
-        feeds[name][:] = masks(mask, count, slots, {name: 0})[name]
+        filled = np.pad(mask, ((0, 0), (0, slots - total))).astype(bool)[:, None, None]
+        feeds[name][:] = filled & (np.arange(slots) <= np.arange(total - count, total)[:, None])
     if positions is not None and positions.ndim == 2:
         counted = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -positions.shape[1] :]
         if counted.shape == positions.shape:
             positions[:] = counted
-    return mask.shape[1] if fixed else 0
+    return total if fixed else 0

@@ -19,15 +19,13 @@ _COLUMNS: dict[str, Callable[[OutputComparison], str]] = {
     "": lambda output: "ok" if output.passed else "FAILED",
 }
 _DETAILS: dict[str, Callable[[OutputComparison], str]] = {
-    "max rel": lambda output: number(output.metrics.max_rel),
-    "mean ulp": lambda output: number(output.metrics.mean_ulp),
     "NaN, inf": lambda o: "agree" if o.metrics.nan_inf_agree else "do NOT agree",
     "elements by ulp": lambda o: ", ".join(f"{n}: {c:,}" for n, c in o.metrics.ulp_histogram),
     "why so much is allowed": lambda output: one_line(output.tolerance),
 }
 """Head -> cell of an output; the second are columns with -v, and on a page."""
 
-_NUMBERS = ("max abs", "allowed", "max ulp", "differ", "max rel", "mean ulp")
+_NUMBERS = ("max abs", "allowed", "max ulp", "differ")
 
 _VERDICTS = {
     "agree": "agree",

@@ -45,7 +45,7 @@ def test_special_values(dtype: np.dtype) -> None:
     assert ulp_distance(a, b).tolist() == [0, inf, 0, inf, inf, inf]
     metrics = compare_arrays(a, b)
     assert not metrics.nan_inf_agree
-    assert metrics.max_abs == metrics.max_ulp == metrics.max_rel == inf
+    assert metrics.max_abs == metrics.max_ulp == inf
     assert metrics.mismatch == pytest.approx(4 / 6)
     assert dict(metrics.ulp_histogram) == {"0": 2, "inf": 4}
     same = compare_arrays(a, a)
@@ -64,10 +64,10 @@ def test_histogram_buckets() -> None:
 def test_relative_and_cosine() -> None:
     a, b = array([3.0, 0.0, 1.0], np.float64), array([4.0, 0.0, 1.0], np.float64)
     metrics = compare_arrays(a, b)
-    assert (metrics.max_abs, metrics.max_rel, metrics.shape) == (1.0, 0.25, (3,))
+    assert (metrics.max_abs, metrics.shape) == (1.0, (3,))
     assert metrics.cosine == pytest.approx(13 / math.sqrt(10 * 17))
     nothing = compare_arrays(a, np.zeros(3))
-    assert (nothing.max_rel, nothing.cosine) == (math.inf, 0.0)
+    assert nothing.cosine == 0.0
     assert compare_arrays(a * 1e300, b * 1e-300).cosine == pytest.approx(metrics.cosine)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.runtime.inputs import input_shapes
 from rmsnorm_export.runtime.sizes import POINTS as BENCH
 from rmsnorm_export.runtime.sizes import (
     Declared,
@@ -18,6 +17,7 @@ from rmsnorm_export.runtime.sizes import (
     Size,
     Use,
     fill,
+    input_shapes,
     read,
     size_of,
 )
