@@ -13,24 +13,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, load, save
+from onnx import load, save
+from onnx.parser import parse_model
 from packaging.version import Version
-from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
-from spellings.place import build
 
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs
-from rmsnorm_export.runtime.consumers import CONSUMERS, consumer
+from rmsnorm_export.runtime.consumers import CONSUMERS, Consumer, consumer
 from tests.tools.runtimes import models
 from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
 from tests.tools.runtimes.measure import run_files
 
 SESSIONS = 30
-SPELLINGS = [
-    (name, value)
-    for name, values in {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items()
-    for value in values
-]
 Files = dict[str, tuple[Path, Any]]
 
 
@@ -62,6 +56,10 @@ every_runtime = _parametrized(CATALOGUE)
 onnxruntimes = _parametrized([entry for entry in CATALOGUE if entry.kind == "onnxruntime"])
 
 
+def _runs(row: Consumer, path: Path) -> bool:
+    return not Needs.of(ir.load(path)).refused_by(row)
+
+
 @every_runtime
 def test_the_forms_that_run_are_those_of_the_table(runtime: Installable, files: Files) -> None:
     row = consumer(runtime.label)
@@ -69,7 +67,7 @@ def test_the_forms_that_run_are_those_of_the_table(runtime: Installable, files: 
     claimed, ran = {}, {}
     for label, outcome in outcomes.items():
         bound = models.BOUNDS[label.rpartition("-")[2]]
-        claimed[label] = not Needs.of(ir.load(files[label][0])).refused_by(row)
+        claimed[label] = _runs(row, files[label][0])
         ran[label] = not outcome.error and max(outcome.off) <= bound
         assert ran[label] or outcome.error, f"{label}: wrong by {max(outcome.off)}"
         if label.startswith(row.target) and outcome.norms is not None:
@@ -84,8 +82,7 @@ def test_no_session_of_many_is_wrong(runtime: Installable, files: Files) -> None
     chosen = {
         label: files[label]
         for label in files
-        if label.startswith(("ort", "portable"))
-        and not Needs.of(ir.load(files[label][0])).refused_by(row)
+        if label.startswith(("ort", "portable")) and _runs(row, files[label][0])
     }
     assert len(chosen) > 2
     for label, outcome in run_files(runtime, chosen, models.feed(), sessions=SESSIONS).items():
@@ -101,15 +98,14 @@ def test_what_is_converted_to_float16_afterwards_is_one_kernel_a_norm(
     """ONNX Runtime's converter leaves functions as they are: the body takes both types."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    made: Files = {}
+    converted: Files = {}
     for form in ("portable", "ort"):
-        source, wanted = files[f"{form}-float32"]
-        if Needs.of(ir.load(source)).refused_by(consumer(runtime.label)):
-            continue
-        path = tmp_path / f"{form}.onnx"
-        save(convert_float_to_float16(load(source), keep_io_types=True), path)
-        made[form] = (path, wanted)
-    for form, outcome in run_files(runtime, made, models.feed()).items():
+        source, expected = files[f"{form}-float32"]
+        if _runs(consumer(runtime.label), source):
+            path = tmp_path / f"{form}.onnx"
+            save(convert_float_to_float16(load(source), keep_io_types=True), path)
+            converted[form] = (path, expected)
+    for form, outcome in run_files(runtime, converted, models.feed()).items():
         assert not outcome.error
         assert max(outcome.off) <= models.BOUNDS["float16"], form
         # Before 1.23 the casts of a float16 row keep the fusion from the function.
@@ -124,23 +120,21 @@ def test_the_newest_opset_and_format_are_those_of_the_table(
     row = consumer(runtime.label)
     if not row.opset:
         pytest.skip(f"{runtime.label} sets no limit of its own")
-    wanted = {(17, row.ir): True, (17, row.ir + 1): False}
-    wanted |= {(row.opset, 8): True, (row.opset + 1, 8): False}
-    given: Files = {}
-    for opset, version in wanted:
-        ends = [
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, models.SHAPE)]
-            for name in ("input", "output")
-        ]
-        node = helper.make_node("Identity", ["input"], ["output"])
-        graph = helper.make_graph([node], "limit", *ends)
-        imports = [helper.make_opsetid("", opset)]
-        path = tmp_path / f"{opset}-{version}.onnx"
-        save(helper.make_model(graph, opset_imports=imports, ir_version=version), path)
-        given[f"{opset}, {version}"] = (path, models.feed())
-    outcomes = run_files(runtime, given, models.feed())
-    loaded = {limit: not outcomes["{}, {}".format(*limit)].error for limit in wanted}
-    assert loaded == wanted
+    expected = {f"17, {row.ir}": True, f"17, {row.ir + 1}": False}
+    expected |= {f"{row.opset}, 8": True, f"{row.opset + 1}, 8": False}
+    identities: Files = {}
+    for limit in expected:
+        opset, version = map(int, limit.split(", "))
+        shape = ",".join(map(str, models.SHAPE))
+        text = (
+            f'<ir_version: {version}, opset_import: ["" : {opset}]>'
+            f" g (float[{shape}] input) => (float[{shape}] output) {{ output = Identity(input) }}"
+        )
+        path = tmp_path / f"{limit}.onnx"
+        save(parse_model(text), path)
+        identities[limit] = (path, models.feed())
+    outcomes = run_files(runtime, identities, models.feed())
+    assert {limit: not outcome.error for limit, outcome in outcomes.items()} == expected
 
 
 @every_runtime
@@ -148,41 +142,17 @@ def test_what_is_written_for_a_runtime_runs_there(
     runtime: Installable, files: Files, tmp_path: Path
 ) -> None:
     """From a raw file, and from one for another runtime."""
-    made: Files = {}
-    for label, (source, wanted) in files.items():
+    written: Files = {}
+    for label, (source, expected) in files.items():
         if label.startswith(("raw", "portable", "ort")):
             result = rx.optimize(source, runtime=runtime.label)
             assert not result.report.unfused
             assert result.report.target == consumer(runtime.label).target
-            made[label] = (result.save(tmp_path / f"{label}.onnx").path, wanted)
-    for label, outcome in run_files(runtime, made, models.feed()).items():
+            written[label] = (result.save(tmp_path / f"{label}.onnx").path, expected)
+    for label, outcome in run_files(runtime, written, models.feed()).items():
         assert not outcome.error
         assert max(outcome.off) <= models.BOUNDS[label.rpartition("-")[2]], label
         assert outcome.norms in (None, models.NORMS), label
-
-
-@pytest.mark.thorough
-@_parametrized([entry for entry in CATALOGUE if entry.kind != "web"])  # a page for each is slow
-def test_results_of_the_spellings_load_where_the_table_says_so(
-    runtime: Installable, tmp_path: Path
-) -> None:
-    """Of sources that the runtime takes: it may lack an operator that stays as it is."""
-    row = consumer(runtime.label)
-    sources: Files = {}
-    results: Files = {}
-    for number, choice in enumerate(SPELLINGS):
-        source, path = tmp_path / f"{number}.onnx", tmp_path / f"{number}.result.onnx"
-        save(build(*single(*choice)).model, source)
-        rx.optimize(source, target=row.target).save(path)
-        label = "{}={}".format(*choice)
-        if not Needs.of(ir.load(path)).refused_by(row):
-            sources[label], results[label] = (source, models.feed()), (path, models.feed())
-    assert results
-    taken = run_files(runtime, sources, models.feed(), runs=0)
-    loaded = {label: results[label] for label in results if not taken[label].error}
-    assert len(loaded) > len(results) // 4
-    outcomes = run_files(runtime, loaded, models.feed(), runs=0)
-    assert not {label: one.error for label, one in outcomes.items() if one.error}
 
 
 def test_every_row_that_says_run_has_a_runtime_that_is_run() -> None:
