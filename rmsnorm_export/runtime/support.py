@@ -1,8 +1,9 @@
 """Norms that ONNX Runtime accepts: a row of ``facts.json`` per operator, provider and types.
 
 The CPU rows are run by the tests against the installed ONNX Runtime, types, ranks, scale shapes,
-opsets and rounding included. The CUDA rows are read from ONNX Runtime's sources and not run; they
-hold the intersection of what its releases since 1.22 accept.
+axes, opsets and rounding included. The CUDA rows are read from ONNX Runtime's sources and not run;
+they hold the intersection of what its releases since 1.22 accept: scales of the row's shape alone,
+with leading ones or without, and residual sums that are rounded to T.
 
 Sources (onnxruntime): ``core/providers/cuda/nn/{rms_norm,layer_norm}.cc``, ``layer_norm_impl.cu``,
 ``core/providers/cpu/nn/layer_norm_helper.h``, ``contrib_ops/cuda/bert/skip_layer_norm*``, pull
@@ -19,58 +20,37 @@ from typing import Literal
 
 import msgspec
 
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
-
 Provider = Literal["CPUExecutionProvider", "CUDAExecutionProvider"]
 CPU: Provider = "CPUExecutionProvider"
 CUDA: Provider = "CUDAExecutionProvider"
-
-ScaleShape = Literal["trailing", "leading-ones", "one", "scalar", "over-rows"]
-"""``trailing``: X.shape[axis:]; ``leading-ones``: [1, .., n] up to the rank of X; ``one``: [1];
-``scalar``: []; ``over-rows``: broadcasts over leading axes of X, e.g. [S, n]."""
 
 FACTS = Path(__file__).with_name("facts.json").read_bytes()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """One operator on one provider for one pair of element types.
+    """One operator on one provider for one pair of element types, as far as a rewrite asks.
+
+    Every row applies the scale in f32 (in f64 where T is f64) before the one rounding, whatever
+    ``stash_type`` says.
 
     Attributes:
         operator: operator type.
-        domain: its domain; "" is the default ONNX domain.
         provider: execution provider of ONNX Runtime.
         x_type: element type T of the input (TensorProto.DataType).
         scale_type: element type V of the scale, which is also that of the output.
         ranks: ranks of X that run; () means 1 and more.
-        scale_shapes: shapes of the scale that give the right numbers.
-        axes: ``any`` or only the ``last`` one.
-        stash_types: values of the attribute that load; () where there is no such attribute.
-        stash_honoured: False: the attribute changes no number (T = f64 is computed in f64, every
-            other type in f32).
         min_opset: lowest version of the default domain.
         min_row: smallest row.
-        scale_before_cast: in half types the scale is applied in f32, before the one rounding.
-        half_sum: what a residual operator normalises in half types: the sum rounded to T or the
-            unrounded sum.
-        evidence: ``run`` by the tests, or read in the ``sources``.
     """
 
     operator: str
-    domain: str = ""
     provider: Provider
     x_type: int
     scale_type: int
     ranks: tuple[int, ...] = ()
-    scale_shapes: tuple[ScaleShape, ...]
-    axes: Literal["any", "last"] = "any"
-    stash_types: tuple[int, ...] = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
-    stash_honoured: bool = False
     min_opset: int
     min_row: int = 1
-    scale_before_cast: bool = True
-    half_sum: Literal["none", "rounded", "unrounded"] = "none"
-    evidence: Literal["run", "sources"]
 
 
 class _Norms(msgspec.Struct, frozen=True):
