@@ -79,7 +79,9 @@ def compare_speed(
     ratios = [
         ratio_of([mine / base for mine, base in zip(each, times[0], strict=True)]) for each in times
     ]
+    again = ratios[1]
+    floor = max(abs(again.low - 1), abs(again.high - 1))
     return [
-        Speed(one.ratio, one.low, one.high, judge(one, ratios[1].reach) != NO_DIFFERENCE)
+        Speed(one.ratio, one.low, one.high, judge(one, floor) != NO_DIFFERENCE)
         for one in ratios[2:]
     ]

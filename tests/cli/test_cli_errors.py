@@ -37,7 +37,7 @@ USAGE = [
     ("verify a b --shapes x", "NAME"),
     ("verify a b --rtol small", "small"),
     ("verify three.onnx three.onnx --shapes z=3x40", "no input 'z'"),
-    ("verify three.onnx three.onnx --shapes x=3 --inputs wrong.npz", "inputs and shapes"),
+    ("verify three.onnx three.onnx --shapes x=3 --inputs wrong.npz", "shapes with inputs"),
     ("bench three.onnx --seconds 0", "above 0"),
     ("bench three.onnx --shapes x=4x7", "does not fit input 'x'"),
     ("bench three.onnx --target none", "nothing to compare"),

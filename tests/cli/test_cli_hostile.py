@@ -110,7 +110,6 @@ def test_odd_file(name: str, target: str, run: Run, tmp_path: Path) -> None:
 READERS = {
     "a model": ("file", "inspect {path}"),
     "inputs": ("file", "verify {good} {good} --inputs {path}"),
-    "a report": ("file", "package {good} --name m -o r --report {path}"),
     "a pipeline": ("file", "deploy {path}"),
     "a config": ("config.json", "export {path} -o out.onnx"),
     "an exported program": ("model.pt2", "export {path} --trust-source -o out.onnx"),

@@ -16,6 +16,8 @@ import pytest
 from onnx import load, save
 from onnx.parser import parse_model
 from packaging.version import Version
+from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
+from spellings.place import build
 
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs
@@ -25,6 +27,11 @@ from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
 from tests.tools.runtimes.measure import run_files
 
 SESSIONS = 30
+SPELLINGS = [
+    (name, value)
+    for name, values in {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items()
+    for value in values
+]
 Files = dict[str, tuple[Path, Any]]
 
 
@@ -153,6 +160,30 @@ def test_what_is_written_for_a_runtime_runs_there(
         assert not outcome.error
         assert max(outcome.off) <= models.BOUNDS[label.rpartition("-")[2]], label
         assert outcome.norms in (None, models.NORMS), label
+
+
+@pytest.mark.thorough
+@every_runtime
+def test_results_of_the_spellings_load_where_the_table_says_so(
+    runtime: Installable, tmp_path: Path
+) -> None:
+    """Of sources that the runtime takes: it may lack an operator that stays as it is."""
+    row = consumer(runtime.label)
+    sources: Files = {}
+    results: Files = {}
+    for number, choice in enumerate(SPELLINGS):
+        source, path = tmp_path / f"{number}.onnx", tmp_path / f"{number}.result.onnx"
+        save(build(*single(*choice)).model, source)
+        rx.optimize(source, target=row.target).save(path)
+        label = "{}={}".format(*choice)
+        if not Needs.of(ir.load(path)).refused_by(row):
+            sources[label], results[label] = (source, models.feed()), (path, models.feed())
+    assert results
+    taken = run_files(runtime, sources, models.feed(), runs=0)
+    loaded = {label: results[label] for label in results if not taken[label].error}
+    assert len(loaded) > len(results) // 4
+    outcomes = run_files(runtime, loaded, models.feed(), runs=0)
+    assert not {label: one.error for label, one in outcomes.items() if one.error}
 
 
 def test_every_row_that_says_run_has_a_runtime_that_is_run() -> None:
