@@ -35,7 +35,7 @@ def apply_plan(plan: Plan) -> None:
         for graph in (function.graph, *function.subgraphs())
     }
     unsorted: dict[ir.Graph, None] = {}
-    replaced: list[ir.Node] = []
+    replaced: dict[ir.Node, None] = {}
     for site in plan.sites:
         anchor, in_order = _place(site, position)
         graph = anchor.graph
@@ -55,7 +55,7 @@ def apply_plan(plan: Plan) -> None:
         _copy_metadata(site)
         for old, new in site.replace:
             if (producer := old.producer()) is not None:
-                replaced.append(producer)
+                replaced[producer] = None
             _take_over(old, new, names)
     _remove_dead(replaced)
     _drop_unread(model)
@@ -153,27 +153,21 @@ def _remove_dead(candidates: Iterable[ir.Node]) -> None:
     for each of them.
     """
     wave = dict.fromkeys(candidates)
-    loose: dict[ir.Value, None] = {}
     while wave:
-        gone: dict[ir.Graph, list[ir.Node]] = {}
-        for node in wave:
-            graph = node.graph
-            if graph is not None and not any(v.is_graph_output() or v.uses() for v in node.outputs):
-                gone.setdefault(graph, []).append(node)
-        wave = {}
-        for graph, nodes in gone.items():
-            inputs = [v for node in nodes for v in node.inputs if v is not None]
-            graph.remove(nodes, safe=True)
-            for value in inputs:
-                producer = value.producer()
-                if producer is None:
-                    loose[value] = None
-                elif producer.graph is not None:
-                    wave[producer] = None
-    for value in loose:
-        kept = value.is_graph_input() or value.is_graph_output() or value.uses()
-        if value.is_initializer() and not kept and value.graph is not None and value.name:
-            value.graph.initializers.pop(value.name, None)
+        dead = [node for node in wave if node.graph is not None and not _needed(node.outputs)]
+        inputs = dict.fromkeys(v for node in dead for v in node.inputs if v is not None)
+        for node in dead:
+            if node.graph is not None:
+                node.graph.remove(node, safe=True)
+        wave = dict.fromkeys(node for v in inputs if (node := v.producer()) is not None)
+        for value in inputs:
+            graph = value.graph if value.is_initializer() and value.name else None
+            if graph is not None and not value.is_graph_input() and not _needed([value]):
+                del graph.initializers[value.name]
+
+
+def _needed(values: Iterable[ir.Value]) -> bool:
+    return any(value.is_graph_output() or value.uses() for value in values)
 
 
 def _drop_unused_own(model: ir.Model) -> None:

@@ -6,7 +6,6 @@ Described while the source nodes are in place, before anything is applied.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
@@ -20,9 +19,8 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import DOMAIN, QUANTIZE
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal, name_of
+from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.rewrite.draw import Gallery
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
@@ -58,7 +56,6 @@ def describe_plan(
             )
         )
     kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
-    kept += [_opaque_site(node, refusal) for node, refusal in plan.opaque]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     return Report(
         source=loaded.description,
@@ -111,23 +108,4 @@ def _described_site(
         quantized=match.quantized is not None,
         rotary=match.rotary is not None,
         drawing=None if gallery is None else gallery.add(match, new, name_of(node)),
-    )
-
-
-def _opaque_site(node: ir.Node, refusal: Refusal) -> Site:
-    """Return an operator of the target that was not understood further."""
-    x = node.inputs[0] if node.inputs else None
-    epsilon = node.attributes.get("epsilon")
-    return Site(
-        name=refusal.node,
-        op=node.op_type,
-        nodes=(refusal.node,),
-        spelling=node.op_type,
-        numerics="exact",
-        dtype=type_name(int(x.dtype)) if x is not None and x.dtype in FLOATS else "unknown",
-        n=None,
-        epsilon=math.nan if epsilon is None or epsilon.is_ref() else epsilon.as_float(),
-        scope=refusal.scope,
-        attributes={},
-        notes=(refusal.message,),
     )

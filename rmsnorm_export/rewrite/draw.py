@@ -22,16 +22,13 @@ from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 
-MAX_NODES = 64
-"""Nodes drawn per site; a norm has a dozen."""
-
 _cut = functools.partial(short, limit=200)
 """Cuts a name, a shape or an attribute: no drawing shows more."""
 
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 _OF_ROWS = ("x", "residual", "gate")
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
-_OWN = NormSpec(kind="GatedRMSNorm").attributes()
+_OWN = NormSpec(kind="GatedRMSNorm").attributes().items()
 
 
 class Gallery:
@@ -77,25 +74,10 @@ class Gallery:
         roles: Mapping[ir.Value, str],
         renamed: Mapping[ir.Value, ir.Value],
     ) -> Subgraph:
-        nodes = nodes[:MAX_NODES]
         inside = {value for node in nodes for value in node.outputs}
-        values = dict.fromkeys(
-            value
-            for node in nodes
-            for value in (*node.inputs, *node.outputs)
-            if value is not None and (value.name or value in inside)
-        )
-        positions = {value: index for index, value in enumerate(values)}
-        drawn_nodes = (
-            DrawnNode(
-                op=_cut(node.op_type),
-                name=_cut(name_of(node)),
-                attributes=_drawn_attributes(node),
-                inputs=tuple(-1 if v is None else positions.get(v, -1) for v in node.inputs),
-                outputs=tuple(positions.get(value, -1) for value in node.outputs),
-            )
-            for node in nodes
-        )
+        ends = (value for node in nodes for value in (*node.inputs, *node.outputs))
+        values = dict.fromkeys(value for value in ends if value is not None)
+        places: dict[ir.Value | None, int] = {value: index for index, value in enumerate(values)}
         drawn_values = []
         for value in values:
             dtype, dims = self._types.info(value)
@@ -111,6 +93,16 @@ class Gallery:
                 constant="" if number is None else _number(number),
             )
             drawn_values.append(drawn)
+        drawn_nodes = (
+            DrawnNode(
+                op=_cut(node.op_type),
+                name=_cut(name_of(node)),
+                attributes=_drawn_attributes(node),
+                inputs=tuple(places.get(value, -1) for value in node.inputs),
+                outputs=tuple(places[value] for value in node.outputs),
+            )
+            for node in nodes
+        )
         return Subgraph(tuple(drawn_values), tuple(drawn_nodes))
 
 
@@ -127,9 +119,12 @@ def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
     texts = {name: _attribute(attribute) for name, attribute in node.attributes.items()}
     usual = set(_USUAL)
     if node.domain == DOMAIN:
-        usual |= {(name, _value_text(value)) for name, value in _OWN.items() if name != "epsilon"}
-        texts = {name: text for name, text in texts.items() if not name.startswith("plugin_")}
-    return tuple((_cut(name), text) for name, text in texts.items() if (name, text) not in usual)
+        usual |= {(name, _value_text(value)) for name, value in _OWN if name != "epsilon"}
+    return tuple(
+        (_cut(name), text)
+        for name, text in texts.items()
+        if (name, text) not in usual and not name.startswith("plugin_")
+    )
 
 
 def _attribute(attribute: ir.Attr) -> str:
@@ -138,13 +133,13 @@ def _attribute(attribute: ir.Attr) -> str:
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH):
         return f"a {attribute.type.name.lower()}"
     if attribute.name == "to" and attribute.value in set(ir.DataType):
-        return _type(ir.DataType(attribute.as_int()))
+        return _type(attribute.as_int())
     return _value_text(attribute.value)
 
 
-def _type(dtype: ir.DataType) -> str:
+def _type(dtype: int) -> str:
     """As everywhere in reports: ``float32`` for ONNX's FLOAT."""
-    name = dtype.name.lower()
+    name = ir.DataType(dtype).name.lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 

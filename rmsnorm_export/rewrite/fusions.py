@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import inspect
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line, one_line
-from rmsnorm_export.rewrite.describe import count_nodes
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
@@ -40,7 +40,7 @@ from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_floa
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.runtime.tokens import pad_first_row
-from rmsnorm_export.system.packages import pip_install, version_of
+from rmsnorm_export.system.packages import pip_install
 
 _NORMS = (SIMPLIFIED, SKIP_SIMPLIFIED, "RMSNormalization")
 _COUNTED = ("MatMul", "Softmax", "Gemm", *_NORMS)
@@ -71,37 +71,43 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    problem = compared = not_compared = left_out = ""
+    problem = left_out = ""
     for rotary in (True, False):
         fused = _copy(model)
         try:
             _apply(_listed_steps(provider, rotary=rotary), fused)
             compared, not_compared = _compare(model, fused, provider, seed)
+            break
         except _WrongError as error:
             problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
-            continue
-        break
     else:
-        fused, left_out = model, "all of them"
+        fused, left_out, compared, not_compared = model, "all of them", "", ""
     before, after = _operators(model), _operators(fused)
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
+    changed = [name for name in sorted(counted) if before[name] != after[name]]
     return fused, Fusions(
         provider=provider,
-        version=version_of("transformers"),
-        operators={
-            name: (before[name], after[name])
-            for name in sorted(counted)
-            if before[name] != after[name]
-        },
+        operators={name: (before[name], after[name]) for name in changed},
         norms=_norms_in_attention(fused),
         residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
-        nodes_before=count_nodes(model),
-        nodes_after=count_nodes(fused),
         left_out=left_out,
         problem=problem,
         compared=compared,
         not_compared=not_compared,
     )
+
+
+def share_weights(models: Iterable[ir.Model]) -> None:
+    """Let equal weights that fusions have made in several graphs be one piece of memory."""
+    first: dict[Hashable, Array] = {}
+    for model in models:
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+                memory = np.ascontiguousarray(tensor.raw).reshape(-1).view(np.uint8)
+                key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(memory.data).digest()
+                shared = first.setdefault(key, tensor.raw)
+                value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)
 
 
 def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
@@ -163,52 +169,40 @@ def _compare(
     Raises:
         _WrongError: further than is allowed, or there are none.
     """
-    available = onnxruntime().get_available_providers()
-    elsewhere = provider in _PROVIDERS and _PROVIDERS[provider] not in available
+    elsewhere = _PROVIDERS.get(provider) not in (None, *onnxruntime().get_available_providers())
     absent = f"this ONNX Runtime has no provider for {provider}, and its CPU provider does not"
     if elsewhere and _norms_in_attention(fused):
         return "", f"{absent} normalise queries and keys in the attention"
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
+        paths = write_models({"before": model, "fused": fused}, Path(folder))
         try:
-            feeds, filled, expected = _reference(model, Path(folder), seed)
+            feeds, filled, expected = _reference(paths[0], model, seed)
         except Error as error:
             return "", f"the graph before them does not run: {one_line(error.found, 300)}"
         if unlike := without_evidence(expected):
             return "", "; ".join(f"{name}: {why}" for name, why in unlike.items())
         try:
-            path = write_models({"fused": fused}, Path(folder))[0]
             device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
-            computed = run_session(open_session(path, device=device), feeds)
+            computed = run_session(open_session(paths[1], device=device), feeds)
         except Error as error:
             reason = one_line(error.found, 300)
             if elsewhere:
                 return "", f"{absent} run the graph: {reason}"
             raise _WrongError(f"ONNX Runtime does not run it: {reason}") from error
-    furthest = 0.0
-    for name, before in expected.items():
-        after = computed[name]
-        if filled and is_state(name) and before.ndim == 4:
-            after, before = after[:, :, :filled], before[:, :, :filled]
-        metrics = compare_arrays(after, before)
-        share = metrics.max_abs / _largest(before)
-        furthest = max(furthest, share)
-        allowed = DEFAULT_RTOL[metrics.dtype] if is_float(before.dtype) else 0.0
-        if not metrics.nan_inf_agree or share > allowed:
-            words = f"{share:.2g} of its largest element, {allowed:g} allowed"
-            raise _WrongError(f"{name} is off by {words}")
-    words = f"{furthest:.2g} of the largest element"
+    shares = [_share_off(name, computed[name], expected[name], filled) for name in expected]
+    words = f"{max(shares, default=0.0):.2g} of the largest element"
     return f"{len(expected)} outputs differ by at most {words}", ""
 
 
 def _reference(
-    model: ir.Model, folder: Path, seed: int
+    path: Path, model: ir.Model, seed: int
 ) -> tuple[dict[str, Array], int, dict[str, Array]]:
     """Return inputs, how many slots of a cache have tokens, and the outputs of the model.
 
     Raises:
         Error: it does not run here.
     """
-    session = open_session(write_models({"before": model}, folder)[0])
+    session = open_session(path)
     declared, limits = declared_inputs(session), index_limits(model)
     for sizes in SIZE_CHOICES:
         try:
@@ -222,10 +216,23 @@ def _reference(
     raise AssertionError("there are sizes to try")
 
 
-def _largest(array: Array) -> float:
-    """Return the largest finite magnitude; 1 where there is none above 0."""
-    finite = np.abs(array[np.isfinite(array)].astype(np.float64))
-    return float(finite.max(initial=0.0)) or 1.0
+def _share_off(name: str, after: Array, before: Array, filled: int) -> float:
+    """Return how far an output is off, as a share of its largest finite element.
+
+    Raises:
+        _WrongError: further than is allowed.
+    """
+    if filled and is_state(name) and before.ndim == 4:
+        after, before = after[:, :, :filled], before[:, :, :filled]
+    metrics = compare_arrays(after, before)
+    finite = np.abs(before[np.isfinite(before)].astype(np.float64))
+    share = metrics.max_abs / (float(finite.max(initial=0.0)) or 1.0)
+    allowed = DEFAULT_RTOL[metrics.dtype] if is_float(before.dtype) else 0.0
+    if not metrics.nan_inf_agree or share > allowed:
+        raise _WrongError(
+            f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
+        )
+    return share
 
 
 def _copy(model: ir.Model) -> ir.Model:

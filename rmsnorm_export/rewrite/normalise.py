@@ -103,10 +103,6 @@ def _one_default_domain(model: ir.Model) -> None:
             del model.functions[key]
             function.domain = ""
             model.functions[function.identifier()] = function
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.domain == "ai.onnx":
-                node.domain = ""
 
 
 def _rename_inlined(model: ir.Model) -> None:

@@ -10,7 +10,7 @@ from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Count, Options, Seed, only_api, option, progress_option
+from rmsnorm_export.options import Options, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
@@ -173,11 +173,6 @@ class RewriteOptions(Options):
 class OptimizeOptions(RewriteOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
-    opset: Count | None = option(
-        None,
-        metavar="N",
-        help="Raise the model to this opset; without it, only as far as the target needs.",
-    )
     sites: Sequence[str] = option(
         (),
         flag="--site",
@@ -189,11 +184,6 @@ class OptimizeOptions(RewriteOptions):
         True,
         cli=False,
         help="Keep the Add in front of a norm apart, where the target could take it in.",
-    )
-    fold_gate: bool = option(
-        True,
-        cli=False,
-        help="Keep the SiLU or sigmoid gate of a norm apart, where the target could take it in.",
     )
     fold_quantize: bool = option(
         False,

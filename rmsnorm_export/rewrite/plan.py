@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -17,7 +17,6 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.context import OpaqueNode
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
@@ -45,7 +44,6 @@ class Plan:
         sites: norms with the nodes that will take their place.
         kept: norms that are one node in the target's form, and stay it; some of them are written
             anew and in ``sites`` as well.
-        opaque: operators of the target in a form that no other target could say: no refusal.
         refusals: what is left alone, and why.
         unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
             they are no part of them; those of ``sites`` are there (``Lowered.apart``).
@@ -56,7 +54,6 @@ class Plan:
     names: Names
     sites: tuple[Lowered, ...]
     kept: tuple[Match, ...]
-    opaque: tuple[OpaqueNode, ...]
     refusals: tuple[Refusal, ...]
     unfolded: tuple[Refusal, ...]
 
@@ -72,44 +69,24 @@ class Plan:
 
 
 def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
-    """Raise a model to ``options.opset``, or as far as the target needs, and plan its rewrite.
+    """Raise a model to the opset that the target needs, and plan its rewrite.
 
-    It is not raised for the target where no norm would be written; where it cannot be, every site
-    is refused.
-
-    Raises:
-        UsageError: the model has a later opset than the one asked for.
-        InputError: the model cannot be raised to it.
+    It is not raised where no norm would be written; where it cannot be, every site is refused.
     """
-    present = default_opset(loaded.model)
-    asked = options.opset or present
-    if asked < present:
-        raise UsageError(
-            "The opset can be raised, not lowered.",
-            found=f"the model has opset {present}, {asked} was asked for",
-            fix="omit --opset, or export again with a lower opset",
-        )
-    needed, unraised = TARGETS[options.target or "portable"].min_opset, None
-    if needed > asked:
-        try:
-            raised = _raised(loaded, needed)
-        except InputError as error:
-            if options.opset is not None:
-                raise
-            unraised = error
-        else:
-            plan = plan_rewrite(raised.model, options)
-            if plan.sites:
-                return raised, plan
-    loaded = _raised(loaded, asked) if asked > present else loaded
-    plan = plan_rewrite(loaded.model, options)
-    if unraised is not None:
-        words, found, hint = f"the target needs opset {needed}", unraised.found, unraised.fix
-        plan = plan.without({
-            site: refuse_match(site.part, "opset", words, found=found, hint=hint)
+    needed = TARGETS[options.target or "portable"].min_opset
+    if needed <= default_opset(loaded.model):
+        return loaded, plan_rewrite(loaded.model, options)
+    try:
+        raised = _raised(loaded, needed)
+    except InputError as error:
+        plan = plan_rewrite(loaded.model, options)
+        words = f"the target needs opset {needed}"
+        return loaded, plan.without({
+            site: refuse_match(site.part, "opset", words, found=error.found, hint=error.fix)
             for site in plan.sites
         })  # fmt: skip
-    return loaded, plan
+    plan = plan_rewrite(raised.model, options)
+    return (raised, plan) if plan.sites else (loaded, plan_rewrite(loaded.model, options))
 
 
 def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
@@ -119,9 +96,8 @@ def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
         InputError: it cannot be raised to it.
     """
     model = raise_opset(loaded.model, opset)
-    present, inlined = default_opset(loaded.model), ", functions inlined"
-    note = f"raised from opset {present} to {opset} by onnx.version_converter"
-    note += inlined if loaded.model.functions else ""
+    note = f"raised from opset {default_opset(loaded.model)} to {opset} by onnx.version_converter"
+    note += ", functions inlined" if loaded.model.functions else ""
     if any(node.device_configurations for node in loaded.model.graph.all_nodes()):
         note += "; how its nodes are spread over devices is not carried over"
     return dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
@@ -136,17 +112,23 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     row = TARGETS[options.target or "portable"]
     operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
-    types, names = recognition.types, Names(model)
+    names, refusals = Names(model), [refusal for _, refusal in recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
     parts = {match: _native_part(match, operators) for match in recognition.matches}
-    opaque = [entry for entry in recognition.opaque if entry[0].op_type in operators]
-    refusals = [refusal for node, refusal in recognition.opaque if node.op_type not in operators]
     if options.sites:  # of the target plain, which has no operators
         parts = dict.fromkeys(_named_nodes(recognition.matches, options.sites))
     else:
         refusals += recognition.refusals
     pending = _pending(parts, row, keep_all_forms=options.target is None)
-    outcomes = _lowered(pending, row, model, types, names, options)
+    _type_operands(recognition.types, pending)
+    context = LowerContext(
+        numerics=options.numerics,
+        names=names,
+        opset=default_opset(model),
+        types=recognition.types,
+        taken=_names_in_use(model, pending),
+    )
+    outcomes = dict(zip(pending, lower_all(pending, row.name, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []
     unfolded: list[Refusal] = []
@@ -169,34 +151,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
             if part is not None and not larger:
                 kept.append(outcome.part)
     return Plan(
-        model=model,
-        types=types,
-        names=names,
-        sites=tuple(sites),
-        kept=tuple(kept),
-        opaque=tuple(opaque),
-        refusals=tuple(refusals),
-        unfolded=tuple(unfolded),
+        model, recognition.types, names, tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
     )
-
-
-def _lowered(
-    matches: Sequence[Match],
-    row: TargetRow,
-    model: ir.Model,
-    types: Types,
-    names: Names,
-    options: OptimizeOptions,
-) -> dict[Match, Lowered | Refusal]:
-    _type_operands(types, matches)
-    context = LowerContext(
-        numerics=options.numerics,
-        names=names,
-        opset=default_opset(model),
-        types=types,
-        taken=_names_in_use(model, matches),
-    )
-    return dict(zip(matches, lower_all(matches, row.name, context), strict=True))
 
 
 def _recognized(
@@ -209,7 +165,7 @@ def _recognized(
         return recognize(
             candidate,
             fold_residual=one_node and options.fold_residual,
-            fold_gate=one_node and options.fold_gate,
+            fold_gate=one_node,
             fold_quantize=one_node and options.fold_quantize,
             fold_rotary=one_node and bool(options.fold_rotary),
         )
@@ -238,7 +194,7 @@ def _inline_parts(
         parts = {key for key, f in holder.functions.items() if _could_be_part(f)}
         parts |= recognition.crossed
         try:
-            inlined = _without(parts, holder.clone())
+            inlined = inline(holder.clone(), lambda f, parts=parts: f.identifier() in parts)
         except ValueError:
             break
         trial = inlined, again(inlined)
@@ -257,10 +213,6 @@ def _could_be_part(function: ir.Function) -> bool:
             for node in function
         )
     )
-
-
-def _without(functions: Set[ir.OperatorIdentifier], model: ir.Model) -> ir.Model:
-    return inline(model, lambda function: function.identifier() in functions)
 
 
 def _native_part(match: Match, operators: Sequence[str]) -> Match | None:

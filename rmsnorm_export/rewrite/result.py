@@ -89,12 +89,10 @@ class Fusions:
 
     Attributes:
         provider: ``cpu``, ``cuda``, ``webgpu`` or ``dml``.
-        version: of transformers.
         operators: how many nodes there were before and after, of operators that are new in the
             graph, and of norms and products of matrices.
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
-        nodes_before, nodes_after: of the graph.
         left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
         problem: what was wrong with it, or "".
         compared: how the outputs compare with those of the graph before, or "".
@@ -102,12 +100,9 @@ class Fusions:
     """
 
     provider: str
-    version: str
     operators: dict[str, tuple[int, int]]
     norms: int
     residuals: int
-    nodes_before: int
-    nodes_after: int
     left_out: str = ""
     problem: str = ""
     compared: str = ""
@@ -119,8 +114,7 @@ class Fusions:
             f"{after} {name}" if not before else f"{name} {before} to {after}"
             for name, (before, after) in self.operators.items()
         ]
-        nodes = f"nodes {self.nodes_before:,} to {self.nodes_after:,}"
-        return f"fusions for {self.provider}: {', '.join([*changes, nodes])}"
+        return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -358,7 +352,7 @@ class FolderResult(Shown):
         bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
         fused = any(report.fusions is not None for report in self.reports.values())
         if fused:
-            from rmsnorm_export.rewrite.shared import share_weights
+            from rmsnorm_export.rewrite.fusions import share_weights
 
             share_weights(model for model, _ in models.values())
         files = bundle.save(path, models, weights=weights, anew=fused, force=force)

@@ -152,7 +152,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A limit on the size of a file stands for the disk: writing ends in the same way."""
     rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE))
     before = contents(tmp_path / "out/optimize")
-    path = write(tmp_path, MODEL, OPTIMIZE + "\nopset = 20")
+    path = write(tmp_path, MODEL, OPTIMIZE + '\nnumerics = "exact"')
     limit = (resource.RLIMIT_FSIZE, (1000, 1000))
     done = deploy(path, preexec_fn=lambda: resource.setrlimit(*limit))
     assert (done.returncode, "File too large" in done.stderr) == (3, True), done.stderr
