@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 
 import onnx_ir as ir
 
@@ -22,8 +22,8 @@ def may_inline(model: ir.Model) -> bool:
     return inlined_size(model) <= max(_MOST_NODES, _MOST_TIMES * stored)
 
 
-def inline(model: ir.Model, criteria: Callable[[ir.Function], bool] | None = None) -> ir.Model:
-    """``model``, changed, with the bodies of functions in the place of their calls.
+def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = None) -> ir.Model:
+    """Return ``model``, changed, with bodies of functions (all, or these) for their calls.
 
     Raises:
         ValueError: the functions do not fit their calls, or there are too many calls of calls.
@@ -34,7 +34,7 @@ def inline(model: ir.Model, criteria: Callable[[ir.Function], bool] | None = Non
     from onnx_ir.passes.common import InlinePass
 
     try:
-        return InlinePass(criteria=criteria)(model).model
+        return InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
     except (PassError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

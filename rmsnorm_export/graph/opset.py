@@ -39,7 +39,7 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
         if copy.functions:
             # The converter leaves functions as they are, at their old opset. One that stands in for
             # ONNX Runtime's operator is not run where that is.
-            copy = inline(copy, lambda function: function.domain != MICROSOFT_DOMAIN)
+            copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
         for node in copy.graph.all_nodes():
             if node.op_type == SIMPLIFIED:  # of ONNX Runtime, in the default domain
                 node.domain = _KEEP

@@ -159,11 +159,11 @@ def _remove_dead(candidates: Iterable[ir.Node]) -> None:
         for node in dead:
             if node.graph is not None:
                 node.graph.remove(node, safe=True)
-        wave = dict.fromkeys(node for v in inputs if (node := v.producer()) is not None)
+        wave = dict.fromkeys(p for v in inputs if (p := v.producer()) is not None)
         for value in inputs:
-            graph = value.graph if value.is_initializer() and value.name else None
-            if graph is not None and not value.is_graph_input() and not _needed([value]):
-                del graph.initializers[value.name]
+            if value.is_initializer() and not value.is_graph_input() and not _needed([value]):
+                assert value.graph is not None and value.name
+                del value.graph.initializers[value.name]
 
 
 def _needed(values: Iterable[ir.Value]) -> bool:

@@ -129,7 +129,7 @@ def _inline_own(model: ir.Model) -> ir.Model:
             if node.op_identifier() in own and node.name:
                 node.metadata_props[FORMERLY] = node.name
     try:
-        return inline(model, lambda function: function.identifier() in own)
+        return inline(model, own)
     except ValueError as error:
         raise InputError(
             "The function bodies of an earlier run cannot be put in the place of their nodes.",

@@ -194,7 +194,7 @@ def _inline_parts(
         parts = {key for key, f in holder.functions.items() if _could_be_part(f)}
         parts |= recognition.crossed
         try:
-            inlined = inline(holder.clone(), lambda f, parts=parts: f.identifier() in parts)
+            inlined = inline(holder.clone(), parts)
         except ValueError:
             break
         trial = inlined, again(inlined)
