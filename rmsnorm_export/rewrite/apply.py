@@ -131,19 +131,14 @@ def _drop_unread(model: ir.Model) -> None:
     Releases 1.16 to 1.18 plan memory for them in which another value still is: wrong numbers. Of
     this package's operators, which are functions, the runtime wants all outputs.
     """
-    if MICROSOFT_DOMAIN not in model.opset_imports:
-        return
     for graph in all_graphs(model):
         for node in graph:
-            if node.domain != MICROSOFT_DOMAIN or node.op_type != SKIP_SIMPLIFIED:
-                continue
-            count = 1  # the only output that the operator must have
-            for index, value in enumerate(node.outputs[1:], 2):
-                if value.uses() or value.is_graph_output():
-                    count = index
-                else:
+            if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
+                unread = [value for value in node.outputs[1:] if not _needed([value])]
+                for value in unread:
                     value.name = ""
-            node.resize_outputs(count)
+                read = (i for i, v in enumerate(node.outputs, 1) if v not in unread)
+                node.resize_outputs(max(read))
 
 
 def _remove_dead(candidates: Iterable[ir.Node]) -> None:
@@ -161,9 +156,9 @@ def _remove_dead(candidates: Iterable[ir.Node]) -> None:
                 node.graph.remove(node, safe=True)
         wave = dict.fromkeys(p for v in inputs if (p := v.producer()) is not None)
         for value in inputs:
-            if value.is_initializer() and not value.is_graph_input() and not _needed([value]):
-                assert value.graph is not None and value.name
-                del value.graph.initializers[value.name]
+            graph = value.graph if value.is_initializer() and not value.is_graph_input() else None
+            if graph is not None and not _needed([value]):
+                graph.initializers.pop(value.name or "", None)
 
 
 def _needed(values: Iterable[ir.Value]) -> bool:

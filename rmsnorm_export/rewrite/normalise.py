@@ -144,26 +144,19 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         return
     if any(v.uses() or v.is_graph_output() for v in node.outputs[1:3]):
         return
-    stem = node.name or node.outputs[0].name or "skip"
-    nodes: list[ir.Node] = []
+    stem, tape = node.name or node.outputs[0].name or "skip", ir.tape.Tape()
     total = x
     for index, addend in enumerate(v for v in (bias, skip) if v is not None):
-        nodes.append(ir.node("Add", [total, addend], name=f"{stem}/Add_{index}"))
-        total = nodes[-1].outputs[0]
+        total = tape.op("Add", [total, addend], name=f"{stem}/Add_{index}")
         total.shape, total.type = x.shape, x.type
     epsilon = node.attributes.get_float("epsilon", 1e-12)
-    norm = ir.node(
-        SIMPLIFIED,
-        [total, scale],
-        {"axis": -1, "epsilon": epsilon, "stash_type": 1},
-        name=f"{stem}/RMSNorm",
-        metadata_props=dict(node.metadata_props),
-    )
-    y = norm.outputs[0]
+    attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
+    y = tape.op(SIMPLIFIED, [total, scale], attributes, name=f"{stem}/RMSNorm")
+    tape.nodes[-1].metadata_props.update(node.metadata_props)
     y.shape, y.type = x.shape, x.type
-    pairs = [(node.outputs[0], y), *((value, total) for value in node.outputs[3:] if value.name)]
-    old, new = zip(*pairs, strict=True)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [*nodes, norm], old, new)
+    old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
+    new = [y, total][: len(old)]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
 
 def _mend_norms(model: ir.Model) -> None:
@@ -198,14 +191,13 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     widest = (t for t in (narrow, final) if widens(narrow, t) and widens(final, t))
     wide = next(widest, ir.DataType.FLOAT)
     old, stem = node.outputs[0], node.name or node.outputs[0].name or "norm"
-    nodes: list[ir.Node] = []
+    tape = ir.tape.Tape()
 
     def add(op: str, inputs: Sequence[ir.Value], like: ir.Value, **attributes: Any) -> ir.Value:
         """Append a node of type ``wide`` and the shape of ``like``."""
         name = names(f"{stem}/{op}")
         output = ir.Value(name=names(f"{name}_output"), shape=like.shape, type=ir.TensorType(wide))
-        nodes.append(ir.node(op, inputs, attributes, outputs=[output], name=name))
-        return output
+        return tape.op(op, inputs, attributes, name=name, output=output)
 
     if narrow != wide:
         x = add("Cast", [x], x, to=int(wide))
@@ -213,19 +205,19 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         scale = add("Cast", [scale], scale, to=int(wide))
     factor = scale
     if row:
-        size = ir.Value(name=names(f"{stem}/size"), type=ir.TensorType(ir.DataType.INT64))
-        nodes.append(ir.node("Constant", [], {"value_ints": [row]}, outputs=[size]))
+        size = tape.op("Constant", [], {"value_ints": [row]})
+        size.name, size.type = names(f"{stem}/size"), ir.TensorType(ir.DataType.INT64)
         scale = add("ConstantOfShape", [size], size, value=ir.tensor([1.0], dtype=wide))
         scale.shape = ir.Shape([row])
     result = add(RMS_NORMALIZATION, [x, scale], old, **node.attributes)
-    nodes[-1].name = node.name
-    nodes[-1].metadata_props.update(node.metadata_props)
+    tape.nodes[-1].name = node.name
+    tape.nodes[-1].metadata_props.update(node.metadata_props)
     if row:
         result = add("Mul", [result, factor], old)
     if final != wide:
         result = add("Cast", [result], old, to=int(final))
     old.type = ir.TensorType(final)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [old], [result])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [result])
 
 
 def _row_apart(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
@@ -235,6 +227,6 @@ def _row_apart(node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
     n, dims = x.shape[-1], tuple(scale.shape)
     if not isinstance(n, int) or n < 1 or None in dims:
         return 0
-    single = all(dim == 1 for dim in dims)
-    row = dims[-1:] == (n,) and all(dim == 1 for dim in dims[:-1])
-    return 0 if row or single else n
+    # A row of numbers, or a single number.
+    ordinary = all(dim == 1 for dim in dims[:-1]) and dims[-1:] in ((n,), (1,), ())
+    return 0 if ordinary else n

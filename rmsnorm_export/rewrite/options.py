@@ -6,24 +6,26 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Options, Seed, only_api, option, progress_option
+from rmsnorm_export.options import Count, Options, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
 from rmsnorm_export.system.progress import ProgressChoice
 
 NUMERICS_HELP = (
-    "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
-    "of a half type moved or dropped, or the scale multiplied in another order; upcast: half sums "
-    "become float32 sums; unclamped: rows near an epsilon that was a bound change."
+    "Loosest change of rounding allowed. exact: the same steps; reordered: one rounding of a half "
+    "type moved or dropped, or the scale multiplied in another order; upcast: half sums become "
+    "float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
 CONSTANT_HELP = (
-    "Initializers that are graph inputs as well, as all were before IR version 4, are constants, "
-    "and no inputs any more. Without it a caller may replace an epsilon among them."
+    "Initializers that are graph inputs as well, as all were before IR version 4, are constants "
+    "and no inputs. Without it a caller may replace an epsilon among them."
 )
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
 DRAWINGS_HELP = "Keep the nodes of the sites, before and after, for a report that draws them."
@@ -35,14 +37,11 @@ def _requirement(value: int | str) -> int | Literal["all"]:
     Raises:
         UsageError: neither.
     """
-    if value == "all":
-        return "all"
-    text = str(value)
-    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0:
-        return int(text)
-    raise UsageError(
-        "The requirement cannot be read.", found=repr(value), fix="give a number from 1, or all"
-    )
+    try:
+        return msgspec.convert(value, Literal["all"] | Count, strict=False)
+    except msgspec.ValidationError as error:
+        fix = "give a number from 1, or all"
+        raise UsageError("The requirement cannot be read.", found=repr(value), fix=fix) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +68,18 @@ class Requirement(Options):
         met = fused > 0 and not refused if self.require == "all" else fused >= (self.require or 0)
         if met or self.require is None:
             return None
-        reasons = ", ".join(dict.fromkeys(refusal.reason for refusal in refused))
-        verb = "is" if fused == 1 else "are"
-        counts = f"{name}: " if name else ""
-        counts += f"{plural(fused, 'norm')} {'can be' if report.planned else verb} one node"
-        counts += f", {len(refused)} refused"
-        counts += f" ({reasons})" if reasons else ""
+        verb, consequence = ("can be", "") if report.planned else ("are", "; nothing was written")
+        counts = f"{plural(fused, 'norm')} {verb} one node, {len(refused)} refused"
+        if refused:
+            reasons = dict.fromkeys(refusal.reason for refusal in refused)
+            counts += f" ({', '.join(reasons)})"
         if alike := report.look_alikes:
             counts += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
-        fix = "check that this is the right model, or omit --require"
-        if refused:
-            fix = "see the hints of the refusals in the report, or lower --require"
-        consequence = "" if report.planned else "; nothing was written"
-        what = f"--require {self.require} is not met{consequence}."
-        return RequirementError(what, found=counts, fix=fix)
+        return RequirementError(
+            f"--require {self.require} is not met{consequence}.",
+            found=f"{name}: {counts}" if name else counts,
+            fix="see the reasons in the report, check the model, or omit --require",
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +109,8 @@ class RewriteOptions(Options):
         flag="--for",
         metavar="RUNTIME[@VERSION]",
         read=_known_runtime,
-        help="Write what this runtime runs best, from a table of measured facts: target, spelling, "
-        "format version. A model that it cannot run is refused. One of "
-        f"{', '.join(by_name())}.",
+        help="Write what this runtime runs best, by measured facts: target and format version. A "
+        f"model that it cannot run is refused. One of {', '.join(by_name())}.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     prove: bool = option(
@@ -134,9 +130,8 @@ class RewriteOptions(Options):
     )
     fusions: FusionProvider | None = option(
         None,
-        help="Then run transformers' fusions for this provider of ONNX Runtime: attention with its "
-        "cache, rotary embeddings, mixtures of experts. The target is ort. The outputs are "
-        "compared; where they change, the graph stays as it was.",
+        help="Then run transformers' fusions (attention, rotary embeddings, mixtures of experts) "
+        "for this provider of ONNX Runtime. The target is ort. Where outputs change, it is undone.",
     )
     progress: ProgressChoice = progress_option()
     drawings: bool = only_api(False, help=DRAWINGS_HELP)
@@ -177,8 +172,8 @@ class OptimizeOptions(RewriteOptions):
         (),
         flag="--site",
         metavar="NAME",
-        help="With the target plain: write out only norms of this name, in which * stands for "
-        "anything; what is plain already stays. May be repeated.",
+        help="With the target plain: write out only norms of this name (* stands for anything). "
+        "May be repeated.",
     )
     fold_residual: bool = option(
         True,
@@ -187,14 +182,13 @@ class OptimizeOptions(RewriteOptions):
     )
     fold_quantize: bool = option(
         False,
-        help="Take what makes int8 or FP8 codes of a norm into its node, where the target can say "
-        "it: for the plugin, whose node is a kernel of its own.",
+        help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin.",
     )
     fold_rotary: bool | None = option(
         None,
         cli=False,
-        help="Take the rotary embedding behind a norm per head (QK norm) into its node, where the "
-        "target can say it: for the plugin, whose node is a kernel of its own.",
+        help="Take the rotary embedding behind a norm per head (QK norm) into its node: for the "
+        "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)

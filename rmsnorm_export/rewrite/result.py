@@ -194,12 +194,6 @@ class Report(Shown):
             fix="see the refusals in the report; the output computes what the source computes",
         )
 
-    @property
-    def folded(self) -> int:
-        """How many residual sums are in the node of their norm."""
-        later = 0 if self.fusions is None else self.fusions.residuals
-        return later + sum(site.residual for site in (*self.fused, *self.kept))
-
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
         """Those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
         return tuple(refusal for refusal in self.unfolded if refusal.kind in kinds)
@@ -214,9 +208,8 @@ class Report(Shown):
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        inside, later = 0, 0
-        if self.fusions is not None:
-            inside, later = self.fusions.norms, self.fusions.residuals
+        inside = 0 if self.fusions is None else self.fusions.norms
+        later = 0 if self.fusions is None else self.fusions.residuals
         counts = [f"{fused + kept} of {plural(total, 'RMSNorm')}"]
         for kind, field, noun in _NEIGHBOURS:
             held = sum(getattr(site, field) for site in (*self.fused, *self.kept))

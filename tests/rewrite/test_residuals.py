@@ -17,6 +17,12 @@ ALONE: dict[Target, str] = {
     "onnx": "RMSNormalization",
     "ort": "SimplifiedLayerNormalization",
 }
+
+
+def folded(report: rx.Report) -> int:
+    return sum(site.residual for site in (*report.fused, *report.kept))
+
+
 BETWEEN = {
     "nothing": "h = Add(x, r)\n",
     "commuted": "h = Add(r, x)\n",
@@ -81,7 +87,7 @@ def test_switched_off_is_a_reason_too() -> None:
 @pytest.mark.parametrize("shapes", ["float[2,3,8] x, float[1,3,8] r", "float[2,3,8] x, float[8] r"])
 def test_a_sum_that_repeats_an_operand_is_no_residual(shapes: str) -> None:
     report, _ = optimized(model("h = Add(x, r)\n" + norm("h", "y"), inputs=shapes), "portable")
-    assert (report.folded, report.unfolded) == (0, ())
+    assert (folded(report), report.unfolded) == (0, ())
 
 
 @pytest.mark.parametrize("target", ALONE)
@@ -96,15 +102,15 @@ def test_a_file_that_was_fused_without_its_residual(first: Target, target: Targe
     assert sorted(site.op for site in before.report.fused) == [ALONE[first]] * 2
     report, proto = optimized(onnx.load_from_string(before.to_bytes()), target)
     if target == "onnx":
-        assert (report.folded, len(report.unfolded)) == (0, 1)
+        assert (folded(report), len(report.unfolded)) == (0, 1)
     else:
-        assert (report.folded, report.unfolded) == (1, ())
+        assert (folded(report), report.unfolded) == (1, ())
         assert {FOLDED[target], ALONE[target]} <= set(ops(proto))
     assert len(report.fused) + len(report.kept) == 2
     assert (len(report.kept) > 0) == (first == target)
     check_same(source, proto)
     again, twice = optimized(proto, target)
-    assert (len(again.fused), len(again.kept), again.folded) == (0, 2, report.folded)
+    assert (len(again.fused), len(again.kept), folded(again)) == (0, 2, folded(report))
     assert ops(twice) == ops(proto)
 
 
@@ -117,10 +123,10 @@ def test_nodes_of_that_form_stay_where_the_residual_has_to(  # the order of Gemm
         constants="",
     )
     report = rx.optimize(source, target="ort").report
-    assert (len(report.fused), len(report.kept), report.folded) == (0, 1, 0)
+    assert (len(report.fused), len(report.kept), folded(report)) == (0, 1, 0)
     assert report.unfolded[0].found == "class upcast, reordered is allowed"
     looser = rx.optimize(source, target="ort", numerics="upcast").report
-    assert (len(looser.fused), len(looser.kept), looser.folded) == (1, 0, 1)
+    assert (len(looser.fused), len(looser.kept), folded(looser)) == (1, 0, 1)
     shown = rx.inspect(source)
     assert (len(shown.kept), len(shown.unfolded)) == (1, 1)
 
