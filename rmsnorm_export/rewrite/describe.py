@@ -1,30 +1,44 @@
 """Description of a plan: the sites, kept norms and refusals of a report.
 
-Described while the source nodes are in place, before anything is applied.
+Described while the source nodes are in place, before anything is applied. The drawings do not grow
+with the number of equal sites, and hold nothing of the graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.builder import REPLACES
+from rmsnorm_export.lower.builder import REPLACES, shape_text
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.spec import DOMAIN, QUANTIZE
+from rmsnorm_export.op.spec import DOMAIN, QUANTIZE, NormSpec
+from rmsnorm_export.printable import short
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.rewrite.draw import Gallery
+from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Report, Site
+
+_cut = functools.partial(short, limit=200)
+"""Cuts a name, a shape or an attribute: no drawing shows more."""
+
+_INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
+_OF_ROWS = ("x", "residual", "gate")
+_USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
+_OWN = NormSpec(kind="GatedRMSNorm").attributes().items()
 
 
 def describe_plan(
@@ -109,3 +123,129 @@ def _described_site(
         rotary=match.rotary is not None,
         drawing=None if gallery is None else gallery.add(match, new, name_of(node)),
     )
+
+
+class Gallery:
+    """The drawings of one model, in the order of the first site of each; equal sites share one.
+
+    Args:
+        types: element types and shapes, as recognition knows them.
+    """
+
+    def __init__(self, types: Types) -> None:
+        self._types, self._constants = types, Constants()
+        self._positions: dict[tuple[object, ...], int] = {}
+        self.drawings: list[Drawing] = []
+
+    def add(self, match: Match, lowered: Lowered | None, name: str) -> int:
+        """Return the position in ``drawings`` of the drawing of a site called ``name``.
+
+        Args:
+            match: the part that is replaced, its nodes still in place.
+            lowered: the new nodes; None: the site stays as it is.
+        """
+        roles: dict[ir.Value, str] = {}
+        for role in _INPUTS:
+            value = getattr(match, role)
+            if value is not None:
+                roles.setdefault(value, role.removeprefix("offset_"))
+        ends = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
+        before = self._subgraph(match.nodes, roles | ends, {})
+        after = None
+        if lowered is not None:
+            renamed = {new: old for old, new in lowered.replace}
+            new_ends = {new: ends.get(old, "other") for new, old in renamed.items()}
+            after = self._subgraph(lowered.nodes, roles | new_ends, renamed)
+        key = (match.n, _structure(before), None if after is None else _structure(after))
+        if key not in self._positions:
+            self._positions[key] = len(self.drawings)
+            self.drawings.append(Drawing(_cut(name), before, after))
+        return self._positions[key]
+
+    def _subgraph(
+        self,
+        nodes: Sequence[ir.Node],
+        roles: Mapping[ir.Value, str],
+        renamed: Mapping[ir.Value, ir.Value],
+    ) -> Subgraph:
+        inside = {value for node in nodes for value in node.outputs}
+        ends = (value for node in nodes for value in (*node.inputs, *node.outputs))
+        values = dict.fromkeys(value for value in ends if value is not None)
+        places: dict[ir.Value | None, int] = {value: index for index, value in enumerate(values)}
+        drawn_values = []
+        for value in values:
+            dtype, dims = self._types.info(value)
+            role = roles.get(value, "")
+            number = None if value in inside or role in _OF_ROWS else self._constants.array(value)
+            if role and number is not None and number.size > 1:
+                number = None  # a scale of a few elements is a weight, no number of the formula
+            drawn = DrawnValue(
+                name=_cut(renamed.get(value, value).name or ""),
+                dtype="" if dtype is None else _type(dtype),
+                shape="" if dims is None else _cut(shape_text(dims)),
+                role=role,
+                constant="" if number is None else _number(number),
+            )
+            drawn_values.append(drawn)
+        drawn_nodes = (
+            DrawnNode(
+                op=_cut(node.op_type),
+                name=_cut(name_of(node)),
+                attributes=_drawn_attributes(node),
+                inputs=tuple(places.get(value, -1) for value in node.inputs),
+                outputs=tuple(places[value] for value in node.outputs),
+            )
+            for node in nodes
+        )
+        return Subgraph(tuple(drawn_values), tuple(drawn_nodes))
+
+
+def _structure(graph: Subgraph) -> tuple[object, ...]:
+    """All that is drawn but names and shapes; values are numbered in the order of the walk."""
+    return (
+        tuple((v.dtype, v.role, v.constant) for v in graph.values),
+        tuple((n.op, n.attributes, n.inputs, n.outputs) for n in graph.nodes),
+    )
+
+
+def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
+    """Return attributes as text, without those that exporters write out and that say nothing."""
+    texts = {name: _attribute(attribute) for name, attribute in node.attributes.items()}
+    usual = set(_USUAL)
+    if node.domain == DOMAIN:
+        usual |= {(name, _value_text(value)) for name, value in _OWN if name != "epsilon"}
+    return tuple(
+        (_cut(name), text)
+        for name, text in texts.items()
+        if (name, text) not in usual and not name.startswith("plugin_")
+    )
+
+
+def _attribute(attribute: ir.Attr) -> str:
+    if attribute.is_ref():
+        return f"@{_cut(attribute.ref_attr_name or '')}"
+    if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH):
+        return f"a {attribute.type.name.lower()}"
+    if attribute.name == "to" and attribute.value in set(ir.DataType):
+        return _type(attribute.as_int())
+    return _value_text(attribute.value)
+
+
+def _type(dtype: int) -> str:
+    """As everywhere in reports: ``float32`` for ONNX's FLOAT."""
+    name = ir.DataType(dtype).name.lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_value_text, value[:8])) + (", ...]" if len(value) > 8 else "]")
+    return _cut(value if isinstance(value, str | bytes) else str(value))
+
+
+def _number(array: np.ndarray) -> str:
+    # NumPy's own types say their numbers; those of ml_dtypes are widened.
+    readable = array if array.dtype.kind in "biuf" else array.astype(np.float32)
+    return _value_text(readable.item() if array.size == 1 else readable.reshape(-1).tolist())

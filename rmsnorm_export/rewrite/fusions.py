@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import inspect
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +94,6 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
         compared=compared,
         not_compared=not_compared,
     )
-
-
-def share_weights(models: Iterable[ir.Model]) -> None:
-    """Let equal weights that fusions have made in several graphs be one piece of memory."""
-    first: dict[Hashable, Array] = {}
-    for model in models:
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
-                memory = np.ascontiguousarray(tensor.raw).reshape(-1).view(np.uint8)
-                key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(memory.data).digest()
-                shared = first.setdefault(key, tensor.raw)
-                value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)
 
 
 def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:

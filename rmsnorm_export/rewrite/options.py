@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -38,7 +37,8 @@ def _requirement(value: int | str) -> int | Literal["all"]:
         UsageError: neither.
     """
     try:
-        return msgspec.convert(value, Literal["all"] | Count, strict=False)
+        number: int | Literal["all"] = msgspec.convert(value, Literal["all"] | Count, strict=False)
+        return number
     except msgspec.ValidationError as error:
         fix = "give a number from 1, or all"
         raise UsageError("The requirement cannot be read.", found=repr(value), fix=fix) from error
@@ -168,13 +168,6 @@ class RewriteOptions(Options):
 class OptimizeOptions(RewriteOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
-    sites: Sequence[str] = option(
-        (),
-        flag="--site",
-        metavar="NAME",
-        help="With the target plain: write out only norms of this name (* stands for anything). "
-        "May be repeated.",
-    )
     fold_residual: bool = option(
         True,
         cli=False,
@@ -192,15 +185,6 @@ class OptimizeOptions(RewriteOptions):
         shown="with --for tensorrt or tensorrt-rtx",
     )
     constant_initializers: bool = option(False, help=CONSTANT_HELP)
-
-    def agree(self) -> None:
-        RewriteOptions.agree(self)
-        if self.sites and self.form != "plain":
-            raise UsageError(
-                "Single sites are for the target plain.",
-                found=f"--site {self.sites[0]} with the target {self.form}",
-                fix="use --target plain, or omit --site",
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

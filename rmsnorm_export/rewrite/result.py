@@ -345,7 +345,7 @@ class FolderResult(Shown):
         bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
         fused = any(report.fusions is not None for report in self.reports.values())
         if fused:
-            from rmsnorm_export.rewrite.fusions import share_weights
+            from rmsnorm_export.rewrite.shared import share_weights
 
             share_weights(model for model, _ in models.values())
         files = bundle.save(path, models, weights=weights, anew=fused, force=force)

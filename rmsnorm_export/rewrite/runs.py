@@ -24,13 +24,13 @@ from rmsnorm_export.runtime.consumers import (
     versions,
 )
 
-_IR_OF_TYPES = {
-    ir.DataType.BFLOAT16: 8,  # the newest that brought what such a model may need: functions
-    ir.DataType.FLOAT8E5M2FNUZ: 9,
-    ir.DataType.INT4: 10,
-    ir.DataType.FLOAT4E2M1: 11,
+_LAST_TYPES = {
+    8: ir.DataType.BFLOAT16,
+    9: ir.DataType.FLOAT8E5M2FNUZ,
+    10: ir.DataType.INT4,
+    11: ir.DataType.FLOAT4E2M1,
 }
-"""The last element type that a version of the format brought."""
+"""Version of the format -> the last element type that it brought; functions came with 8."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,18 +53,14 @@ class Needs:
         """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
-        first: dict[ir.OperatorIdentifier, ir.Node] = {}
-        for graph in all_graphs(model):
-            for node in graph:
-                first.setdefault((node.domain, node.op_type, node.overload), node)
-        for key, node in first.items():
+        for node in (node for graph in all_graphs(model) for node in graph):
             name = node.name or node.op_type
-            if key in model.functions:
+            if node.op_identifier() in model.functions:
                 forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
             elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
                 forms.setdefault(node.op_type, f"node {name}")
             else:
-                operators.setdefault(key[:2], name)
+                operators.setdefault((node.domain, node.op_type), name)
         return cls(default_opset(model), model.ir_version, forms, operators)
 
     def refused_by(self, row: Consumer) -> str:
@@ -95,8 +91,8 @@ def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
             if needs.refused_by(row):
                 break
             since = row.since
+        open_ = unknown(newest, tuple(needs.operators)) if since else ""
         reason = needs.refused_by(newest)
-        open_ = "" if reason else unknown(newest, tuple(needs.operators))
         verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, open_))
     return tuple(verdicts)
 
@@ -115,7 +111,8 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
         except ValueError as error:
             raise _cannot_run(row, f"it has no functions, and {error}") from error
         notes.append(f"{plural(count, 'function')} inlined, for it has none")
-    if row.ir and model.ir_version > row.ir >= _needed_ir(model):
+    newest = max((v.dtype for g in all_graphs(model) for v in values_in(g) if v.dtype), default=0)
+    if model.ir_version > row.ir and newest <= _LAST_TYPES.get(min(row.ir, 11), -1):
         notes.append(f"format version {row.ir} instead of {model.ir_version}")
         model.ir_version = row.ir
     needs = Needs.of(model)
@@ -132,10 +129,3 @@ def _cannot_run(row: Consumer, reason: str) -> InputError:
         found=one_line(reason),
         fix="choose another runtime, or see docs/reference/targets.md for what runs where",
     )
-
-
-def _needed_ir(model: ir.Model) -> int:
-    """Return the lowest version of the format that has the element types of ``model``."""
-    values = (value for graph in all_graphs(model) for value in values_in(graph))
-    newest = max((value.dtype for value in values if value.dtype is not None), default=0)
-    return next((version for last, version in _IR_OF_TYPES.items() if newest <= last), 99)
