@@ -47,8 +47,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
     RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend_norms``).
     """
-    loaded = _with_defaults(loaded, options.constant_initializers)
-    model = loaded.model
+    model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
     _one_default_domain(model)
     _rename_inlined(model)
     operators = _own_form(options)
@@ -60,7 +59,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
                 if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
                     _split_skip(graph, node)
     _mend_norms(model)
-    return dataclasses.replace(loaded, model=model)
+    return dataclasses.replace(loaded, model=model, notes=notes)
 
 
 def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
@@ -71,21 +70,14 @@ def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
     return tuple(o for o in operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
 
 
-def _with_defaults(loaded: LoadedModel, constant: bool) -> LoadedModel:
-    """Note the overridable initializers; those that are ``constant`` are no inputs any more."""
-    inputs = loaded.model.graph.inputs
-    defaults = [value for value in inputs if value.is_initializer()]
-    if not defaults:
-        return loaded
-    verb = "is a graph input" if len(defaults) == 1 else "are graph inputs"
-    note = f"{plural(len(defaults), 'initializer')} {verb} as well"
-    if constant:
-        for value in defaults:
-            inputs.remove(value)
-        note += " in the source; constant now"
-    else:
-        note += ", which a caller may replace; constant with constant_initializers"
-    return dataclasses.replace(loaded, notes=(*loaded.notes, note))
+def _overridable_note(model: ir.Model) -> tuple[str, ...]:
+    """Return the note on initializers that are graph inputs as well; none where there are none."""
+    count = sum(value.is_initializer() for value in model.graph.inputs)
+    if not count:
+        return ()
+    verb = "is a graph input" if count == 1 else "are graph inputs"
+    way = "onnx_ir's RemoveInitializersFromInputsPass makes them constant"
+    return (f"{plural(count, 'initializer')} {verb} as well, which a caller may replace; {way}",)
 
 
 def _one_default_domain(model: ir.Model) -> None:

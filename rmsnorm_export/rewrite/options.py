@@ -22,10 +22,6 @@ NUMERICS_HELP = (
     "type moved or dropped, or the scale multiplied in another order; upcast: half sums become "
     "float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
-CONSTANT_HELP = (
-    "Initializers that are graph inputs as well, as all were before IR version 4, are constants "
-    "and no inputs. Without it a caller may replace an epsilon among them."
-)
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
 DRAWINGS_HELP = "Keep the nodes of the sites, before and after, for a report that draws them."
 
@@ -184,7 +180,6 @@ class OptimizeOptions(RewriteOptions):
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
-    constant_initializers: bool = option(False, help=CONSTANT_HELP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,5 +192,4 @@ class InspectOptions(Options):
         help="Say what this target can express; without it, what is an RMSNorm at all.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
-    constant_initializers: bool = option(False, help=CONSTANT_HELP)
     drawings: bool = only_api(False, help=DRAWINGS_HELP)

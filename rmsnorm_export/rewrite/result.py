@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
@@ -35,7 +35,7 @@ _NEIGHBOURS: tuple[tuple[RefusalKind, str, str], ...] = (
 """What the node of a norm may hold: kind, field of ``Site``, and its name."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Site:
     """One RMSNorm that is (or already was) one node.
 
@@ -76,11 +76,6 @@ class Site:
     residual: bool = False
     quantized: bool = False
     rotary: bool = False
-
-    def __repr__(self) -> str:
-        what = f"{self.op} {self.dtype} n={self.n} {self.numerics}"
-        proof = "" if self.proof is None else f", {self.proof!r}"
-        return one_line(f"<Site {self.name}: {what}{proof}>")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,12 +179,9 @@ class Report(Shown):
         if not self.unproved:
             return None
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
-        first, many = (failed or self.unproved)[0], len(self.unproved)
-        how = f"{plural(many, 'proof')} failed"
-        if not failed:
-            how = f"{plural(many, 'rewrite')} cannot be proved"
+        first, how = (failed or self.unproved)[0], "failed" if failed else "cannot be made"
         return VerificationError(
-            f"{how}; the output was written with the original nodes there.",
+            f"{plural(len(self.unproved), 'proof')} {how}; the original nodes were kept there.",
             found=f"{first.node}: {first.found}",
             fix="see the refusals in the report; the output computes what the source computes",
         )
@@ -283,11 +275,9 @@ class Result(Shown):
             UsageError: the file exists and ``force`` is not given, or the policy cannot be met.
             InputError: the place cannot be written.
         """
-        from rmsnorm_export.graph.load import no_gc
         from rmsnorm_export.graph.save import save_model
 
-        with no_gc():
-            return save_model(self.model, path, source=self.source, weights=weights, force=force)
+        return save_model(self.model, path, source=self.source, weights=weights, force=force)
 
     def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
         """Serialize the model.
@@ -298,11 +288,9 @@ class Result(Shown):
         Raises:
             InputError: the model has external weights and ``weights`` does not say what to do.
         """
-        from rmsnorm_export.graph.load import no_gc
         from rmsnorm_export.graph.save import to_bytes
 
-        with no_gc():
-            return to_bytes(self.model, weights=weights)
+        return to_bytes(self.model, weights=weights)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
