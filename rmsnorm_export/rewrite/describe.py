@@ -134,7 +134,7 @@ class Gallery:
 
     def __init__(self, types: Types) -> None:
         self._types, self._constants = types, Constants()
-        self._positions: dict[tuple[object, ...], int] = {}
+        self._positions: dict[tuple[int | None, Subgraph, Subgraph | None], int] = {}
         self.drawings: list[Drawing] = []
 
     def add(self, match: Match, lowered: Lowered | None, name: str) -> int:
@@ -156,7 +156,7 @@ class Gallery:
             renamed = {new: old for old, new in lowered.replace}
             new_ends = {new: ends.get(old, "other") for new, old in renamed.items()}
             after = self._subgraph(lowered.nodes, roles | new_ends, renamed)
-        key = (match.n, _structure(before), None if after is None else _structure(after))
+        key = match.n, before, after
         if key not in self._positions:
             self._positions[key] = len(self.drawings)
             self.drawings.append(Drawing(_cut(name), before, after))
@@ -198,14 +198,6 @@ class Gallery:
             for node in nodes
         )
         return Subgraph(tuple(drawn_values), tuple(drawn_nodes))
-
-
-def _structure(graph: Subgraph) -> tuple[object, ...]:
-    """All that is drawn but names and shapes; values are numbered in the order of the walk."""
-    return (
-        tuple((v.dtype, v.role, v.constant) for v in graph.values),
-        tuple((n.op, n.attributes, n.inputs, n.outputs) for n in graph.nodes),
-    )
 
 
 def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:

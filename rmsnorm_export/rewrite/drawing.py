@@ -1,6 +1,6 @@
 """The nodes of a site before and after its rewrite, as plain values: what a report draws.
 
-Equal sites share one ``Drawing``: the names and shapes in it are those of the first.
+Equal sites share one ``Drawing``, with the names and shapes of the first: a comparison omits them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class DrawnValue:
         constant: what a small constant holds, e.g. ``1e-06``; "" for all else.
     """
 
-    name: str
+    name: str = dataclasses.field(compare=False)
     dtype: str
-    shape: str
+    shape: str = dataclasses.field(compare=False)
     role: str = ""
     constant: str = ""
 
@@ -40,7 +40,7 @@ class DrawnNode:
     """
 
     op: str
-    name: str
+    name: str = dataclasses.field(compare=False)
     attributes: tuple[tuple[str, str], ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
