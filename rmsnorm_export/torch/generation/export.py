@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rmsnorm_export.graph.folder import check_folder, new_folder, write_manifest, write_models
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
-from rmsnorm_export.rewrite.shared import share_weights
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.rewrite.shared import share_weights
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch.generation.components import (
     Component,
