@@ -28,10 +28,15 @@ from rmsnorm_export.printable import first_line, one_line
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
-from rmsnorm_export.runtime.inputs import SIZE_CHOICES, declared_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.inputs import (
+    SIZE_CHOICES,
+    declared_inputs,
+    index_limits,
+    input_shapes,
+    make_inputs,
+)
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
-from rmsnorm_export.runtime.sizes import input_shapes
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.runtime.tokens import pad_first_row
 from rmsnorm_export.system.packages import pip_install
@@ -155,16 +160,17 @@ def _compare(
     if elsewhere and _norms_in_attention(fused):
         return "", f"{absent} normalise queries and keys in the attention"
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
-        paths = write_models({"before": model, "fused": fused}, Path(folder))
+        write_models({"before": model, "fused": fused}, Path(folder))
         try:
-            feeds, filled, expected = _reference(paths[0], model, seed)
+            feeds, filled, expected = _reference(Path(folder, "before.onnx"), model, seed)
         except Error as error:
             return "", f"the graph before them does not run: {one_line(error.found, 300)}"
         if unlike := without_evidence(expected):
             return "", "; ".join(f"{name}: {why}" for name, why in unlike.items())
         try:
             device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
-            computed = run_session(open_session(paths[1], device=device), feeds)
+            session = open_session(Path(folder, "fused.onnx"), device=device)
+            computed = run_session(session, feeds)
         except Error as error:
             reason = one_line(error.found, 300)
             if elsewhere:
