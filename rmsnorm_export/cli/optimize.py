@@ -28,7 +28,7 @@ def command(
     Examples:
       rmsnorm-export optimize model.onnx -o fused.onnx --require all --prove
       rmsnorm-export optimize exported/ -o decoder/ --target ort
-      rmsnorm-export optimize fused.onnx -o plain.onnx --target plain
+      rmsnorm-export optimize fused.onnx -o plain.onnx --target plain --site "*layers.0*"
     """
     from rmsnorm_export.rewrite.optimize import optimize
 

@@ -46,10 +46,13 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
     RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend_norms``).
+    With single ``sites`` to write out all fused nodes stay.
     """
     model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
     _one_default_domain(model)
     _rename_inlined(model)
+    if options.sites:
+        return loaded
     operators = _own_form(options)
     if not any(operator.startswith(DOMAIN) for operator in operators):
         model = _inline_own(model)

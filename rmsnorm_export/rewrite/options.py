@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -32,8 +33,7 @@ def _requirement(value: int | str) -> int | Literal["all"]:
         UsageError: neither.
     """
     try:
-        number: int | Literal["all"] = msgspec.convert(value, Literal["all"] | Count, strict=False)
-        return number
+        return msgspec.convert(value, Literal["all"] | Count, strict=False)
     except msgspec.ValidationError as error:
         fix = "give a number from 1, or all"
         raise UsageError("The requirement cannot be read.", found=repr(value), fix=fix) from error
@@ -163,6 +163,13 @@ class RewriteOptions(Options):
 class OptimizeOptions(RewriteOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
+    sites: Sequence[str] = option(
+        (),
+        flag="--site",
+        metavar="NAME",
+        help="With the target plain: write out only norms of this name (* stands for anything). "
+        "May be repeated.",
+    )
     fold_residual: bool = option(
         True,
         cli=False,
@@ -179,6 +186,15 @@ class OptimizeOptions(RewriteOptions):
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
+
+    def agree(self) -> None:
+        RewriteOptions.agree(self)
+        if self.sites and self.form != "plain":
+            raise UsageError(
+                "Single sites are for the target plain.",
+                found=f"--site {self.sites[0]} with the target {self.form}",
+                fix="use --target plain, or omit --site",
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.functions import inline, may_inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset, raise_opset
@@ -103,14 +104,21 @@ def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
 
 
 def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
-    """Recognise the norms of ``model``, and lower those that the target says otherwise."""
+    """Recognise the norms of ``model``, and lower those that the target says otherwise than it.
+
+    Raises:
+        UsageError: no norm has one of the names in ``options.sites``.
+    """
     row = TARGETS[options.target or "portable"]
     operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
-    names = Names(model)
-    refusals = [*(refusal for _, refusal in recognition.opaque), *recognition.refusals]
+    names, refusals = Names(model), [refusal for _, refusal in recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
     parts = {match: _native_part(match, operators) for match in recognition.matches}
+    if options.sites:  # of the target plain, which has no operators
+        parts = dict.fromkeys(_named_nodes(recognition.matches, options.sites))
+    else:
+        refusals += recognition.refusals
     pending = _pending(parts, row, keep_all_forms=options.target is None)
     _type_operands(recognition.types, pending)
     context = LowerContext(
@@ -213,6 +221,28 @@ def _native_part(match: Match, operators: Sequence[str]) -> Match | None:
     while part is not None and part.native not in operators:
         part = part.inner
     return part
+
+
+def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Match]:
+    """Return the norms, or parts of them, that are one node of any target and have such a name.
+
+    Raises:
+        UsageError: a pattern that no such node's name fits.
+    """
+    parts = [_native_part(match, _ALL_FORMS) for match in matches]
+    names = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
+    for pattern in patterns:
+        if pattern != "*" and not fnmatch.filter(names.values(), pattern):
+            raise UsageError(
+                "No node that is an RMSNorm has this name.",
+                found=repr(pattern),
+                fix=f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}",
+            )
+    return [
+        part
+        for part, name in names.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
 def _pending(

@@ -27,6 +27,7 @@ USAGE = [
     ("optimize three.onnx -o o.onnx --for onnxruntim", "give one of onnxruntime"),
     ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
     ("optimize three.onnx -o three.onnx", "The output is the input file", "--force"),
+    ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),
     ("inspect three.onnx --taget ort", "--target"),
     ("inspect three.onnx --report -", "needs a file"),
     ("inspect three.onnx --report ./three.onnx --force", "would overwrite a model"),

@@ -1,6 +1,8 @@
-"""``expand``: what is one node in any form becomes standard operators, all of it."""
+"""``expand``: what is one node in any form becomes standard operators, all of it or a part."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -29,7 +31,7 @@ def _kinds(result: Result) -> list[str]:
 @pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
 def test_every_form_becomes_plain_operators(target: Target, dtype: int) -> None:
     fused = rx.optimize(block(dtype), target=target).to_bytes()
-    result = rx.optimize(fused, target="plain", prove=True)
+    result = rx.optimize(fused, target="plain", sites=["*"], prove=True)
     assert len(result.report.fused) == 3
     assert result.report.headline().endswith(" are plain operators")
     assert all(s.proof is not None and s.proof.passed for s in result.report.fused)
@@ -50,10 +52,40 @@ def test_every_form_becomes_plain_operators(target: Target, dtype: int) -> None:
 def test_portable_is_expanded_to_the_same_numbers() -> None:
     """It is the function body that ran before, rounding by rounding."""
     fused = rx.optimize(block(HALF)).to_bytes()
-    np.testing.assert_array_equal(_run(rx.optimize(fused, target="plain").to_bytes()), _run(fused))
+    np.testing.assert_array_equal(
+        _run(rx.optimize(fused, target="plain", sites=["*"]).to_bytes()), _run(fused)
+    )
 
 
 def test_the_same_model_gives_the_same_bytes() -> None:
     fused = rx.optimize(block(HALF)).to_bytes()
-    once = rx.optimize(fused, target="plain").to_bytes()
-    assert rx.optimize(fused, target="plain").to_bytes() == once
+    once = rx.optimize(fused, target="plain", sites=["*"]).to_bytes()
+    assert rx.optimize(fused, target="plain", sites=["*"]).to_bytes() == once
+    unchanged = rx.optimize(once, target="plain", sites=["*"])
+    assert not unchanged.report.fused
+    assert unchanged.to_bytes() == once
+
+
+def test_some_sites_alone() -> None:
+    fused = rx.optimize(block(TensorProto.FLOAT))
+    names = [site.name for site in fused.report.fused]
+    result = rx.optimize(fused.to_bytes(), target="plain", sites=[names[1]])
+    assert [site.nodes for site in result.report.fused] == [(names[1],)]
+    assert _kinds(result).count("SkipRMSNorm") == 2
+    assert len(result.model.functions) == 1
+    np.testing.assert_array_equal(_run(result.to_bytes()), _run(fused.to_bytes()))
+    assert len(rx.optimize(fused.to_bytes(), target="plain", sites=["*"]).report.fused) == 3
+    with pytest.raises(rx.UsageError, match="has this name") as caught:
+        rx.optimize(fused.to_bytes(), target="plain", sites=["layers*"])
+    assert names[0] in caught.value.fix
+
+
+def test_norms_that_are_plain_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "raw.onnx"
+    onnx.save(block(TensorProto.FLOAT), path)
+    result = rx.optimize(path, target="plain", sites=["*"])
+    assert not result.report.fused
+    assert not result.report.refused
+    assert [n.name for n in result.model.graph] == [
+        n.name for n in block(TensorProto.FLOAT).graph.node
+    ]
