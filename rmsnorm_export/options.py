@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -31,7 +30,6 @@ from msgspec import Meta
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import did_you_mean
-from rmsnorm_export.system.progress import PROGRESS_HELP, shown_progress
 
 if TYPE_CHECKING:
     from rmsnorm_export.system.files import StrPath
@@ -54,6 +52,9 @@ _HUGE = sys.float_info.max
 MOST_SEED = 2**63 - 1
 MOST_INT32 = 2**31 - 1
 """Largest number of what is written into ONNX, Triton's and Kubernetes' files."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the work at hand, the steps that are over and the steps in all."""
 
 Seed = Annotated[int, Meta(ge=0, le=MOST_SEED)]
 Count = Annotated[int, Meta(ge=1, le=MOST_INT32)]
@@ -112,7 +113,8 @@ def only_api(default: Any, *, help: str, written: Any = None) -> Any:
 
 def progress_option() -> Any:
     """Make the field ``progress``: what is called with the work at hand."""
-    return only_api(None, help=PROGRESS_HELP, written=Any)
+    what = "Called with the work at hand, the steps that are over and the steps in all."
+    return only_api(None, help=what, written=Any)
 
 
 def flat(record: Callable[[], Any]) -> Any:
@@ -363,11 +365,7 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
             own_ones = {p.name: options.pop(p.name) for p in own if p.name in options}
-            with contextlib.ExitStack() as bar:
-                if "progress" in hints:  # a function that this one calls goes on with the same bar
-                    shown = shown_progress(options.get("progress"))
-                    options["progress"] = bar.enter_context(shown)
-                return function(*args, **own_ones, **{last.name: cls(**options)})
+            return function(*args, **own_ones, **{last.name: cls(**options)})
 
         listed = [
             inspect.Parameter(

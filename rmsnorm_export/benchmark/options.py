@@ -12,10 +12,9 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower import targets
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Options, Seconds, Seed, option, progress_option
+from rmsnorm_export.options import Options, Progress, Seconds, Seed, option, progress_option
 from rmsnorm_export.rewrite.options import NUMERICS_HELP
 from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.system.progress import ProgressChoice
 
 Provider = Literal["cpu", "cuda"]
 
@@ -57,7 +56,7 @@ class BenchOptions(Options):
     )
     numerics: Numerics = option("reordered", toml=False, help=NUMERICS_HELP)
     seed: Seed = option(0, cli=False, help="Of the random inputs and of the order within a round.")
-    progress: ProgressChoice = progress_option()
+    progress: Progress | None = progress_option()
 
     def agree(self) -> None:
         if not self.targets or self.providers == ():

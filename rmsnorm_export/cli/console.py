@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator
 from typing import TextIO
 
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.system.progress import Progress, is_styled, terminal_bar
+from rmsnorm_export.options import Progress
 
 STDIO = "-"
 """The path that stands for stdin or stdout."""
@@ -34,6 +35,12 @@ def log_to_stderr(state: State) -> None:
         warnings.simplefilter("ignore")
 
 
+def is_styled(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that shows styles (see no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and stream.isatty()
+
+
 @contextlib.contextmanager
 def progress(state: State, message: str) -> Iterator[Progress]:
     """Show a spinner on stderr while the block runs, if somebody is there to see it.
@@ -46,13 +53,20 @@ def progress(state: State, message: str) -> Iterator[Progress]:
 
     logger = logging.getLogger(__name__)
     with contextlib.ExitStack() as ended:
-        shown = state.verbosity == 0 and not state.debug and is_styled(sys.stderr)
-        bar = ended.enter_context(terminal_bar(message)) if shown else None
+        bar = None
+        if state.verbosity == 0 and not state.debug and is_styled(sys.stderr):
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            bar = ended.enter_context(Bar(console=Console(stderr=True), transient=True))
+            bar.add_task(message, total=None)
 
         def step(work: str, done: int, total: int) -> None:
             logger.info("%s (%d of %d done)", work, done, total)
             if bar is not None:
-                bar(work, done, total)
+                text = work[:1].upper() + work[1:]
+                task = bar.task_ids[0]
+                bar.update(task, description=text, completed=done, total=total, refresh=True)
 
         yield step
 

@@ -21,7 +21,7 @@ from rmsnorm_export.rewrite.options import Requirement
 
 if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.system.progress import Progress
+    from rmsnorm_export.options import Progress
 
 _RECORDS: dict[str | None, Any] = {
     None: records.ExportOptions,

@@ -20,7 +20,6 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.failure import ReportedError, explain, three_lines, with_problem
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import Error, UsageError
-from rmsnorm_export.system.progress import is_styled
 
 if TYPE_CHECKING:
     from rmsnorm_export.show.text import Line
@@ -140,7 +139,7 @@ class Files:
             click.echo(told.document(Path()), nl=False, err=self.state.model_on_stdout)
         else:
             stream = sys.stderr if self.state.model_on_stdout else sys.stdout
-            text = told.text(Path(), styled=is_styled(stream))
+            text = told.text(Path(), styled=console.is_styled(stream))
             click.echo(text, nl=False, file=stream, color=True)
         if told.error is not None:
             raise ReportedError(explain(told.error)) from told.error

@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from rmsnorm_export.options import Count, FilePath, Most, Options, only_api, option, progress_option
+from rmsnorm_export.options import (
+    Count,
+    FilePath,
+    Most,
+    Options,
+    Progress,
+    only_api,
+    option,
+    progress_option,
+)
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
-from rmsnorm_export.system.progress import ProgressChoice
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,4 +58,4 @@ class PackageOptions(Options):
         help="Replace the version, and write the configuration anew. Files that this tool did not "
         "make are kept.",
     )
-    progress: ProgressChoice = progress_option()
+    progress: Progress | None = progress_option()

@@ -14,22 +14,21 @@ from rmsnorm_export.deploy.stamp import STAMP, Stamp, identities, out_of_date, r
 from rmsnorm_export.deploy.steps import STEP_CLASSES, Step
 from rmsnorm_export.deploy.tables import Settings, StepName
 from rmsnorm_export.errors import Error, Failure, UsageError
+from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.folders import Stage
-from rmsnorm_export.system.progress import ProgressChoice, shows_progress
 from rmsnorm_export.system.provenance import utc_now
 
 
-@shows_progress
 def run_pipeline(
     path: str | os.PathLike[str],
     *,
     until: StepName | None = None,
     dry_run: bool = False,
     force: bool = False,
-    progress: ProgressChoice = None,
+    progress: Progress | None = None,
 ) -> Deployment:
     """Run a pipeline: export, optimize, build, verify, bench, package, as a TOML file says.
 
@@ -44,8 +43,7 @@ def run_pipeline(
         dry_run: change nothing; say what would run and why.
         force: replace a version in the model repository that another run of ``package`` made, and
             files of it that were edited.
-        progress: called with the work at hand, the steps of it that are over and its steps in all;
-            None: a bar in notebooks and terminals; False: nothing.
+        progress: called with the work at hand, the steps of it that are over and its steps in all.
 
     Returns:
         The outcome of every step; it does not raise when one fails: see ``passed``, ``exit_code``
@@ -81,7 +79,7 @@ class _Run:
     """One run, and the outcomes of its steps so far."""
 
     def __init__(
-        self, settings: Settings, until: StepName | None, force: bool, progress: ProgressChoice
+        self, settings: Settings, until: StepName | None, force: bool, progress: Progress | None
     ) -> None:
         self.settings, self.progress = settings, progress or (lambda *_: None)
         self.start = time.perf_counter()

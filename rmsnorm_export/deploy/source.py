@@ -15,7 +15,7 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.compare.source import compare_file, load_source
 from rmsnorm_export.deploy.tables import Export
-from rmsnorm_export.system.progress import Progress
+from rmsnorm_export.options import Progress
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch.generation.export import make_decoder
 from rmsnorm_export.torch.generation.source import load_generative

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 from rmsnorm_export.deploy.stamp import files_of, identities
 from rmsnorm_export.deploy.tables import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
-from rmsnorm_export.options import keywords, written
+from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.records import to_json
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
 from rmsnorm_export.system.packages import require_package, version_of
-from rmsnorm_export.system.progress import Progress
 
 
 @dataclasses.dataclass(slots=True)

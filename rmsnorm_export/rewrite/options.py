@@ -10,11 +10,10 @@ from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Count, Options, Seed, only_api, option, progress_option
+from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
-from rmsnorm_export.system.progress import ProgressChoice
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same rounding steps; reordered: one rounding "
@@ -138,7 +137,7 @@ class RewriteOptions(Options):
         "cache, rotary embeddings, mixtures of experts. The target is ort. The outputs are "
         "compared; where they change, the graph stays as it was.",
     )
-    progress: ProgressChoice = progress_option()
+    progress: Progress | None = progress_option()
     drawings: bool = only_api(False, help=DRAWINGS_HELP)
 
     def agree(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.system.progress import ProgressChoice
+from rmsnorm_export.options import Progress
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import explain
@@ -31,7 +31,7 @@ STAGES = (EXPORTING, TIDYING, RECOGNISING, WRITING)
 Input = TypeVar("Input")
 
 
-def tell(progress: ProgressChoice, stage: str) -> None:
+def tell(progress: Progress | None, stage: str) -> None:
     """Say that a stage begins."""
     if progress:
         progress(stage, STAGES.index(stage), len(STAGES))
