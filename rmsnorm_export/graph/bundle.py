@@ -19,9 +19,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.folder import EXPORT_FILE, new_folder, write_manifest, write_models
-from rmsnorm_export.graph.load import LoadedModel, load_model
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.policy import WeightsPolicy
-from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.input_sizes import names_in
@@ -53,7 +52,6 @@ class Components(Shown):
 
 
 class _Metadata(msgspec.Struct):
-    kwargs: dict[str, Any] = {}
     export_config: dict[str, Any] | None = None
 
 
@@ -86,7 +84,7 @@ class Bundle:
     def save(
         self,
         path: str | os.PathLike[str],
-        models: Mapping[str, tuple[ir.Model, LoadedModel]],
+        models: Mapping[str, ir.Model],
         *,
         weights: WeightsPolicy = "auto",
         anew: bool = False,
@@ -99,7 +97,7 @@ class Bundle:
 
         Args:
             path: of the folder, which appears whole or not at all.
-            models: the graph of each component, and where it came from.
+            models: the graph of each component.
             weights: as for ``Result.save``.
             anew: with ``auto``, store what the graphs have now, each tensor once: most weights are
                 others than in the source.
@@ -113,19 +111,14 @@ class Bundle:
             InputError: it cannot be written.
         """
         here = os.path.isdir(path) and os.path.samefile(path, self.folder)
-        anew = anew and weights == "auto"
-        in_place = here and weights != "embed" and not anew
-        placed: dict[tuple[str, str], str] = {}
-        for _, source in models.values():
-            placed |= {(str(source.folder), at): at for at in source.external if in_place}
+        if weights == "reference" and not here:
+            what = "Weights can be referenced in place only from the folder that they are in."
+            fix = "write the output into the folder of the source, or use --weights copy"
+            raise UsageError(what, found=short(os.fspath(path), 300), fix=fix)
+        in_place = here and weights != "embed" and not (anew and weights == "auto")
+        named = {self.files[name].stem: model for name, model in models.items()}
         with new_folder(path, force=force, keep_old=in_place) as folder:
-            if anew:
-                write_models({self.files[name].stem: m for name, (m, _) in models.items()}, folder)
-            for name, (model, source) in models.items() if not anew else ():
-                target = folder / self.files[name].name
-                save_model(model, target, source=source, weights=weights, placed=placed)
-                if self.manifest is not None and not in_place:
-                    target.with_name(f"{target.name}.data").touch()  # transformers looks for it
+            write_models(named, folder, "reference" if in_place else weights)
             if self.manifest is not None:
                 write_manifest(folder, self.manifest)
             written = sorted(entry.name for entry in folder.iterdir())
@@ -261,14 +254,7 @@ def _with_manifest(folder: Path) -> Bundle:
         raise InputError(what, found=found, fix=_FIX) from error
     for name, file in files.items():
         if not file.is_file():
-            problem = "there is no such file"
-        else:
-            keywords = manifest.components[name].metadata.kwargs
-            inputs = [value.name or "" for value in given_inputs(load_model(file).model)]
-            leaves = ((one, one.removeprefix("input.").partition(".")[0]) for one in inputs)
-            alien = next((one for one, leaf in leaves if keywords and leaf not in keywords), None)
-            problem = "" if alien is None else f"the manifest has no input {quoted(alien)}"
-        if problem:
             what = "The manifest of the folder and its files disagree."
-            raise InputError(what, found=f"{name}, {short(str(file), 300)}: {problem}", fix=_FIX)
+            found = f"{name}, {short(str(file), 300)}: there is no such file"
+            raise InputError(what, found=found, fix=_FIX)
     return Bundle(folder, files, content)

@@ -13,18 +13,16 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.encode import Swap, serialize
-from rmsnorm_export.graph.external import moved
 from rmsnorm_export.graph.load import no_gc
-from rmsnorm_export.graph.tensors import LARGE_BYTES, memory_of, tensor_slots
-from rmsnorm_export.system.files import refusals_as
+from rmsnorm_export.graph.place import embedded, store
+from rmsnorm_export.graph.policy import WeightsPolicy
+from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
+from rmsnorm_export.system.files import refusals_as, sync
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.reading import read_json
 
 EXPORT_FILE = "export.json"
 """Of transformers: the components of a folder, and what its runner needs to call them."""
-
-_PAGE = 4096
-"""Tensors of more than a MiB begin on a page, so that a runtime can map them."""
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -80,6 +78,8 @@ def new_folder(
     )
     with writing, Stage(final) as stage:
         yield stage.folder
+        for entry in stage.folder.iterdir():
+            sync(entry)
         written = {entry.name for entry in stage.folder.iterdir()}
         stage.keep(written if keep_old else {*written, *_own_files(final)})
         stage.publish()
@@ -93,14 +93,9 @@ def _own_files(folder: Path) -> Iterator[str]:
             yield from (name, f"{name}.data")
 
 
-def _storage(tensor: ir.TensorProtocol) -> Hashable:
-    """Return what two tensors of the same memory, or of one part of a file, have in common."""
-    if isinstance(tensor, ir.ExternalTensor):
-        return os.path.realpath(tensor.path), tensor.offset, tensor.length, tensor.dtype
-    return memory_of(tensor) or id(tensor)
-
-
-def write_models(models: Mapping[str, ir.Model], folder: Path) -> list[Path]:
+def write_models(
+    models: Mapping[str, ir.Model], folder: Path, weights: WeightsPolicy = "copy"
+) -> list[Path]:
     """Write ``NAME.onnx`` and ``NAME.onnx.data`` for each model into a folder.
 
     A tensor whose memory, or place in a file, an earlier model has, too, is stored once, in that
@@ -109,12 +104,14 @@ def write_models(models: Mapping[str, ir.Model], folder: Path) -> list[Path]:
     Args:
         models: by name; left unchanged.
         folder: exists, and holds no such files.
+        weights: embed: the data files are empty; reference: external data is left where the folder
+            is to take the place of its own, and no data file is written.
 
     Returns:
         The files.
 
     Raises:
-        InputError: a graph alone passes 2 GiB.
+        InputError: a graph passes 2 GiB.
         OSError: a file cannot be written.
     """
     stored: dict[Hashable, ir.ExternalTensor] = {}
@@ -122,23 +119,16 @@ def write_models(models: Mapping[str, ir.Model], folder: Path) -> list[Path]:
     for name, model in models.items():
         path, data = folder / f"{name}.onnx", folder / f"{name}.onnx.data"
         with no_gc():
-            large = [
-                (slot, _storage(slot.tensor))
-                for slot in tensor_slots(model)
-                if not isinstance(slot.tensor, ir.StringTensor)
-                and slot.tensor.nbytes >= LARGE_BYTES
-            ]
-            new = {key: slot.tensor for slot, key in large if key not in stored}
-            data.touch()
-            tensors = ir.external_data.convert_tensors_to_external(
-                list(new.values()), folder, data.name, alignment=_PAGE
-            )
-            stored |= zip(new, tensors, strict=True)
-            swaps: list[Swap] = []
-            for slot, key in large:
-                place = moved(stored[key], os.fspath(stored[key].location), str(folder))
-                place.name = slot.tensor.name or ""
-                swaps.append((slot, place))
+            slots, swaps = list(tensor_slots(model)), list[Swap]()
+            if weights != "reference":
+                data.touch()  # transformers looks for it
+                files.append(data)
+            if weights == "embed":
+                swaps = embedded(slots, folder)
+            elif weights != "reference":
+                numbers = (s for s in slots if not isinstance(s.tensor, ir.StringTensor))
+                large = [slot for slot in numbers if slot.tensor.nbytes >= LARGE_BYTES]
+                swaps = store(large, data, stored)
             path.write_bytes(serialize(model, swaps))
-        files += [path, data]
+        files.append(path)
     return files

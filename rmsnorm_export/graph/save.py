@@ -7,22 +7,32 @@ import dataclasses
 import os
 import stat
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.encode import Swap, serialize
+from rmsnorm_export.graph.external import moved
 from rmsnorm_export.graph.load import LoadedModel, no_gc
-from rmsnorm_export.graph.place import Placement, UsedPolicy
+from rmsnorm_export.graph.place import (
+    MAX_EMBEDDED_BYTES,
+    away_from,
+    bytes_of,
+    data_file,
+    embedded,
+    store,
+)
 from rmsnorm_export.graph.policy import WeightsPolicy
-from rmsnorm_export.graph.tensors import tensor_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import Transaction, refusals_as
+from rmsnorm_export.system.files import Transaction, refusals_as, sync
 
 _CHECK = "check the folder and its permissions; nothing was changed"
 _FREE = "free some space, or write beside the source, where weights are referenced in place; "
 _FREE += "nothing was changed"
+
+UsedPolicy = Literal["none", "reference", "copy", "embed"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +61,6 @@ def save_model(
     source: LoadedModel | None = None,
     weights: WeightsPolicy = "auto",
     force: bool = False,
-    placed: dict[tuple[str, str], str] | None = None,
 ) -> SaveResult:
     """Save a model, atomically.
 
@@ -64,8 +73,6 @@ def save_model(
         source: where the model came from, for messages.
         weights: what to do with external data.
         force: replace an existing file at ``path``. Data files are never replaced.
-        placed: where external data of other models went already, by its folder and location; what
-            this model needs is added. For models of one folder.
 
     Raises:
         UsageError: the output exists and ``force`` is not given, or ``weights`` does not fit.
@@ -77,17 +84,60 @@ def save_model(
     with refusals_as("The output cannot be written.", target, fix=_CHECK, fix_full=_FREE):
         try:
             with no_gc(), Transaction() as files:
-                placement = Placement(target, weights, files, {} if placed is None else placed)
-                placement.place(list(tensor_slots(model)))
+                placement = _place(model, target, weights, files)
                 data = serialize(model, placement.swaps)
                 temp = files.write_temp(target, data)
-                for one, name in placement.pending:
-                    files.publish(one, name)
+                if placement.temp is not None:
+                    for name in placement.data_files:
+                        files.publish(placement.temp, name)
                 files.publish(temp, target, replace=force, last=True)
         except FileExistsError as error:
             raise _exists(target, origin) from error
-    data_files = tuple(name for _, name in placement.pending)
-    return SaveResult(target, len(data), placement.used, data_files, tuple(placement.notes))
+    return SaveResult(target, len(data), placement.used, placement.data_files, placement.notes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Placement:
+    """Places of the tensors, and a data file that is to get its name."""
+
+    used: UsedPolicy
+    swaps: list[Swap]
+    temp: Path | None = None
+    data_files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _place(model: ir.Model, target: Path, weights: WeightsPolicy, files: Transaction) -> _Placement:
+    """Put weights where the model needs them, under a temporary name; no file is replaced."""
+    slots = list(tensor_slots(model))
+    is_external = any(isinstance(slot.tensor, ir.ExternalTensor) for slot in slots)
+    away = away_from(slots, target)
+    if weights == "embed":
+        return _Placement("embed" if is_external else "none", embedded(slots, target.parent))
+    if away and weights == "reference":
+        raise UsageError(
+            "Weights can be referenced in place only from the folder that they are in.",
+            found=f"tensor {quoted(away[0].name)} is not in {short(str(target.parent), 200)}",
+            fix="write the output into the folder of the source, or use --weights copy",
+        )
+    stored = [slot for slot in slots if slot.in_memory]
+    large = [slot for slot in stored if slot.initializer and slot.tensor.nbytes >= LARGE_BYTES]
+    used: UsedPolicy = "copy" if away else "reference" if is_external else "none"
+    moving = away + (large if bytes_of(stored) > MAX_EMBEDDED_BYTES else [])
+    if not moving:
+        return _Placement(used, [])
+    temp, descriptor = files.temp(target.with_name(f"{target.name}.data"))
+    os.close(descriptor)
+    swaps = store(moving, temp, {})
+    sync(temp)
+    place = data_file(target, temp)
+    is_new = not place.exists()
+    if not is_new:
+        temp.unlink()
+    swaps = [(slot, moved(tensor, place.name, str(target.parent))) for slot, tensor in swaps]
+    how = f"of {bytes_of(moving)} bytes are in" if is_new else "were already in"
+    note = f"weights {how} {quoted(place.name)}"
+    return _Placement(used, swaps, temp if is_new else None, (place,) if is_new else (), (note,))
 
 
 def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
@@ -112,11 +162,8 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
     if weights == "embed" and not all(tensor.base_dir for _, tensor in external):
         what, fix = "The folder of the weights is not known.", "load the model from its path"
         raise InputError(what, found=found, fix=fix)
-    placement = Placement(Path.cwd() / "-", weights, Transaction(), {})
-    if weights == "embed":
-        placement.place(slots)
     with no_gc():
-        return serialize(model, placement.swaps)
+        return serialize(model, embedded(slots, Path()) if weights == "embed" else ())
 
 
 def _check_policy(weights: WeightsPolicy) -> None:

@@ -354,13 +354,13 @@ class FolderResult(Shown):
         Raises:
             UsageError, InputError: as ``Result.save``.
         """
-        models = {name: (result.model, result.source) for name, result in self.results.items()}
+        models = {name: result.model for name, result in self.results.items()}
         bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
         fused = any(report.fusions is not None for report in self.reports.values())
         if fused:
             from rmsnorm_export.rewrite.shared import share_weights
 
-            share_weights(model for model, _ in models.values())
+            share_weights(models.values())
         files = bundle.save(path, models, weights=weights, anew=fused, force=force)
         folder = files[0].parent if files else self.bundle.folder
         return GenerationExport(folder, self.reports, files, "", self.seconds)

@@ -18,7 +18,7 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.graph.bundle import bundle_at
-from rmsnorm_export.graph.save import save_model
+from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.runtime.sizes import ONE_POINT
 
 N, VOCABULARY = 8, 16
@@ -160,7 +160,7 @@ def test_a_failure_half_way_leaves_everything_as_it_was(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second graph cannot be written: neither is, and no hidden folder stays."""
-    real, done = save_model, []
+    real, done = serialize, []
 
     def failing(*args: object, **options: object) -> object:
         done.append(args)
@@ -168,7 +168,7 @@ def test_a_failure_half_way_leaves_everything_as_it_was(
             raise OSError(28, os.strerror(28), "decode.onnx")
         return real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("rmsnorm_export.graph.bundle.save_model", failing)
+    monkeypatch.setattr("rmsnorm_export.graph.folder.serialize", failing)
     result, before = rx.optimize(exported), state(exported.parent)
     for place, force in ((exported.parent / "out", False), (exported, True)):
         done.clear()
@@ -269,8 +269,6 @@ def of(**changes: object) -> dict[str, object]:
         ({"components": {}}, "components"),
         ({"components": 3}, "components"),
         ({"components": {"decode": 3}}, "components"),
-        (of(kwargs=3), "kwargs"),
-        (of(kwargs={"x": {}}), "no input 'input_ids'"),
         *((of(export_config=config), "export_config") for config in ("text", "", [["a", 8]], 3)),
         *((of(file=file), "file") for file in ("../decode.onnx", "/etc/passwd", "a.txt", 3)),
         (of(file="none.onnx"), "disagree"),

@@ -17,13 +17,14 @@ from hostile_models import GAIN, SHAPE, constants, external_gain, external_model
 
 from graph.folders import snapshot
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.graph import encode, place
+from rmsnorm_export.graph import encode, place, save
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.save import check_output, save_model, to_bytes
 from rmsnorm_export.system import files
 
 OLD = b"the old file"
 IN_PLACE = {"location": "w.bin", "offset": "0", "length": "32"}
+COPIED = IN_PLACE | {"location": "out.onnx.data"}
 
 
 @pytest.fixture
@@ -187,18 +188,26 @@ def test_disk_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "after"), [("fsync", 0), ("chmod", 0), ("replace", 0), ("replace", 1)]
+    ("name", "count", "after"),
+    [("fsync", 1, 0), ("chmod", 1, 0), ("replace", 1, 0), ("replace", 2, 0), ("replace", 2, 1)],
 )
 def test_an_interrupt_leaves_the_old_file_or_a_whole_model(
-    name: str, after: int, source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    count: int,
+    after: int,
+    source: LoadedModel,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out.write_bytes(OLD)
-    before, real = snapshot(out.parents[1]), getattr(os, name)
+    before, real, calls = snapshot(out.parents[1]), getattr(os, name), []
 
     def interrupt(*arguments: object) -> None:
-        if after:
+        calls.append(arguments)
+        if after or len(calls) != count:
             real(*arguments)
-        raise KeyboardInterrupt
+        if len(calls) == count:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(os, name, interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -225,7 +234,7 @@ def _killer(name: str, count: int, after: bool) -> None:
 
 
 KILLS = [("open", 1), ("open", 2), ("fsync", 1), ("fsync", 2), ("fsync", 3), ("fsync", 4)]
-KILLS += [("fdopen", 1), ("chmod", 1), ("replace", 1)]
+KILLS += [("fdopen", 1), *((name, count) for name in ("chmod", "replace") for count in (1, 2))]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -245,9 +254,9 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
     assert snapshot(tmp_path / "source") == before
     assert gain_of(out) == GAIN
     for path in out.parent.iterdir():
-        if path.name not in ("out.onnx", "w.bin"):
+        if path.name not in ("out.onnx", "out.onnx.data"):
             assert path.name.startswith(".")
-            assert path.name.endswith(files.TEMP_SUFFIX)
+            assert files.TEMP_SUFFIX in path.name
     # What is still there does not stand in the way.
     save_model(source.model, out, source=source, weights="copy", force=True)
     assert load_model(out).external
@@ -272,8 +281,8 @@ def test_policies(weights: str, where: str, used: str, source: LoadedModel, tmp_
     path = tmp_path / where / "out.onnx"
     result = save_model(source.model, path, source=source, weights=weights)  # type: ignore[arg-type]
     assert result.weights == used
-    assert result.data_files == ((path.with_name("w.bin"),) if used == "copy" else ())
-    assert entries(path) == ({} if used == "embed" else IN_PLACE)
+    assert result.data_files == ((path.with_name("out.onnx.data"),) if used == "copy" else ())
+    assert entries(path) == {"embed": {}, "copy": COPIED, "reference": IN_PLACE}[used]
     after = snapshot(tmp_path / "source")
     after.pop("out.onnx", None)
     assert after == before
@@ -287,7 +296,7 @@ def test_policies(weights: str, where: str, used: str, source: LoadedModel, tmp_
 
 @pytest.mark.parametrize(
     ("weights", "words"),
-    [("reference", r"(?s)w\.bin.*--weights copy"), ("link", r"(?s)link.*reference")],
+    [("reference", r"(?s)'w'.*--weights copy"), ("link", r"(?s)link.*reference")],
 )
 def test_policies_that_cannot_be_met(
     weights: str, words: str, source: LoadedModel, out: Path
@@ -298,43 +307,32 @@ def test_policies_that_cannot_be_met(
 
 
 @pytest.mark.parametrize(
-    ("there", "location", "data"),
+    ("there", "data"),
     [
-        ({}, "w.bin", "w.bin"),
-        ({"w.bin": OLD}, "w.bin", "out.w.bin"),
-        ({"w.bin": OLD, "out.w.bin": OLD}, "w.bin", "out-2.w.bin"),
-        ({"w.bin": GAIN}, "w.bin", None),
-        ({"w.bin": OLD, "out.w.bin": GAIN}, "w.bin", None),
-        ({}, "a/b/w.bin", "a/b/w.bin"),
-        ({"a": None}, "a/b/w.bin", "out.w.bin"),  # a link to elsewhere
+        ({}, "out.onnx.data"),
+        ({"out.onnx.data": OLD}, "out.onnx-2.data"),
+        ({"out.onnx.data": OLD, "out.onnx-2.data": OLD}, "out.onnx-3.data"),
+        ({"out.onnx.data": GAIN}, None),
+        ({"out.onnx.data": OLD, "out.onnx-2.data": GAIN}, None),
+        ({"out.onnx.data": None}, "out.onnx-2.data"),  # a link to elsewhere
     ],
 )
 def test_no_data_file_is_replaced_or_copied_twice(
-    there: dict[str, bytes | None], location: str, data: str | None, tmp_path: Path
+    there: dict[str, bytes | None], data: str | None, source: LoadedModel, out: Path, tmp_path: Path
 ) -> None:
-    folder, target = tmp_path / "source", tmp_path / "target"
-    for one in ((folder / location).parent, target, tmp_path / "elsewhere" / "b"):
-        one.mkdir(parents=True)
-    (folder / location).write_bytes(GAIN)
+    (tmp_path / "elsewhere").write_bytes(GAIN)
     for name, content in there.items():
         if content is None:
-            (target / name).symlink_to(tmp_path / "elsewhere")
+            out.with_name(name).symlink_to(tmp_path / "elsewhere")
         else:
-            (target / name).write_bytes(content)
+            out.with_name(name).write_bytes(content)
     before = snapshot(tmp_path)
-    loaded = load_model(external_model(folder, location))
-    result = save_model(loaded.model, target / "out.onnx", weights="copy")
-    assert result.data_files == (() if data is None else (target / data,))
+    result = save_model(source.model, out, weights="copy")
+    assert result.data_files == (() if data is None else (out.with_name(data),))
     assert gain_of(result.path) == GAIN
     after = snapshot(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert set(os.listdir(tmp_path / "elsewhere")) == {"b"}
-
-
-def test_output_named_like_the_weights_in_another_folder(source: LoadedModel, out: Path) -> None:
-    result = save_model(source.model, out.with_name("w.bin"))
-    assert result.data_files == (out.with_name("w.w.bin"),)
-    assert gain_of(result.path) == GAIN
+    assert set(after) == {*before, "target/out.onnx", *([f"target/{data}"] if data else [])}
 
 
 def test_offset_and_length_that_are_absent_stay_absent(tmp_path: Path) -> None:
@@ -343,7 +341,7 @@ def test_offset_and_length_that_are_absent_stay_absent(tmp_path: Path) -> None:
 
 
 def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
-    """Two files, three tensors, two of which overlap, one in an attribute: a copy for each file."""
+    """Two files, three tensors, two of which overlap, one in an attribute: all in one copy."""
     folder, target = tmp_path / "source", tmp_path / "target"
     folder.mkdir()
     target.mkdir()
@@ -358,7 +356,7 @@ def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
     model.graph.node.append(onnx.helper.make_node("Constant", [], ["c"], name="c", value=gain))
     loaded = load_model(write(folder, model))
     result = save_model(loaded.model, target / "out.onnx")
-    assert result.data_files == (target / "one.bin", target / "two.bin")
+    assert result.data_files == (target / "out.onnx.data",)
     saved = onnx.load(result.path)  # with its data
     for tensor in saved.graph.initializer:
         if tensor.name in starts:
@@ -388,7 +386,8 @@ def test_more_than_two_gib_of_weights(
     source: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is lowered: 2 GiB on disk would make the test slow, not better."""
-    monkeypatch.setattr(place, "MAX_EMBEDDED_BYTES", 31)
+    for module in (place, save):
+        monkeypatch.setattr(module, "MAX_EMBEDDED_BYTES", 31)
     with pytest.raises(InputError, match=r"2 GiB.*\n.*--weights copy"):
         save_model(source.model, tmp_path / "out.onnx", weights="embed")
     model, out = memory_model(), tmp_path / "out.onnx"
