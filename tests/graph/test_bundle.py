@@ -21,7 +21,7 @@ from rmsnorm_export.graph.bundle import bundle_at
 from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.runtime.sizes import ONE_POINT
 
-N, VOCABULARY = 8, 16
+N, VOCABULARY = 8, 32
 METADATA = {
     "kwargs": {"input_ids": {"rank": 2}, "past_key_values": {"container": "DynamicCache"}},
     "export_config": {"opset_version": 18},
@@ -33,7 +33,7 @@ CACHE = "past_key_values.layers.0.keys"
 NORM = """
 <ir_version: 9, opset_import: ["": 17]>
 g (int64[batch, {length}] input_ids{inputs})
-=> (float[batch, {length}, 16] logits, float[batch, {total}, 8] "output.{cache}")
+=> (float[batch, {length}, 32] logits, float[batch, {total}, 8] "output.{cache}")
 <float two = {{2}}, float eps = {{1e-5}},
  float[8] "norm.weight" = {{0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4}}>
 {{
@@ -249,7 +249,7 @@ def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     made = rx.optimize(exported, target="ort").save(exported.parent / "out")
     assert list(made.reports) == ["decode", "prefill"]
     assert sorted(path.name for path in made.files) == [
-        "config.json", "decode.onnx", "prefill.onnx", "prefill.onnx.data",
+        "config.json", "decode.onnx", "decode.onnx.data", "prefill.onnx", "prefill.onnx.data",
     ]  # fmt: skip
     (exported / "model.safetensors").write_bytes(b"")  # of a PyTorch model, which verify loads
     with pytest.raises(rx.InputError, match="no folder of ONNX graphs"):
