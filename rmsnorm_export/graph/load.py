@@ -270,23 +270,23 @@ def _from_proto(
             found=short(reason, 400),
             fix="check the file with onnx.checker and export it again",
         ) from error
-    return _checked(LoadedModel(model, path, description, origin=origin), notes, names=False)
+    return _checked(LoadedModel(model, path, description, origin=origin), notes)
 
 
 def _from_ir(source: ir.Model) -> LoadedModel:
     notes = check_versions(source.ir_version, dict(source.graph.opset_imports))
-    if check_graphs(source, names=True):
+    if check_graphs(source):
         model = source.clone()
     else:
         # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
         with _quiet_onnx_ir():
             model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _checked(LoadedModel(model, None, "an onnx_ir.Model"), notes, names=True)
+    return _checked(LoadedModel(model, None, "an onnx_ir.Model"), notes)
 
 
-def _checked(loaded: LoadedModel, notes: list[str], *, names: bool) -> LoadedModel:
+def _checked(loaded: LoadedModel, notes: list[str]) -> LoadedModel:
     model = loaded.model
-    if not check_graphs(model, names=names):
+    if not check_graphs(model):
         sort_graphs(model)
         notes.append("nodes were not in topological order; they were sorted")
     if count := forget_negative_dims(model):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import graphlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import quoted, short
-
-K = TypeVar("K", bound=Hashable)
 
 _NESTED = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 
@@ -56,37 +52,15 @@ def sort_graphs(model: ir.Model) -> None:
     """Sort every graph topologically, in place.
 
     Raises:
-        InputError: naming the nodes of a cycle.
+        InputError: there is a cycle.
     """
     try:
         model.graph.sort()
         for function in model.functions.values():
             function.sort()
     except ValueError as error:
-        circles = (cycle_in({node: _needs(node) for node in graph}) for graph in all_graphs(model))
-        names = [label(node) for node in next(filter(None, circles), ())]
-        if len(names) > 6:
-            names = [*names[:5], f"... {len(names) - 6} more ...", names[-1]]
         raise InputError(
             "The graph has a cycle: nodes that need each other's outputs.",
-            found=" <- ".join(names) or short(str(error)),
+            found=short(str(error)),
             fix="repair the program that wrote the model; ONNX graphs must be acyclic",
         ) from error
-
-
-def cycle_in(edges: Mapping[K, Sequence[K]]) -> list[K]:
-    """Return a closed walk, its first element repeated at the end; [] where there is none."""
-    try:
-        graphlib.TopologicalSorter(edges).prepare()
-    except graphlib.CycleError as error:
-        return list(reversed(error.args[1]))
-    return []
-
-
-def _needs(node: ir.Node) -> list[ir.Node]:
-    """Return the nodes of the same graph that must come before this one and its subgraphs."""
-    readers = [node]
-    for subgraph in subgraphs(node):
-        readers += all_nodes(subgraph)
-    producers = (value.producer() for one in readers for value in one.inputs if value is not None)
-    return [one for one in producers if one is not None and one.graph is node.graph]

@@ -6,13 +6,14 @@ harmless oddities (nodes out of order) that can be put right.
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.order import all_nodes, cycle_in, label, subgraphs
+from rmsnorm_export.graph.order import all_nodes, label, subgraphs
 from rmsnorm_export.graph.tensors import unknown_type
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED
 from rmsnorm_export.printable import quoted, short
@@ -56,12 +57,8 @@ def check_versions(ir_version: int, opsets: dict[str, int]) -> list[str]:
     return []
 
 
-def check_graphs(model: ir.Model, *, names: bool) -> bool:
+def check_graphs(model: ir.Model) -> bool:
     """Check the values and scopes of the main graph, its subgraphs and the functions.
-
-    Args:
-        names: also check that value names are unique in each scope. onnx_ir does so when it reads
-            a file, but not for a graph built in memory.
 
     Returns:
         Whether every node comes after the nodes whose outputs it uses.
@@ -70,23 +67,19 @@ def check_graphs(model: ir.Model, *, names: bool) -> bool:
         InputError: naming the node or value: nesting too deep, an input or output that nothing
             produces, duplicate names, functions that call themselves.
     """
-    ordered = _check_scope(model.graph, set(), frozenset(), names)
+    ordered = _check_scope(model.graph, set(), frozenset())
     for function in model.functions.values():
-        ordered &= _check_scope(function.graph, set(), frozenset(), names)
+        ordered &= _check_scope(function.graph, set(), frozenset())
     _check_functions(model)
     return ordered
 
 
-def _check_scope(
-    graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph], names: bool
-) -> bool:
+def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]) -> bool:
     if len(outer) > MAX_NESTING:
         raise too_deep()
     ordered = True
     outer |= {graph}
-    check_unique((value.name for value in graph.inputs), "input")
-    if names:
-        check_unique(_value_names(graph), "value")
+    check_unique(_value_names(graph), "value")
     for initializer in graph.initializers.values():
         if initializer.const_value is None:
             raise _bad("An initializer has no data.", quoted(str(initializer.name)))
@@ -105,7 +98,7 @@ def _check_scope(
                 ordered = False
         if node.attributes.data:
             for subgraph in subgraphs(node):
-                ordered &= _check_scope(subgraph, seen, outer, names)
+                ordered &= _check_scope(subgraph, seen, outer)
         seen.add(node)
     for output in graph.outputs:
         if output.producer() is None:
@@ -138,9 +131,9 @@ def _not_utf8(name: bytes) -> InputError:
 
 
 def _value_names(graph: ir.Graph) -> Iterator[str | None]:
-    inputs = {value.name for value in graph.inputs}
+    inputs = [value.name for value in graph.inputs]
     yield from inputs
-    yield from (name for name in graph.initializers if name not in inputs)
+    yield from graph.initializers.keys() - inputs
     yield from (value.name for node in graph for value in node.outputs if value.name)
 
 
@@ -187,9 +180,12 @@ def _check_functions(model: ir.Model) -> None:
         key: [node.op_identifier() for node in all_nodes(function.graph)]
         for key, function in model.functions.items()
     }
-    if circle := cycle_in(calls):
-        names = " -> ".join(f"{domain}::{name}" for domain, name, _ in circle)
-        raise _bad("Functions of the model call each other in a circle.", short(names, 300))
+    try:
+        graphlib.TopologicalSorter(calls).prepare()
+    except graphlib.CycleError as error:
+        names = " <- ".join(f"{domain}::{name}" for domain, name, _ in error.args[1])
+        what = "Functions of the model call each other in a circle."
+        raise _bad(what, short(names, 300)) from error
 
 
 def check_proto(proto: onnx.ModelProto) -> list[str]:

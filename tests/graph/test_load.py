@@ -157,10 +157,10 @@ def test_a_long_chain_out_of_order_is_sorted_in_linear_time() -> None:
     assert time.process_time() - start < 10
 
 
-def test_a_long_cycle_is_named_in_short() -> None:
+def test_a_long_cycle_is_found_in_linear_time() -> None:
     model = chain(20_000)
     model.graph.node[0].input[0] = "v20000"
-    with pytest.raises(InputError, match=r"cycle.*\n.* more \.\.\."):
+    with pytest.raises(InputError, match="cycle"):
         load_model(model)
 
 

@@ -54,21 +54,21 @@ def no_ir_version(folder: Path) -> Path:
     return write(folder, model)
 
 
-@hostile("cycle", "'div'", "'mul'")
+@hostile("cycle")
 def cycle(folder: Path) -> Path:
     nodes = norm_nodes()
     nodes[4].input[1] = "y"
     return write(folder, norm_model(nodes))
 
 
-@hostile("cycle", "'sqrt'")
+@hostile("cycle")
 def self_loop(folder: Path) -> Path:
     nodes = norm_nodes()
     nodes[3].input[0] = "root"
     return write(folder, norm_model(nodes))
 
 
-@hostile("cycle", "'if'")
+@hostile("cycle")
 def cycle_through_a_subgraph(folder: Path) -> Path:
     then = branch([helper.make_node("Neg", ["y"], ["a"], name="inner")], "a")
     other = branch([helper.make_node("Neg", ["x"], ["b"])], "b")
