@@ -131,15 +131,15 @@ class Files:
         forms = {".json": told.document, ".html": told.page}
         for path in self.reports:
             try:
-                content = forms.get(path.suffix, told.text)(path.parent)
+                content = forms.get(path.suffix, told.text)()
                 write_whole(path, content, replace=self.force)
             except Exception as problem:
                 told.error = with_problem(told.error, f"--report {path}", problem)
         if self.state.json:
-            click.echo(told.document(Path()), nl=False, err=self.state.model_on_stdout)
+            click.echo(told.document(), nl=False, err=self.state.model_on_stdout)
         else:
             stream = sys.stderr if self.state.model_on_stdout else sys.stdout
-            text = told.text(Path(), styled=console.is_styled(stream))
+            text = told.text(styled=console.is_styled(stream))
             click.echo(text, nl=False, file=stream, color=True)
         if told.error is not None:
             raise ReportedError(explain(told.error)) from told.error
@@ -147,7 +147,7 @@ class Files:
 
 @dataclasses.dataclass(slots=True)
 class _Told:
-    """All that a report says, in each of its forms, as seen from its folder."""
+    """All that a report says, in each of its forms."""
 
     result: object
     error: Error | None
@@ -156,27 +156,27 @@ class _Told:
     options: dict[str, Any]
     verbose: int
 
-    def document(self, folder: Path) -> str:
+    def document(self) -> str:
         from rmsnorm_export.records import to_json
 
-        keys = {"provenance": self.made.seen_from(folder), **self.extra}
+        keys = {"provenance": self.made, **self.extra}
         if self.error is not None:
             keys["error"] = dataclasses.asdict(explain(self.error))
         return to_json(self.result, extra=keys)
 
-    def page(self, folder: Path) -> str:
+    def page(self) -> str:
         from rmsnorm_export.show import sections_of, to_html
         from rmsnorm_export.show.text import provenance_lines
 
         problem = [] if self.error is None else three_lines(self.error)
         about: list[Line] = [(line, "bad") for line in problem]
-        about += [*self.options.get("output", ()), *provenance_lines(self.made.seen_from(folder))]
+        about += [*self.options.get("output", ()), *provenance_lines(self.made)]
         sections = []
         if parity := self.extra.get("verification"):
             sections = sections_of(parity, "Verification", compared=_COMPARED)
         return to_html(self.result, about=about, sections=sections, **self.options)
 
-    def text(self, folder: Path, *, styled: bool = False) -> str:
+    def text(self, *, styled: bool = False) -> str:
         from rmsnorm_export.show import show_blocks
         from rmsnorm_export.show.text import provenance_lines, render, titled
 
@@ -185,7 +185,7 @@ class _Told:
         if parity := self.extra.get("verification"):
             blocks += ["", *show_blocks(parity, verbose=verbose, compared=_COMPARED)]
         if verbose > 0 and self.made.inputs + self.made.outputs:
-            blocks += titled("made by", provenance_lines(self.made.seen_from(folder)))
+            blocks += titled("made by", provenance_lines(self.made))
         return render(blocks, styled=styled)
 
 

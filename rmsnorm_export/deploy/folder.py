@@ -82,7 +82,6 @@ def working_in(folder: Path, name: str) -> Iterator[None]:
 
 def writing(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Turn what the operating system refuses in a block into an ``InputError``."""
-    full = "free some space and run the command again: finished steps are kept"
     what = "The folder of the pipeline cannot be made or used."
-    fix = "check the path and its permissions, or give another [pipeline] folder"
-    return refusals_as(what, folder, fix=fix, fix_full=full)
+    fix = "check the path, its permissions and space, or give another [pipeline] folder"
+    return refusals_as(what, folder, fix=fix)

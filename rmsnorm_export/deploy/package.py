@@ -43,11 +43,11 @@ from rmsnorm_export.printable import quoted
 from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
-from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.provenance import utc_now
+from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import open_library
 from rmsnorm_export.tensorrt.plugin.lines import library
 
@@ -106,9 +106,9 @@ def _drop_empty(folder: Path) -> None:
 
 def _put(model: Source, repository: StrPath, options: PackageOptions) -> Packaged:
     step = options.progress or (lambda *_: None)
-    name, full = model_name(options.name, model), "free some space; nothing was changed"
-    fix = "check the repository, and that the folder above it is there; nothing was changed"
-    with refusals_as("The package cannot be written.", repository, fix=fix, fix_full=full):
+    name = model_name(options.name, model)
+    fix = "check the repository, the folder above it and their space; nothing was changed"
+    with refusals_as("The package cannot be written.", repository, fix=fix):
         place = find_place(repository, name, options)
         step("reading the model", 0, 3)
         package = _Package(place, open_served(model, options), options)

@@ -21,7 +21,7 @@ from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.input_sizes import Declared, InputSizes
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import RANGES
-from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 

@@ -13,8 +13,7 @@ from rmsnorm_export.errors import Failure, InputError
 from rmsnorm_export.graph.load import model_files
 from rmsnorm_export.printable import short
 from rmsnorm_export.records import from_json
-from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.reading import read_file
+from rmsnorm_export.system.reading import read_file, sha256_of
 
 STAMP = "step.json"
 HASHED_BYTES = 1 << 30

@@ -73,8 +73,7 @@ def new_folder(
     writing = refusals_as(
         "The folder cannot be written.",
         final,
-        fix="check the folder and its permissions; nothing was changed",
-        fix_full="free some space, or write to another place; nothing was changed",
+        fix="check the folder, its permissions and space; nothing was changed",
     )
     with writing, Stage(final) as stage:
         yield stage.folder

@@ -28,9 +28,7 @@ from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import Transaction, refusals_as, sync
 
-_CHECK = "check the folder and its permissions; nothing was changed"
-_FREE = "free some space, or write beside the source, where weights are referenced in place; "
-_FREE += "nothing was changed"
+_CHECK = "check the folder, its permissions and space; nothing was changed"
 
 UsedPolicy = Literal["none", "reference", "copy", "embed"]
 
@@ -81,7 +79,7 @@ def save_model(
     _check_policy(weights)
     origin = source.path if source is not None else None
     target = check_output(path, source=origin, force=force)
-    with refusals_as("The output cannot be written.", target, fix=_CHECK, fix_full=_FREE):
+    with refusals_as("The output cannot be written.", target, fix=_CHECK):
         try:
             with no_gc(), Transaction() as files:
                 placement = _place(model, target, weights, files)

@@ -136,9 +136,8 @@ def titled(title: str, lines: Sequence[Line]) -> list[Line]:
 
 def provenance_lines(made: Provenance) -> list[Line]:
     """Return what a report says of its making."""
-    versions = "".join(f", {name} {version}" for name, version in made.versions.items())
     return [
-        f"  {made.tool}{versions}, Python {made.python}, {made.platform}",
+        "  " + ", ".join(f"{name} {version}" for name, version in made.versions.items()),
         f"  {made.date}",
         f"  {one_line(made.command)}",
         *(f"  read   {_file_text(file)}" for file in made.inputs),

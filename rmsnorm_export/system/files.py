@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, copied cheaply, locked, refused in words.
+"""Files: written whole or not at all, copied, locked, refused in words.
 
 A ``Transaction`` writes to temporary files beside their destination and renames them at the end;
 whatever goes wrong, Ctrl-C included, what it made is removed. After ``kill -9`` a hidden file
@@ -22,9 +22,6 @@ from rmsnorm_export.system.reading import open_regular
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
 
-_FICLONE = 0x40049409
-"""ioctl request of linux/fs.h: share the extents of another file."""
-
 _AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
 """Of renameat2, see linux/fs.h."""
 
@@ -32,14 +29,13 @@ StrPath = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def refusals_as(what: str, place: StrPath, *, fix: str, fix_full: str = "") -> Iterator[None]:
+def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
     """Say in three lines what the operating system refuses in the block.
 
     Args:
         what: happened then.
         place: to name where the system names no file, and where the disk is full.
         fix: what to do.
-        fix_full: what to do where the disk is full; "": the same.
 
     Raises:
         InputError: for an ``OSError``.
@@ -52,7 +48,7 @@ def refusals_as(what: str, place: StrPath, *, fix: str, fix_full: str = "") -> I
         raise InputError(
             what,
             found=f"{short(name, 300)}: {error.strerror or error}",
-            fix=fix_full if full and fix_full else fix,
+            fix=fix,
         ) from error
 
 
@@ -185,28 +181,10 @@ def copy_file(source: Path, target: Path) -> None:
         OSError: ENOSPC included.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as file:
-        copy_contents(os.fspath(source), file.fileno())
-
-
-def copy_contents(source: str, target_fd: int) -> None:
-    """Fill an empty file with the contents of another, without moving data where it can be cloned.
-
-    Raises:
-        OSError: as the operating system says, ENOSPC included, before an hour of copying.
-    """
-    with open_regular(source) as file, os.fdopen(target_fd, "wb", closefd=False) as target:
-        try:
-            import fcntl
-
-            fcntl.ioctl(target_fd, _FICLONE, file.fileno())
-        except OSError as error:
-            space = os.fstatvfs(target_fd)
-            if os.fstat(file.fileno()).st_size > space.f_bavail * space.f_frsize:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            shutil.copyfileobj(file, target, 1 << 24)
-        target.flush()
-        os.fsync(target_fd)
+    with open_regular(source) as file, target.open("xb") as copy:
+        shutil.copyfileobj(file, copy, 1 << 24)
+        copy.flush()
+        os.fsync(copy.fileno())
 
 
 @contextlib.contextmanager

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from rmsnorm_export.system.digest import sha256_of
-from rmsnorm_export.system.packages import version_of, versions_of
+from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.reading import sha256_of
 
 STDIN = "-"
 """The path of a model that was piped in."""
 
-_PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
+_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
 _LOADED = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 """Packages that are named where they were used."""
 
@@ -36,23 +36,11 @@ class FileState:
 class Provenance:
     """The key ``provenance`` of a report; files with external data, the date in UTC."""
 
-    tool: str
     versions: dict[str, str]
-    python: str
-    platform: str
     date: str
     command: str
     inputs: tuple[FileState, ...]
     outputs: tuple[FileState, ...]
-
-    def seen_from(self, folder: str | os.PathLike[str]) -> Provenance:
-        """Return the same for a report in a folder: paths are relative to it."""
-
-        def seen(states: tuple[FileState, ...]) -> tuple[FileState, ...]:
-            paths = (s.path if s.path == STDIN else os.path.relpath(s.path, folder) for s in states)
-            return tuple(map(lambda s, path: dataclasses.replace(s, path=path), states, paths))
-
-        return dataclasses.replace(self, inputs=seen(self.inputs), outputs=seen(self.outputs))
 
 
 def utc_now() -> datetime.datetime:
@@ -65,16 +53,10 @@ def utc_now() -> datetime.datetime:
 
 def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
-    return Provenance(
-        tool=f"rmsnorm-export {version_of('rmsnorm-export')}".rstrip(),
-        versions=versions_of((*_PACKAGES, *(name for name in _LOADED if name in sys.modules))),
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        date=utc_now().isoformat(timespec="seconds"),
-        command=command,
-        inputs=tuple(inputs),
-        outputs=file_states(outputs),
-    )
+    names = (*_PACKAGES, *(name for name in _LOADED if name in sys.modules))
+    versions = versions_of(names) | {"python": platform.python_version()}
+    date = utc_now().isoformat(timespec="seconds")
+    return Provenance(versions, date, command, tuple(inputs), file_states(outputs))
 
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:

@@ -6,6 +6,7 @@ A pipe or a device in the place of a file would be waited for, or read, without 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -68,6 +69,19 @@ def read_file(path: StrPath, limit: int = LARGEST_TEXT) -> bytes:
         if size > limit:
             raise OSError(errno.EFBIG, f"more than {limit:,} bytes are too many", os.fspath(path))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's contents, in hexadecimal.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(1 << 18):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_json(path: StrPath, limit: int = LARGEST_TEXT, *, infinite: bool = False) -> Any:

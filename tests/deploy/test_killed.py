@@ -156,7 +156,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     limit = (resource.RLIMIT_FSIZE, (1000, 1000))
     done = deploy(path, preexec_fn=lambda: resource.setrlimit(*limit))
     assert (done.returncode, "File too large" in done.stderr) == (3, True), done.stderr
-    assert "free some space" in done.stderr
+    assert "space" in done.stderr
     assert contents(tmp_path / "out/optimize") == before
     assert not list((tmp_path / "out").glob(".*.tmp"))
     assert ran(rx.run_pipeline(path)) == ["optimize"]

@@ -16,7 +16,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, RequirementError, UsageError
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system import process
-from rmsnorm_export.system.digest import sha256_of
+from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends, build
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose
 from rmsnorm_export.tensorrt.engine.build import build_engine, require_plugin

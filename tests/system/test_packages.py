@@ -70,15 +70,13 @@ def test_a_report_names_everything_that_an_audit_asks_for(
     (tmp_path / "out").write_bytes(b"three")
     read = [*file_states([tmp_path / "in", tmp_path / "gone"]), piped_in(b"two")]
     made = provenance(read, [tmp_path / "out"], "a command")
-    assert (made.tool, made.date) == (
-        f"rmsnorm-export {rx.__version__}", "1970-01-02T00:00:00+00:00",
-    )  # fmt: skip
-    assert {"onnx", "onnx-ir", "numpy"} <= set(made.versions)
+    assert made.date == "1970-01-02T00:00:00+00:00"
+    assert made.versions["rmsnorm-export"] == rx.__version__
+    assert {"onnx", "onnx-ir", "numpy", "python"} <= set(made.versions)
     for path, data, state in [
         (str(tmp_path / "in"), b"one", made.inputs[0]),
         ("-", b"two", made.inputs[1]),
-        ("out", b"three", made.seen_from(tmp_path).outputs[0]),
-        ("../out", b"three", made.seen_from(tmp_path / "elsewhere").outputs[0]),
+        (str(tmp_path / "out"), b"three", made.outputs[0]),
     ]:
         assert state == FileState(path, len(data), hashlib.sha256(data).hexdigest())
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")

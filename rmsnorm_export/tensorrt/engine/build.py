@@ -18,9 +18,9 @@ from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.records import to_dict, to_json
 from rmsnorm_export.runtime.sizes import RANGES
-from rmsnorm_export.system.digest import sha256_of
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import (
     choose,
     failure,

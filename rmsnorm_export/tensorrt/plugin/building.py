@@ -22,13 +22,12 @@ from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.system.files import (
     StrPath,
     Transaction,
-    copy_contents,
     locked,
     refusals_as,
 )
 from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
-from rmsnorm_export.system.reading import read_file
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 from rmsnorm_export.tensorrt.plugin import libraries
 from rmsnorm_export.tensorrt.plugin.result import (
     LIBRARIES,
@@ -241,8 +240,6 @@ def _publish(
                     found=str(copy),
                     fix="give another folder, or --force to replace it",
                 )
-            temporary, descriptor = files.temp(copy)
-            with os.fdopen(descriptor, "r+b") as file:
-                copy_contents(str(source / name), file.fileno())
+            temporary = files.write_temp(copy, read_file(source / name, LARGEST_LIBRARY))
             files.publish(temporary, copy, replace=force)
     return tuple(copies)
