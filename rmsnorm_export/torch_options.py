@@ -22,16 +22,21 @@ TRUST_HELP = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions(RewriteOptions):
-    """The options of ``export``; ``weights`` and ``force`` are those of the written file."""
-
-    kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
+class _WrittenOptions(RewriteOptions):
     opset: Count | None = option(
         None,
         metavar="N",
         help="Opset of the file, 18 to 24.",
         shown="PyTorch's choice; 23 for the target onnx",
     )
+    force: bool = only_api(False, help="Replace what an earlier export wrote there.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(_WrittenOptions):
+    """The options of ``export``; ``weights`` and ``force`` are those of the written file."""
+
+    kwargs: Mapping[str, Any] | None = only_api(None, help="Example inputs by name.")
     dynamic_shapes: Any = only_api(
         None, help="As for torch.export.export; a string names a dynamic dimension."
     )
@@ -49,19 +54,12 @@ class ExportOptions(RewriteOptions):
         "auto",
         help="auto: weights over 2 GiB go to a file OUT.data; embed: all in OUT, or an error.",
     )
-    force: bool = only_api(False, help="Replace an existing file.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions(RewriteOptions):
+class GenerationOptions(_WrittenOptions):
     """The options of ``export_generation``, and of the command with ``--task generation``."""
 
-    opset: Count | None = option(
-        None,
-        metavar="N",
-        help="Opset of the files, 18 to 24.",
-        shown="PyTorch's choice; 23 for the target onnx",
-    )
     multi_token: bool = option(
         False,
         help="One graph that takes any number of tokens and a cache, empty at first, instead of "
@@ -81,7 +79,6 @@ class GenerationOptions(RewriteOptions):
         help="Inputs of ``model.generate`` by name; without them ``input_ids`` of two rows of five "
         "tokens, one padded on the left.",
     )
-    force: bool = only_api(False, help="Replace what an earlier export wrote there.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,18 +159,18 @@ class Bundle:
             what = "No component of the folder has an input or dimension of this name."
             fix = f"use some of {short(', '.join(sorted(name for _, name in every)), 300)}"
             raise UsageError(what, found=quoted(key[1]), fix=fix)
-
-        def part(sizes: Given, own: set[tuple[Any, str]]) -> Any:
-            return {name: value for (kind, name), value in sizes.items() if (kind, name) in own}
-
-        result = {}
-        for component, own in names.items():
-            own_rows = [one for sizes in rows if (one := part(sizes, own))]
-            result[component] = (
-                own_rows[0] if len(own_rows) == 1 else own_rows or None,
-                part(named, own) or None,
+        return {
+            component: (
+                [part for one in rows if (part := _part(one, own))] or None,
+                _part(named, own) or None,
             )
-        return result
+            for component, own in names.items()
+        }
+
+
+def _part(sizes: Given, own: set[tuple[Any, str]]) -> Any:
+    """Return the sizes of one component, by name."""
+    return {key[1]: value for key, value in sizes.items() if key in own}
 
 
 def _sizes_of(file: Path) -> set[tuple[Any, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rmsnorm_export.graph.encode import Swap, serialize
 from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.graph.place import embedded, store
 from rmsnorm_export.graph.policy import WeightsPolicy
-from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, tensor_slots
 from rmsnorm_export.system.files import refusals_as, sync
 from rmsnorm_export.system.folders import Stage
 from rmsnorm_export.system.reading import read_json
@@ -118,7 +118,8 @@ def write_models(
     for name, model in models.items():
         path, data = folder / f"{name}.onnx", folder / f"{name}.onnx.data"
         with no_gc():
-            slots, swaps = list(tensor_slots(model)), list[Swap]()
+            slots: list[TensorSlot] = list(tensor_slots(model))
+            swaps: Sequence[Swap] = ()
             if weights != "reference":
                 data.touch()  # transformers looks for it
                 files.append(data)

@@ -85,32 +85,26 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _restore(source: ir.Model, result: ir.Model) -> None:
-    """Put back what the converter drops of nodes and values, and drop the sizes that it invents.
+    """Put back what the converter drops of nodes, and drop the sizes that it invents.
 
     It names every size that it does not know (``unk__0``), and tells the outputs what it infers; a
     model says of its inputs and outputs what it said before.
     """
-    before = {value.name: value for value in _values(source)}
-    sizes = [size for value in before.values() for size in value.shape or ()]
+    sizes = [size for value in _values(source) for size in value.shape or ()]
     named = {size.value for size in sizes if not isinstance(size, int)}
     for value in _values(result):
         dims = [d if isinstance(d, int) or d.value in named else None for d in value.shape or ()]
         if None in dims:
             value.shape = ir.Shape(dims)
-        old = before.get(value.name)
-        if old is not None:
-            value.doc_string = value.doc_string or old.doc_string
-            value.metadata_props.update(old.metadata_props)
-            value.meta.update(old.meta)
     for old, new in zip(source.graph.outputs, result.graph.outputs, strict=True):
         new.shape = old.shape
+    nodes = {node.outputs[0].name: node for node in source.graph.all_nodes() if node.outputs}
     for node in result.graph.all_nodes():
-        old = before.get(node.outputs[0].name) if node.outputs else None
-        producer = None if old is None else old.producer()
-        if producer is not None:
-            node.metadata_props.update(producer.metadata_props | node.metadata_props)
+        before = nodes.get(node.outputs[0].name) if node.outputs else None
+        if before is not None:
+            node.metadata_props.update(before.metadata_props | node.metadata_props)
 
 
 def _values(model: ir.Model) -> list[ir.Value]:
     produced = [value for node in model.graph.all_nodes() for value in node.outputs]
-    return [*model.graph.inputs, *model.graph.initializers.values(), *produced]
+    return [*model.graph.inputs, *produced]

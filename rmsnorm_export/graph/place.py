@@ -51,7 +51,8 @@ def embedded(slots: Sequence[TensorSlot], folder: Path) -> list[Swap]:
             location, base = os.fspath(tensor.location), os.fspath(tensor.base_dir) or str(folder)
             locate(slot.name, location, base)
             own = moved(tensor, location, base)
-            swaps.append((slot, *ir.external_data.convert_tensors_from_external([own])))
+            (tensor_in_memory,) = ir.external_data.convert_tensors_from_external([own])
+            swaps.append((slot, tensor_in_memory))
     return swaps
 
 
@@ -89,7 +90,7 @@ def store(
     slots: Sequence[TensorSlot],
     file: Path,
     stored: dict[Hashable, ir.ExternalTensor],
-) -> list[Swap]:
+) -> list[tuple[TensorSlot, ir.ExternalTensor]]:
     """Write tensors to a data file; what has the same memory, or place in a file, is stored once.
 
     Args:
@@ -107,7 +108,7 @@ def store(
         list(new.values()), file.parent, file.name, alignment=_PAGE
     )
     stored |= zip(new, tensors, strict=True)
-    swaps: list[Swap] = []
+    swaps = []
     for slot, key in zip(slots, keys, strict=True):
         place = moved(stored[key], os.fspath(stored[key].location), str(file.parent))
         place.name = slot.tensor.name or ""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -99,7 +100,7 @@ class _Placement:
     """Places of the tensors, and a data file that is to get its name."""
 
     used: UsedPolicy
-    swaps: list[Swap]
+    swaps: Sequence[Swap]
     temp: Path | None = None
     data_files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
@@ -118,21 +119,21 @@ def _place(model: ir.Model, target: Path, weights: WeightsPolicy, files: Transac
             found=f"tensor {quoted(away[0].name)} is not in {short(str(target.parent), 200)}",
             fix="write the output into the folder of the source, or use --weights copy",
         )
-    stored = [slot for slot in slots if slot.in_memory]
-    large = [slot for slot in stored if slot.initializer and slot.tensor.nbytes >= LARGE_BYTES]
+    own = [slot for slot in slots if slot.in_memory]
+    large = [slot for slot in own if slot.initializer and slot.tensor.nbytes >= LARGE_BYTES]
     used: UsedPolicy = "copy" if away else "reference" if is_external else "none"
-    moving = away + (large if bytes_of(stored) > MAX_EMBEDDED_BYTES else [])
+    moving = away + (large if bytes_of(own) > MAX_EMBEDDED_BYTES else [])
     if not moving:
         return _Placement(used, [])
     temp, descriptor = files.temp(target.with_name(f"{target.name}.data"))
     os.close(descriptor)
-    swaps = store(moving, temp, {})
+    stored = store(moving, temp, {})
     sync(temp)
     place = data_file(target, temp)
     is_new = not place.exists()
     if not is_new:
         temp.unlink()
-    swaps = [(slot, moved(tensor, place.name, str(target.parent))) for slot, tensor in swaps]
+    swaps = [(slot, moved(tensor, place.name, str(target.parent))) for slot, tensor in stored]
     how = f"of {bytes_of(moving)} bytes are in" if is_new else "were already in"
     note = f"weights {how} {quoted(place.name)}"
     return _Placement(used, swaps, temp if is_new else None, (place,) if is_new else (), (note,))

@@ -207,8 +207,8 @@ def test_sizes_go_to_the_components_that_have_them(exported: Path) -> None:
     bundle = bundle_at(exported)
     assert bundle is not None
     sizes = bundle.sizes({"input_ids": (3, 1)}, "sequence=5 past=7", ONE_POINT)
-    assert sizes["prefill"] == ({"input_ids": ((3, 1),)}, {"sequence": ((5,),)})
-    assert sizes["decode"] == ({"input_ids": ((3, 1),)}, {"past": ((7,),)})
+    assert sizes["prefill"] == ([{"input_ids": ((3, 1),)}], {"sequence": ((5,),)})
+    assert sizes["decode"] == ([{"input_ids": ((3, 1),)}], {"past": ((7,),)})
     outcome = rx.verify(exported, exported, dims="batch=3 past=7 sequence=5")
     assert "decode: input.past_key_values.layers.0.keys float32 [3, 7, 8]" in outcome.inputs
     assert "prefill: input_ids int64 [3, 5]" in outcome.inputs

@@ -100,7 +100,6 @@ def test_what_the_converter_would_forget() -> None:
     (relu,) = [n for n in proto.graph.node if n.op_type == "Relu"]
     assert (relu.name, relu.doc_string) == ("relu", "a node")
     assert list(relu.metadata_props) == list(graph.node[-2].metadata_props)
-    assert [v.doc_string for v in proto.graph.value_info if v.name == "k"] == ["a value"]
 
 
 def test_a_model_is_not_raised_for_norms_that_it_has_not() -> None:
