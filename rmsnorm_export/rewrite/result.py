@@ -267,8 +267,8 @@ class Result(Shown):
         Args:
             path: the .onnx file to make.
             weights: what happens to external weights: ``reference`` them where they are (same
-                folder only), ``link`` or ``copy`` the files, or ``embed`` them; ``auto`` references
-                in the same folder and links elsewhere.
+                folder only), ``copy`` them to one file ``OUT.data``, or ``embed`` them; ``auto``
+                references in the same folder and copies elsewhere.
             force: overwrite an existing file.
 
         Raises:
