@@ -12,8 +12,9 @@ namespace rmsnorm_export::onnxruntime {
 
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
+#else
+extern const Kernels kernels_neon;
 #endif
-extern const Kernels kernels_baseline;
 
 namespace {
 
@@ -202,34 +203,32 @@ private:
             codes.encode(spaces[2].get(), 0, call.elements / row);
         }
     }
-
-    void fill_ones(OrtKernelContext*, float* scales, std::size_t count) const override {
-        std::fill_n(scales, count, 1.0F);
-    }
 };
 
 }  // namespace
 
 const Kernels& kernels() {
-    static const Kernels& chosen = []() -> const Kernels& {
 #if defined(__x86_64__)
+    static const Kernels& chosen = []() -> const Kernels& {
         const char* const named = std::getenv("RMSNORM_EXPORT_ISA");
-        const auto takes = [&](const Kernels& one) { return !named || !std::strcmp(named, one.name); };
         __builtin_cpu_init();
-        const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("f16c");
-        const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                            __builtin_cpu_supports("avx512bw") &&
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+            !__builtin_cpu_supports("f16c")) {
+            throw Refusal("rmsnorm_export: this processor has no AVX2, FMA or F16C, which the kernels "
+                          "need; omit this library");
+        }
+        const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        if (avx512 && takes(kernels_avx512)) return kernels_avx512;
-        if (avx2 && takes(kernels_avx2)) return kernels_avx2;
-#endif
-        return kernels_baseline;
+        return avx512 && (!named || std::strcmp(named, "avx2")) ? kernels_avx512 : kernels_avx2;
     }();
     return chosen;
+#else
+    return kernels_neon;
+#endif
 }
 
 Provider cpu() {
+    kernels();  // refuses a processor that cannot run them
     return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
             [](const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) -> Operator* {
                 return new CpuOperator(api, info, norm);

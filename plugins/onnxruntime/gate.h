@@ -8,21 +8,16 @@
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-// 1 / (1 + e^-z), within 1.1 ulp; `usual`: of |z| up to kUsual, for which the steps left out change
-// nothing. e^-z = c * (1 + p), where c = 2^k; 1 + c, what it loses when it is rounded, and c * p are
-// kept apart, and the remainder of the inverse corrects it.
-constexpr float kUsual = 87.0F;
-
-template <bool usual, bool fine, int K>
+// 1 / (1 + e^-z), within 1.1 ulp. e^-z = c * (1 + p), where c = 2^k; 1 + c, what it loses when it is
+// rounded (where `fine`), and c * p are kept apart, and the remainder of the inverse corrects it.
+template <bool fine, int K>
 INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
     constexpr float kMost = 0x1.8p23F + 100;
     Floats u[K], last[K], bounded[K], k[K], p[K], c[K], rest[K], sum[K], a[K];
     EACH u[j] = z[j];
-    if constexpr (!usual) {
-        EACH u[j] = (u[j] < -104.0F) ? all(-104.0F) : u[j];  // beyond s is 0 or 1; NaN stays
-        EACH u[j] = (u[j] > kUsual) ? all(kUsual) : u[j];
-    }
+    EACH u[j] = (u[j] < -104.0F) ? all(-104.0F) : u[j];  // beyond s is 0 or 1; NaN stays
+    EACH u[j] = (u[j] > 87.0F) ? all(87.0F) : u[j];
     EACH last[j] = multiply_add(u[j], all(-0x1.715476p0F), all(0x1.8p23F));  // its last bits are k
     EACH k[j] = last[j] - 0x1.8p23F;
     EACH u[j] = multiply_add(k[j], all(0x1.62e4p-1F), u[j]);  // of which the product is exact
@@ -36,45 +31,35 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     EACH p[j] = multiply_add(a[j], all(0x1.6b6e4ap-10F), p[j]);
     EACH p[j] = multiply_add(a[j], p[j], line(u[j], -0x1.5554a4p-3F, 0.5F));
     EACH p[j] = multiply_add(a[j], p[j], -u[j]);
-    EACH bounded[j] = last[j];
-    if constexpr (!usual) EACH bounded[j] = (last[j] > kMost) ? all(kMost) : last[j];
+    EACH bounded[j] = (last[j] > kMost) ? all(kMost) : last[j];
     EACH c[j] = (Floats)(((Bits)bounded[j] << 23) + (127U << 23));
     EACH sum[j] = c[j] + 1.0F;
     EACH rest[j] = c[j] * p[j];
     EACH s[j] = near_reciprocal(sum[j] + rest[j]);
-    if constexpr (!fine) {
-        EACH a[j] = multiply_add(-c[j], s[j], all(1.0F)) - s[j];
-    } else if constexpr (kFused) {
+    if constexpr (fine) {
         EACH rest[j] = ((c[j] - sum[j]) + 1.0F) + rest[j];
         EACH a[j] = multiply_add(-sum[j], s[j], all(1.0F));
     } else {
-        EACH rest[j] = ((c[j] - sum[j]) + 1.0F) + rest[j];
-        EACH {
-            for (std::size_t i = 0; i < kLanes; ++i) {
-                a[j][i] = static_cast<float>(1.0 - static_cast<double>(sum[j][i]) * s[j][i]);
-            }
-        }
+        EACH a[j] = multiply_add(-c[j], s[j], all(1.0F)) - s[j];
     }
     EACH a[j] = multiply_add(-rest[j], s[j], a[j]);
     if constexpr (kNearBits < 14) EACH a[j] = multiply_add(a[j], a[j], a[j]);
     EACH s[j] = multiply_add(a[j], s[j], s[j]);
-    if constexpr (!usual) {  // s is 2^(k - bounded) of what it seems
-        EACH s[j] *= (Floats)((((Bits)bounded[j] - (Bits)last[j]) << 23) + (127U << 23));
-    }
+    // s is 2^(k - bounded) of what it seems.
+    EACH s[j] *= (Floats)((((Bits)bounded[j] - (Bits)last[j]) << 23) + (127U << 23));
 }
-template <bool usual, bool fine>
+template <bool fine>
 INLINE void logistic(const double (&z)[1], double (&s)[1]) {
     s[0] = 1.0 / (1.0 + exp(-z[0]));
 }
 
 // The activations of `segments` of n gates, each by `use(lot, i, count, activations)`; what is read in a
-// while is `ahead` elements from them. False where a |z| is above kUsual, and `usual`.
-template <bool usual, class T, class S, class Use>
-bool activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
+// while is `ahead` elements from them.
+template <class T, class S, class Use>
+INLINE void activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
                      std::size_t ahead, Use use) {
     using C = Lane<T, S>;
     const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
-    Ints most{};
     for (std::size_t begun = 0; begun < segments * n; begun += n) {
         const auto lots = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
             constexpr int K = decltype(lot)::kVectors;
@@ -82,30 +67,12 @@ bool activate(const Rows& rows, const T* gates, std::size_t segments, std::size_
             fetch<K>(far, gates + begun + i, ahead);
             get_lot<C>(gates + begun + i, count, z);
             EACH z[j] = round_to<S>(z[j]);
-            logistic<usual, !usual || !kFused || !kHalfType<T>>(z, s);
-            if constexpr (usual && sizeof(C) == 4) {
-                EACH {
-                    const Ints size = (Ints)z[j] & 0x7fffffff;
-                    most = (size > most) ? size : most;
-                }
-            }
+            logistic<!kHalfType<T>>(z, s);
             EACH s[j] = round_to<S>(s[j]);
             if (!sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
             use(lot, begun + i, count, s);
         };
         each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(n, lots);
-    }
-    const Ints above = most > 0x42ae0000;  // kUsual
-    std::int32_t any[kLanes];
-    store(any, above);
-    for (std::size_t i = 1; i < kLanes; ++i) any[0] |= any[i];
-    return !any[0];
-}
-template <class T, class S, class Use>
-INLINE void activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
-                     std::size_t ahead, Use use) {
-    if (!activate<true, T, S>(rows, gates, segments, n, ahead, use)) {
-        activate<false, T, S>(rows, gates, segments, n, ahead, use);
     }
 }
 

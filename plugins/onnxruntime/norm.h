@@ -98,8 +98,8 @@ struct Kernels {
     float (*largest)(Type, const void* y, std::size_t n);
 };
 
-// The fastest kernels that this processor runs, or those named by RMSNORM_EXPORT_ISA: avx512, avx2,
-// baseline.
+// The fastest kernels that this processor runs, or those of AVX2 where RMSNORM_EXPORT_ISA is avx2.
+// Throws Refusal where it runs none.
 const Kernels& kernels();
 
 }  // namespace rmsnorm_export::onnxruntime

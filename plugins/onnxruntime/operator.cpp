@@ -253,6 +253,8 @@ void Operator::check_tensors(const Call& call) const {
         {!norm_.step_given() ||
              (step.name && step.type == kFloat && elements(step.shape, 0, step.shape.size()) == 1),
          "the last input must be the scale of the codes, one f32"},
+        {!norm_.step_per_row || shape.back() || !elements(shape, 0, shape.size() - 1),
+         "a row must have elements, whose codes have a scale"},
     };
     for (const Rule& rule : rules) {
         if (!rule.good) refuse(rule.sentence, call);
@@ -296,9 +298,6 @@ void Operator::compute(OrtKernelContext* context) const {
         Sizes rows = call.x.shape;
         rows.back() = 1;
         call.scales = output(context, 1 + sums, rows);
-        if (call.scales && !call.elements) {
-            fill_ones(context, static_cast<float*>(call.scales), elements(rows, 0, rows.size()));
-        }
     }
     if (call.elements) run(context, call);
 }

@@ -60,8 +60,6 @@ public:
 protected:
     // Throws Refusal.
     virtual void run(OrtKernelContext* context, const Call& call) const = 0;
-    // `count` scales of rows without elements.
-    virtual void fill_ones(OrtKernelContext* context, float* scales, std::size_t count) const = 0;
 
     void check(OrtStatus* status) const;
     // `sentence`: what must hold. The attributes and tensors of the node are added to it.

@@ -18,7 +18,7 @@ void run(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
             });
         });
     }
-#if defined(__SSE2__)
+#if defined(__AVX2__)
     if (rows.streamed) _mm_sfence();  // others see what was streamed only after this
 #endif
 }

@@ -131,7 +131,7 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
     constexpr std::size_t kPiece = 512;
     alignas(64) C activations[kPiece];
     const auto quotient = [&](V v) LAMBDA {
-        if constexpr (any || !kFused) {
+        if constexpr (any) {
             return v / rms;
         } else {
             // Correctly rounded without a division (Markstein 1990): 1 / rms in two parts gives a

@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-#if defined(__SSE2__)
+#if defined(__AVX2__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
+#else
 #include <arm_neon.h>
 #endif
 
@@ -23,21 +23,18 @@
 #define EACH _Pragma("GCC unroll 8") for (int j = 0; j < K; ++j)
 
 #if defined(__AVX512F__)
-#define BY_ISA(avx512, avx2, neon, any) (avx512)
+#define BY_ISA(avx512, avx2, neon) (avx512)
 #elif defined(__AVX2__)
-#define BY_ISA(avx512, avx2, neon, any) (avx2)
-#elif defined(__aarch64__)
-#define BY_ISA(avx512, avx2, neon, any) (neon)
+#define BY_ISA(avx512, avx2, neon) (avx2)
 #else
-#define BY_ISA(avx512, avx2, neon, any) (any)
+#define BY_ISA(avx512, avx2, neon) (neon)
 #endif
 
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-constexpr std::size_t kLanes = BY_ISA(16, 8, 4, 4);
-constexpr bool kFused = BY_ISA(true, true, true, false);
-constexpr int kNearBits = BY_ISA(14, 11, 24, 24);  // of near_reciprocal
+constexpr std::size_t kLanes = BY_ISA(16, 8, 4);
+constexpr int kNearBits = BY_ISA(14, 11, 24);  // of near_reciprocal
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Doubles = double __attribute__((vector_size(4 * kLanes)));
@@ -99,26 +96,26 @@ template <class V>
 INLINE void stream(void* to, V v) {
     if constexpr (sizeof v == sizeof(Floats)) {
         BY_ISA(_mm512_stream_si512(static_cast<__m512i*>(to), (__m512i)v),
-               _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)v), store(to, v), store(to, v));
+               _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)v), store(to, v));
     } else {
         BY_ISA(_mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)v),
-               _mm_stream_si128(static_cast<__m128i*>(to), (__m128i)v), store(to, v), store(to, v));
+               _mm_stream_si128(static_cast<__m128i*>(to), (__m128i)v), store(to, v));
     }
 }
 
-// a * b + c, rounded once where the instruction set can.
+// a * b + c, rounded once.
 INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
     return (Floats)BY_ISA(_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c),
                           _mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c),
-                          vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b), a * b + c);
+                          vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b));
 }
 // 1 / v within 2^-kNearBits.
 INLINE Floats near_reciprocal(Floats v) {
-    return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v, 1.0F / v);
+    return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v);
 }
 INLINE Doubles widen(HalfFloats v) {
     return (Doubles)BY_ISA(_mm512_cvtps_pd((__m256)v), _mm256_cvtps_pd((__m128)v),
-                           vcvt_f64_f32((float32x2_t)v), __builtin_convertvector(v, Doubles));
+                           vcvt_f64_f32((float32x2_t)v));
 }
 INLINE Floats square_root(Floats v) {
     float lanes[kLanes];
@@ -130,35 +127,14 @@ INLINE double square_root(double v) { return __builtin_sqrt(v); }
 
 // ---- types: to lanes, from lanes, and rounding that stays in the lanes -------------------------
 
-#if !defined(__F16C__) && !defined(__aarch64__)
-// The exponent in its place in f32, and 2^112 for the difference of their biases, which makes subnormals
-// right as well; infinity and NaN keep the largest exponent.
-INLINE Floats half_to_floats(Shorts v) {
-    const Ints upper = (Ints)(__builtin_convertvector(v, Bits) << 16);
-    const Ints placed = (upper >> 3) & static_cast<int>(0x8fffe000U);
-    const Ints most = ((placed & 0x7fffffff) > 0x0f7fffff) & 0x7f800000;
-    return (Floats)((Ints)((Floats)placed * 0x1p112F) | most);
-}
-// Sizes up to 2^16, which is infinity in f16, as f16 rounds them: the sum with 1.5 * 2^13 of its power of
-// two, at least 2^-14, has as many bits behind the point as f16. NaN stays.
-INLINE Shorts floats_to_half(Floats v) {
-    const Floats whole = (Floats)((Ints)v & 0x7fffffff);
-    const Floats size = (whole > 0x1p16F) ? Floats{} + 0x1p16F : whole;
-    const Floats power = (Floats)((Ints)size & 0x7f800000);
-    const Floats least = (power > 0x1p-14F) ? power : Floats{} + 0x1p-14F;
-    const Floats place = (Floats)((Bits)least + 0x06c00000U);
-    const Ints rounded = ((Ints)(((size + place) - place) * 0x1p-112F) >> 13) & 0x7fff;
-    return __builtin_convertvector(rounded | (((Ints)v >> 16) & 0x8000), Shorts);
-}
-#endif
 INLINE Floats from_half(Shorts v) {
     return (Floats)BY_ISA(_mm512_cvtph_ps((__m256i)v), _mm256_cvtph_ps((__m128i)v),
-                          vcvt_f32_f16((float16x4_t)v), half_to_floats(v));
+                          vcvt_f32_f16((float16x4_t)v));
 }
 INLINE Shorts to_half(Floats v) {
     auto bits = BY_ISA(_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT),
                        _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT),
-                       vcvt_f16_f32((float32x4_t)v), floats_to_half(v));
+                       vcvt_f16_f32((float32x4_t)v));
 #if defined(__F16C__)
     asm("" : "+x"(bits));  // Zen converts to memory half as fast as to a register and from there
 #endif
@@ -169,7 +145,6 @@ INLINE Floats from_bfloat(Shorts v) { return (Floats)(__builtin_convertvector(v,
 INLINE Bits halves(Bits low, Bits high) {
     return (Bits)BY_ISA(_mm512_mask_mov_epi16((__m512i)low, 0xaaaaaaaa, (__m512i)high),
                         _mm256_blend_epi16((__m256i)low, (__m256i)high, 0xaa),
-                        (low & 0xffffU) | (high & 0xffff0000U),
                         (low & 0xffffU) | (high & 0xffff0000U));
 }
 // Rounded to bf16, in the upper halves; of a NaN that ends with other bits than zeros it may be none.

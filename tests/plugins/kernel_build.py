@@ -121,7 +121,7 @@ def shim_driver() -> pathlib.Path:
     """The program of plugins/tests/kernels/driver.cpp with the kernels in it, sanitised."""
     headers = find_headers()
     version = run(["g++", "--version"]).splitlines()[0]
-    flags = (*_FLAGS, "-I", KERNELS, "-I", SHIM, "-isystem", headers)
+    flags = (*_FLAGS, "-fPIC", "-I", KERNELS, "-I", SHIM, "-isystem", headers)
     sources = [KERNELS / name for name in UNITS] + [FIBRES, DRIVER]
 
     def fill(folder: pathlib.Path) -> None:
@@ -136,7 +136,7 @@ def shim_driver() -> pathlib.Path:
             objects = list(pool.map(compile_one, sources))
         run(["g++", *SANITIZERS, *objects, "-o", folder / "driver"])
 
-    key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *_FLAGS, *_WATCHED))
+    key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *flags, *_WATCHED))
     return cache.entry("kernels", "shim", key, fill) / "driver"
 
 
@@ -179,19 +179,26 @@ def node_library() -> pathlib.Path:
     return cache.entry("kernels", "nodes", key, fill) / _NODE_LIBRARY
 
 
-def node_fuzz() -> pathlib.Path:
-    """The program of plugins/tests/onnxruntime/fuzz.cpp with those nodes and kernels, sanitised."""
+def sanitized_node_library() -> pathlib.Path:
+    """That with its own kernels, both sanitised: for a process with ``sanitizer_environment``."""
     kernels = shim_driver().parent
-    source = PLUGINS / "tests" / "onnxruntime" / "fuzz.cpp"
-    flags = (*_FLAGS, *SANITIZERS, "-I", SHIM, "-isystem", find_headers())
+    flags = (*_FLAGS, *SANITIZERS, "-fPIC", "-I", SHIM, "-isystem", find_headers())
 
     def fill(folder: pathlib.Path) -> None:
         objects = [kernels / f"{name}.o" for name in (*UNITS, "fibres.cpp")]
-        run(["g++", *flags, source, *_node_sources(), *objects, "-o", folder / "fuzz"])
+        command = ["g++", *flags, "-shared", *_node_sources(), *objects]
+        run([*command, "-o", folder / _NODE_LIBRARY])
 
-    folders = (KERNELS, SHIM, NODES, NODES / "cuda", source.parent)
+    folders = (KERNELS, SHIM, NODES, NODES / "cuda", PLUGINS / "tests" / "onnxruntime")
     key = source_hash(*folders, settings=(kernels, *flags))
-    return cache.entry("kernels", "nodes-fuzz", key, fill) / "fuzz"
+    return cache.entry("kernels", "nodes-sanitized", key, fill) / _NODE_LIBRARY
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """AddressSanitizer before Python, whose own memory at the end is no leak."""
+    names = ("libasan.so", "libstdc++.so")
+    preload = " ".join(run(["g++", f"-print-file-name={name}"]).strip() for name in names)
+    return {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def exported(library: pathlib.Path) -> list[str]:

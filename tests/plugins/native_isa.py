@@ -9,7 +9,6 @@ import pytest
 _FLAGS = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
     "avx2": {"avx2", "fma", "f16c"},
-    "baseline": set(),
 }
 """What each needs of the processor, as /proc/cpuinfo has it: without it, the library would run
 the next best kernels, and the test would pass."""

@@ -1,10 +1,9 @@
 """Every attribute and type of the operator through a library of kernels, in a process of its own.
 
-    python -m tests.plugins.native_process LIBRARY [activations]
+    python -m tests.plugins.native_process LIBRARY
 
 prints a line for each norm that is further from the reference than it may be, then how many were
-compared; with `activations`, what depends on what is computed beside it. Which instruction set or
-ONNX Runtime it runs is a matter of the environment.
+compared. Which instruction set or ONNX Runtime it runs is a matter of the environment.
 """
 
 from __future__ import annotations
@@ -227,32 +226,6 @@ def sweep(library: str) -> Iterator[str]:
     yield f"{len(cases)} norms"
 
 
-def activations(library: str) -> Iterator[str]:
-    """Of norms with a gate, each number of a half type in a call of all of them, beside itself and
-    beside others, as in a call of its row: the bits of the outputs are the same."""
-    forms = [*itertools.product((TYPES[10], TYPES[16]), ("silu", "sigmoid"), (False, True))]
-    for stored, activation, first in forms:
-        options = session_options(library, threads=1)
-        z = np.arange(2**16, dtype=np.uint16).view(stored)
-        shuffled = np.random.default_rng(0).permutation(z)
-        gate = np.stack([z, shuffled]).reshape(128, 1024)
-        x = np.random.default_rng(1).normal(0, 1, gate.shape).astype(stored)
-        spec = NormSpec(
-            kind="GatedRMSNorm", activation=activation, gate_first=first, epsilon=2.0**-17
-        )
-        model, feeds = node_model(spec, x, None, None, gate)
-        for value in (*model.graph.input, *model.graph.output):
-            value.type.tensor_type.shape.dim[0].dim_param = "rows"
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-        whole = run_session(session, feeds)["y"]
-        for row, expected in enumerate(whole):
-            own = {name: array[row : row + 1] for name, array in feeds.items()}
-            if run_session(session, own)["y"].tobytes() != expected.tobytes():
-                form = f"{np.dtype(stored)}, {activation}, gate first: {first}"
-                yield f"{form}: row {row} alone differs"
-    yield f"{len(forms)} forms"
-
-
 if __name__ == "__main__":
-    for line in (activations if sys.argv[2:] else sweep)(sys.argv[1]):
+    for line in sweep(sys.argv[1]):
         print(line, flush=True)

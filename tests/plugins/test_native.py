@@ -16,12 +16,9 @@ import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from onnx import helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.reference import reference_exact, reference_float64
@@ -29,6 +26,7 @@ from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance, ulp_error
 from rmsnorm_export.runtime.session import run_session
 from tests.plugins import kernel_build
+from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
 from tests.plugins.native_process import TYPES
 from tests.tools.node_model import node_model
 
@@ -151,14 +149,6 @@ def test_the_kernel_wins_over_the_body(native_library: pathlib.Path) -> None:
     assert run_session(plain, feeds)["y"].max() == 2
 
 
-def _set(model: onnx.ModelProto, **attributes: Any) -> None:
-    """Give the one node these attributes."""
-    (node,) = model.graph.node
-    kept = [attribute for attribute in node.attribute if attribute.name not in attributes]
-    del node.attribute[:]
-    node.attribute.extend(kept + [helper.make_attribute(*item) for item in attributes.items()])
-
-
 @pytest.mark.parametrize("kind", ["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"])
 @pytest.mark.parametrize("dtype", TYPES.values())
 @pytest.mark.parametrize("shape", [(2, 37, 5, 7), (3, 64, 1000), (1, 8, 1, 33), (2, 5, 1)])
@@ -174,7 +164,7 @@ def test_rows_that_lie_apart(
     for gate_first in (0, 1) if kind == "GatedRMSNorm" else (0,):
         spec = NormSpec(kind=kind, epsilon=2.0**-17, gate_first=bool(gate_first))
         model, feeds = node_model(spec, x, scale, None, given)
-        _set(model, axis=axis, last_axis=axis)
+        set_attributes(model, axis=axis, last_axis=axis)
         apart = run_session(_session(model, native_library, threads=3), feeds)
         moved = {name: np.moveaxis(array, 1, -1) for name, array in feeds.items()}
         moved["scale"] = scale.reshape(-1)
@@ -249,7 +239,7 @@ def test_a_bad_attribute_is_named_when_the_model_is_loaded(
 ) -> None:
     x = np.ones((2, 8), np.float16)
     model, _ = node_model(NormSpec(kind="GatedRMSNorm"), x, None, None, x)
-    _set(model, **attributes)
+    set_attributes(model, **attributes)
     with pytest.raises(Exception, match=r"GatedRMSNorm node 'a norm': .*; it has ") as caught:
         _session(model, native_library)
     assert words in str(caught.value)
@@ -289,7 +279,7 @@ def test_tensors_that_do_not_fit_are_named(
     tables = (_ones(8), _ones(8)) if kind == "RotaryRMSNorm" else None
     given = {"scale": None, "bias": None, "second": second, "tables": tables, **tensors}
     model, feeds = node_model(NormSpec(kind=kind), x, *given.values())
-    _set(model, **attributes)
+    set_attributes(model, **attributes)
     words = words.replace("[", r"\[").replace("]", r"\]")
     with pytest.raises(Exception, match=f"{kind} node 'a norm': .*{words}"):
         run_session(_session(model, native_library), feeds)
@@ -303,53 +293,8 @@ def test_a_tensor_of_another_type_is_named(native_library: pathlib.Path) -> None
         run_session(_session(model, native_library), feeds)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_attributes_and_shapes_are_computed_or_refused(
-    native_library: pathlib.Path, data: st.DataObject
-) -> None:
-    draw = data.draw
-    kind = draw(st.sampled_from(["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"]))
-    attributes = {
-        "epsilon": draw(st.sampled_from([0.0, 0.5, 2.0**-17])),
-        "axis": draw(st.integers(-3, -1)),
-        "stash_type": draw(st.sampled_from([1, 10, 11, 16])),
-        **{
-            name: draw(st.booleans())
-            for name in ("scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd")
-        },
-        "scale_offset": draw(st.sampled_from([0.0, 1.0])),
-        "partial_size": draw(st.sampled_from([0, 0, 1, 3, 100])),
-        "group_size": draw(st.sampled_from([0, 0, 1, 3, 5])),
-        "association": draw(st.sampled_from([0, 0, 1, 2])),
-    }
-    dtype = draw(st.sampled_from(list(TYPES.values())))
-    shape = tuple(draw(st.lists(st.integers(0, 20), min_size=1, max_size=4)))
-    random = np.random.default_rng(0)
-    x, second = (random.normal(0, 1, shape).astype(dtype) for _ in range(2))
-    scale = random.normal(0, 1, shape[-1:]).astype(np.float32) if draw(st.booleans()) else None
-    given_second = None if kind == "RMSNorm" else second
-    ordinary = NormSpec(kind=kind)
-    model, feeds = node_model(ordinary, x, scale, None, given_second)
-    node = model.graph.node[0]
-    del node.attribute[:]
-    node.attribute.extend(helper.make_attribute(n, v) for n, v in attributes.items())
-    named = {"SkipRMSNorm": {"residual": second}, "GatedRMSNorm": {"gate": second}}.get(kind, {})
-    expected: Any = None
-    try:
-        spec = NormSpec.from_attributes(kind, attributes)
-        expected = reference_exact(spec, x, scale, **named)
-    except (ValueError, UsageError):
-        pass
-    if expected is None:
-        with pytest.raises(Exception, match=f"{kind} node 'a norm': "):
-            run_session(_session(model, native_library), feeds)
-        return
-    got = run_session(_session(model, native_library), feeds)
-    pair = expected if isinstance(expected, tuple) else (expected,)
-    for a, b in zip(got.values(), pair, strict=True):
-        if a.size:
-            assert np.nanmax(ulp_distance(a, b), initial=0) <= 4
+def test_any_node_is_computed_or_refused(native_library: pathlib.Path) -> None:
+    fuzz_in_a_process(native_library, 400)
 
 
 def test_an_older_onnxruntime_is_told(native_library: pathlib.Path) -> None:

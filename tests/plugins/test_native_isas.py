@@ -11,25 +11,14 @@ from tests.plugins.native_isa import ISAS
 from tests.tools.lib.command import module_command, module_environment
 
 
-def _in_a_process(*arguments: str, **environment: str) -> str:
-    command = module_command("tests.plugins.native_process", *arguments)
-    done = subprocess.run(
-        command,
-        env={**module_environment(), "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("isa", ISAS)
-def test_every_attribute_and_type(native_library: pathlib.Path, isa: str) -> None:
-    assert _in_a_process(str(native_library), RMSNORM_EXPORT_ISA=isa) == "1326 norms\n"
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_an_activation_is_the_same_in_a_large_call(native_library: pathlib.Path, isa: str) -> None:
-    """Of every number of the half types: whatever stands beside it."""
-    assert _in_a_process(str(native_library), "activations", RMSNORM_EXPORT_ISA=isa) == "8 forms\n"
+@pytest.mark.parametrize(
+    ("module", "printed"), [("native_process", "1326 norms\n"), ("test_native_codes", "56\n")]
+)
+def test_every_attribute_type_and_code(
+    native_library: pathlib.Path, module: str, printed: str, isa: str
+) -> None:
+    command = module_command(f"tests.plugins.{module}", str(native_library))
+    env = {**module_environment(), "RMSNORM_EXPORT_ISA": isa, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr

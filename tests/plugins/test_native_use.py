@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,12 @@ from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.proof.prove import prove_site
+from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.types import Types
 from tests.plugins.native_process import TYPES
-from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, prove, source
+from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, source
 from tests.tools.node_model import node_model
 
 
@@ -77,10 +80,12 @@ def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     key = body_key(match.spec, dtype=16, scale_dtype=16, bias_dtype=None, opset=18)
     ((name, body),) = assign_bodies([key])
     function = build_function(name, body, 18)
-    attributes: dict[str, Any] = {"epsilon": F32_EPSILON, "group_size": 48}  # of no concern to it
-    new = one_node(match, name, domain=DOMAIN, functions=[function], **attributes)
-    assert prove(match, new).passed
-    proof = prove(match, new, kernels=str(native_library))
+    # The group size is of no concern to the body.
+    new = one_node(match, f"{DOMAIN}.{name} <epsilon = {F32_EPSILON}, group_size = 48>")
+    types, imports = Types(model, Constants()), {"": 18, DOMAIN: 1}
+    assert prove_site(match, new, Proving(types, imports, [function]), numerics="exact").passed
+    with_kernels = Proving(types, imports, [function], kernels=str(native_library))
+    proof = prove_site(match, new, with_kernels, numerics="exact")
     assert not proof.passed
     assert "the kernels in onnxruntime" in proof.reason
 

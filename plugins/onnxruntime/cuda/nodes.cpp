@@ -100,15 +100,6 @@ private:
                                  kernels::Tactic::kThroughput, stream(context)));
     }
 
-    void fill_ones(OrtKernelContext* context, float* scales, std::size_t count) const override {
-        // 0x3f800000, byte by byte: a copy from the host would outlive it in a captured graph.
-        auto* const bytes = reinterpret_cast<unsigned char*>(scales);
-        cudaStream_t const queue = stream(context);
-        must_run(cudaMemsetAsync(bytes, 0, count * sizeof(float), queue));
-        must_run(cudaMemset2DAsync(bytes + 2, sizeof(float), 0x80, 1, count, queue));
-        must_run(cudaMemset2DAsync(bytes + 3, sizeof(float), 0x3f, 1, count, queue));
-    }
-
     cudaStream_t stream(OrtKernelContext* context) const {
         void* queue = nullptr;
         check(api_.KernelContext_GetGPUComputeStream(context, &queue));
