@@ -53,27 +53,15 @@ INLINE void logistic(const double (&z)[1], double (&s)[1]) {
     s[0] = 1.0 / (1.0 + exp(-z[0]));
 }
 
-// The activations of `segments` of n gates, each by `use(lot, i, count, activations)`; what is read in a
-// while is `ahead` elements from them.
-template <class T, class S, class Use>
-INLINE void activate(const Rows& rows, const T* gates, std::size_t segments, std::size_t n,
-                     std::size_t ahead, Use use) {
-    using C = Lane<T, S>;
-    const bool sigmoid = rows.norm->sigmoid, far = rows.streamed;
-    for (std::size_t begun = 0; begun < segments * n; begun += n) {
-        const auto lots = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            constexpr int K = decltype(lot)::kVectors;
-            Vec<C> z[K], s[K];
-            fetch<K>(far, gates + begun + i, ahead);
-            get_lot<C>(gates + begun + i, count, z);
-            EACH z[j] = round_to<S>(z[j]);
-            logistic<!kHalfType<T>>(z, s);
-            EACH s[j] = round_to<S>(s[j]);
-            if (!sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
-            use(lot, begun + i, count, s);
-        };
-        each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(n, lots);
-    }
+// The activations of a lot of gates.
+template <class T, class S, class V, int K>
+INLINE void activate(const Norm& norm, const T* gates, std::size_t count, V (&s)[K]) {
+    V z[K];
+    get_lot<Lane<T, S>>(gates, count, z);
+    EACH z[j] = round_to<S>(z[j]);
+    logistic<!kHalfType<T>>(z, s);
+    EACH s[j] = round_to<S>(s[j]);
+    if (!norm.sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
     using C = Lane<T, S>;
     using V = Vec<C>;
     constexpr bool any = form == kAny;
-    constexpr int usual = any || (sizeof(T) == 4 && kLanes < 16) ? 4 : 8;
+    constexpr int usual = (form & kGated) || (sizeof(T) == 4 && kLanes < 16) ? 4 : 8;
     constexpr int together = kUsualTypes<T, S> ? usual : 1;
     const Norm& norm = *rows.norm;
     const bool scale_first = any ? norm.scale_before_cast : (form & 3) == kScaleFirst;
@@ -128,8 +128,6 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
     T* const y = static_cast<T*>(rows.y) + at;
     const bool streamed = rows.streamed && at_line(y);
     const C rms = roots.rms[k], inverse = roots.inverse[k], low = roots.low[k];
-    constexpr std::size_t kPiece = 512;
-    alignas(64) C activations[kPiece];
     const auto quotient = [&](V v) LAMBDA {
         if constexpr (any) {
             return v / rms;
@@ -144,7 +142,7 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
             return multiply_add(-multiply_add(near, Floats{} + rms, -v), r, near);
         }
     };
-    const auto step = [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
+    each_lot<C, together>(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
         constexpr int K = decltype(lot)::kVectors;
         V v[K], w[K];
         const auto operand = [&](const void* values) LAMBDA {
@@ -188,26 +186,13 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
         }
         if (gated) {
             product();
-            get_lot<C>(activations + i % kPiece, count, w);
+            fetch<K>(rows.streamed, gates + i, ahead);
+            activate<T, S>(norm, gates + i, count, w);
             EACH v[j] = round_to<S>(v[j]) * w[j];
         }
         if (gated || scale_first) EACH v[j] = round_to<S>(v[j]);
         put_lot(y + i, v, count, streamed);
-    };
-    // The activations of a piece at a time, which stay near.
-    const std::size_t n = rows.segment, piece = gated ? kPiece : n;
-    for (std::size_t begun = 0; begun < n; begun += piece) {
-        const std::size_t size = n - begun < piece ? n - begun : piece;
-        if (gated) {
-            activate<T, S>(rows, gates + begun, 1, size, ahead,
-                           [&](auto, std::size_t i, std::size_t count, auto& s) LAMBDA {
-                               put_lot(activations + i, s, count);
-                           });
-        }
-        each_lot<C, together>(size, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-            step(lot, begun + i, count);
-        });
-    }
+    });
 }
 
 template <int form, class T, class S, class From>
@@ -271,16 +256,24 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
         T* const kept = totals && !streamed ? totals : static_cast<T*>(scratch);  // the sums
         C* const gated = static_cast<C*>(scratch);
         if (first) {
-            const auto times_x = [&](auto lot, std::size_t i, std::size_t some, auto& s) LAMBDA {
+            const auto times_x = [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
                 constexpr int K = decltype(lot)::kVectors;
-                Vec<C> v[K];
+                Vec<C> v[K], s[K];
                 fetch<K>(rows.streamed, x + i, ahead);
+                fetch<K>(rows.streamed, second + i, ahead);
                 get_lot<C>(x + i, some, v);
+                activate<T, S>(norm, second + i, some, s);
                 EACH v[j] = round_to<S>(round_to<S>(v[j]) * s[j]);
                 put_lot(gated + i, v, some);
             };
-            const std::size_t joined = n % (kUnit * kLanes) ? 1 : count;
-            activate<T, S>(rows, second, count / joined, n * joined, ahead, times_x);
+            // Of pairs, the lots of each row are those that it is read in.
+            const std::size_t joined = n % (kUnit * kLanes) ? n : ahead;
+            for (std::size_t begun = 0; begun < ahead; begun += joined) {
+                each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(
+                    joined, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
+                        times_x(lot, begun + i, some);
+                    });
+            }
         }
         double sums[kMost];
         for (std::size_t k = 0; k < count; ++k) {

@@ -53,6 +53,7 @@ class Fuzz:
     def __init__(self, options: Any, seed: int = 7) -> None:
         self.options, self.random = options, np.random.default_rng(seed)
         self.options.enable_cpu_mem_arena = False  # each tensor an allocation of its own
+        self.options.log_severity_level = 4
         self.computed = self.refused = 0
 
     def chance(self, of: int) -> bool:
@@ -63,7 +64,7 @@ class Fuzz:
         pick = self.random.choice
         axis = int(pick([-1, -1, -2, -3]))
         values: dict[str, Any] = {
-            "epsilon": float(pick([0.0, 2.0**-17, 0.5, 2.0**100])),
+            "epsilon": float(pick([0.0, 2.0**-17, 0.5])),
             "axis": axis,
             "last_axis": axis if self.chance(2) else -1,
             "stash_type": int(pick([*TYPES])),
@@ -77,7 +78,8 @@ class Fuzz:
             values["activation"] = str(pick(["silu", "sigmoid"]))
         if kind == "RotaryRMSNorm":
             values |= {"rotary_interleaved": 1, "rotary_dim": int(self.random.integers(10))}
-        return {name: value for name, value in values.items() if self.chance(6)}
+        # The default is no number of float32, in which a node has it.
+        return {n: value for n, value in values.items() if n == "epsilon" or self.chance(6)}
 
     def any_bits(self, dtype: Any, shape: tuple[int, ...]) -> Array:
         """NaN, infinities and subnormal numbers are among them."""
@@ -139,7 +141,7 @@ class Fuzz:
         pair = expected if isinstance(expected, tuple) else (expected,)
         for a, b in zip(outputs or (), pair, strict=bool(outputs)):
             far = np.nanmax(ulp_distance(a, b), initial=0) if a.size else 0
-            assert far <= 4, (kind, attributes, shape, dtype)
+            assert far <= 4, (far, kind, attributes, shape, dtype)
 
     def run(self, model: onnx.ModelProto, feeds: dict[str, Array]) -> tuple[Array, ...] | None:
         """The outputs; None where the node was refused, which a sentence has to say."""

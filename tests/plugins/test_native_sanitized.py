@@ -15,6 +15,7 @@ from tests.tools.corpus import cache
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 ROWS = SOURCES / "rows.cpp"
 
+_NAME = "librmsnorm_onnxruntime.so"
 _FLAGS = ("-std=c++17", "-O1", "-g", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi")
 _ISAS = {
     "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c",
@@ -41,10 +42,10 @@ def _library(sanitizer: tuple[str, ...]) -> pathlib.Path:
         objects = [folder / f"{i}.o" for i in range(len(jobs))]
         for (source, own), target in zip(jobs, objects, strict=True):
             kernel_build.run(["g++", *flags, *own.split(), "-c", source, "-o", target])
-        kernel_build.run(["g++", *flags, "-shared", *objects, "-o", folder / "library.so"])
+        kernel_build.run(["g++", *flags, "-shared", *objects, "-o", folder / _NAME])
 
     key = kernel_build.source_hash(SOURCES, settings=(version, *flags))
-    return cache.entry("native", "sanitized", key, fill) / "library.so"
+    return cache.entry("native", "sanitized", key, fill) / _NAME
 
 
 @needs_compiler
