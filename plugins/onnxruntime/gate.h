@@ -15,9 +15,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     const auto all = [](float value) LAMBDA { return Floats{} + value; };
     constexpr float kMost = 0x1.8p23F + 100;
     Floats u[K], last[K], bounded[K], k[K], p[K], c[K], rest[K], sum[K], a[K];
-    EACH u[j] = z[j];
-    EACH u[j] = (u[j] < -104.0F) ? all(-104.0F) : u[j];  // beyond s is 0 or 1; NaN stays
-    EACH u[j] = (u[j] > 87.0F) ? all(87.0F) : u[j];
+    EACH u[j] = at_most(all(87.0F), at_least(all(-104.0F), z[j]));  // beyond s is 1 or 0
     EACH last[j] = multiply_add(u[j], all(-0x1.715476p0F), all(0x1.8p23F));  // its last bits are k
     EACH k[j] = last[j] - 0x1.8p23F;
     EACH u[j] = multiply_add(k[j], all(0x1.62e4p-1F), u[j]);  // of which the product is exact
@@ -31,7 +29,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     EACH p[j] = multiply_add(a[j], all(0x1.6b6e4ap-10F), p[j]);
     EACH p[j] = multiply_add(a[j], p[j], line(u[j], -0x1.5554a4p-3F, 0.5F));
     EACH p[j] = multiply_add(a[j], p[j], -u[j]);
-    EACH bounded[j] = (last[j] > kMost) ? all(kMost) : last[j];
+    EACH bounded[j] = at_most(all(kMost), last[j]);
     EACH c[j] = (Floats)(((Bits)bounded[j] << 23) + (127U << 23));
     EACH sum[j] = c[j] + 1.0F;
     EACH rest[j] = c[j] * p[j];
@@ -46,7 +44,7 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     if constexpr (kNearBits < 14) EACH a[j] = multiply_add(a[j], a[j], a[j]);
     EACH s[j] = multiply_add(a[j], s[j], s[j]);
     // s is 2^(k - bounded) of what it seems.
-    EACH s[j] *= (Floats)((((Bits)bounded[j] - (Bits)last[j]) << 23) + (127U << 23));
+    EACH s[j] *= (Floats)((Bits)c[j] - ((Bits)last[j] << 23));
 }
 template <bool fine>
 INLINE void logistic(const double (&z)[1], double (&s)[1]) {

@@ -113,6 +113,17 @@ INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
 INLINE Floats near_reciprocal(Floats v) {
     return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v);
 }
+// Not below, and not above, a bound; NaN stays.
+INLINE Floats at_least(Floats least, Floats v) {
+    return (Floats)BY_ISA(_mm512_max_ps((__m512)least, (__m512)v),
+                          _mm256_max_ps((__m256)least, (__m256)v),
+                          vmaxq_f32((float32x4_t)least, (float32x4_t)v));
+}
+INLINE Floats at_most(Floats most, Floats v) {
+    return (Floats)BY_ISA(_mm512_min_ps((__m512)most, (__m512)v),
+                          _mm256_min_ps((__m256)most, (__m256)v),
+                          vminq_f32((float32x4_t)most, (float32x4_t)v));
+}
 INLINE Doubles widen(HalfFloats v) {
     return (Doubles)BY_ISA(_mm512_cvtps_pd((__m256)v), _mm256_cvtps_pd((__m128)v),
                            vcvt_f64_f32((float32x2_t)v));

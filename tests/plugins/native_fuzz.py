@@ -140,6 +140,7 @@ class Fuzz:
         assert (outputs is None) == (expected is None), (kind, attributes, shape, dtype)
         pair = expected if isinstance(expected, tuple) else (expected,)
         for a, b in zip(outputs or (), pair, strict=bool(outputs)):
+            assert a.shape == b.shape
             far = np.nanmax(ulp_distance(a, b), initial=0) if a.size else 0
             assert far <= 4, (far, kind, attributes, shape, dtype)
 

@@ -152,11 +152,15 @@ def test_empty_tensors(options: Any, shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float16)
     got = _run(options, NormSpec(kind="SkipRMSNorm"), x, None, None, x)
     assert [array.shape for array in got.values()] == [shape, shape]
-    codes, _, scales = _run(
-        options, NormSpec(kind="SkipRMSNorm"), x, None, None, x, None, "int8_per_row"
-    ).values()
-    assert codes.shape == shape
-    assert np.array_equal(scales, np.ones((shape[0], 1)))
+
+
+def test_codes_of_no_rows_and_of_rows_without_elements(options: Any) -> None:
+    none = np.zeros((0, 8), np.float16)
+    outputs = _run(options, NormSpec(), none, None, None, None, None, "int8_per_row")
+    assert [array.shape for array in outputs.values()] == [(0, 8), (0, 1)]
+    rows = np.zeros((3, 0), np.float16)
+    with pytest.raises(Exception, match="node 'a norm': a row must have elements"):
+        _run(options, NormSpec(), rows, None, None, None, None, "int8_per_row")
 
 
 def _coded(
