@@ -55,8 +55,6 @@ def test_a_package_has_the_library(native_library: pathlib.Path, tmp_path: pathl
     assert packaged.models[0].answers.startswith("onnxruntime")
     with pytest.raises(InputError, match="cannot be used"):
         rx.package_model(model, tmp_path / "other", **options)
-    with pytest.raises(UsageError, match="Options of the configuration"):
-        rx.package_model(model, tmp_path / "models", version=2, **options)
 
 
 @pytest.mark.parametrize("dtype", [1, 10, 16])
