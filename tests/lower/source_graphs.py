@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -28,6 +27,7 @@ from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import Recognition, recognize
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.metrics import ulp_distance
+from rmsnorm_export.runtime.session import open_session, run_session
 
 Array = npt.NDArray[Any]
 NUMPY: dict[int, Any] = {
@@ -185,17 +185,8 @@ def spliced(built: Built, lowered: Lowered) -> onnx.ModelProto:
 
 
 def run(model: onnx.ModelProto, feed: dict[str, Array], *, optimized: bool = False) -> list[Array]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    )
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, feed))
+    session = open_session(model.SerializeToString(), optimize=optimized, threads=1)
+    return list(run_session(session, feed).values())
 
 
 def feed(source: Source, seed: int = 0) -> dict[str, Array]:

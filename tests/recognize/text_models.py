@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime as ort
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.runtime.session import open_session, run_session
 
 TARGETS: tuple[Target, ...] = ("portable", "onnx", "ort")
 CONSTANTS = "float two = {2.0}, float eps = {0.00001}"
@@ -65,33 +65,22 @@ def feeds(source: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     """Random arrays for every input without a default."""
     rng = np.random.default_rng(seed)
     defaults = {tensor.name for tensor in source.graph.initializer}
-    made = {}
+    arrays = {}
     for value in source.graph.input:
-        if value.name in defaults:
-            continue
-        tensor = value.type.tensor_type
-        shape = [d.dim_value or _SIZE_OF_A_SYMBOL for d in tensor.shape.dim]
-        made[value.name] = rng.standard_normal(shape).astype(
-            onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        )
-    return made
+        if value.name not in defaults:
+            tensor = value.type.tensor_type
+            shape = [d.dim_value or _SIZE_OF_A_SYMBOL for d in tensor.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            arrays[value.name] = rng.standard_normal(shape).astype(dtype)
+    return arrays
 
 
 def run(
     proto: onnx.ModelProto, arrays: dict[str, np.ndarray], *, optimized: bool = False
 ) -> list[np.ndarray]:
     """All outputs in order, from ONNX Runtime on the CPU."""
-    levels = ort.GraphOptimizationLevel
-    options = ort.SessionOptions()
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    )
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return [np.asarray(array) for array in session.run(None, arrays)]
+    session = open_session(proto.SerializeToString(), optimize=optimized, threads=1)
+    return list(run_session(session, arrays).values())
 
 
 def ops(proto: onnx.ModelProto) -> list[str]:
