@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from rmsnorm_export.compare.eager import to_array as to_numpy
-from rmsnorm_export.compare.eager import to_tensor as to_torch
 
+from rmsnorm_export.compare.pytorch import to_array as to_numpy
+from rmsnorm_export.compare.pytorch import to_tensor as to_torch
 from rmsnorm_export.op.spec import FLOAT
 from tests.op.norm_models import steps
 

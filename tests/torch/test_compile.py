@@ -10,14 +10,14 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.op.spec import FLOAT, NormSpec
 from rmsnorm_export.torch.operator.signature import NAMES, attributes_of
 from tests.sample import crossed
-from tests.torch.norm_cases import FORMS, Case, spec_of, tensors
+from tests.torch.norm_cases import FORMS, case_of, spec_of, tensors
 
 OPS = torch.ops.rmsnorm_export
 
 
-def _call(spec: NormSpec, dtype: int = FLOAT, n: int = 6):
+def _call(spec: NormSpec):
     """Operator, positional operands and keyword arguments."""
-    operands = tensors(Case(spec, dtype, dtype, FLOAT), (2, 3, n), exact=False)
+    operands = tensors(case_of(spec, FLOAT, FLOAT, FLOAT))
     return getattr(OPS, NAMES[spec.kind]).default, tuple(operands.values()), attributes_of(spec)
 
 
@@ -107,7 +107,7 @@ def test_compiled_code_does_not_call_the_opaque_operator():
 @crossed(2, form=[*FORMS], strict=[False, True])
 def test_exports_as_one_node_with_dynamic_shapes(form, strict):
     spec = spec_of(form, 6)
-    fixed = tensors(Case(spec, FLOAT, FLOAT, None), (2, 3, 6))
+    fixed = tensors(case_of(spec, FLOAT, FLOAT, None))
     names, like_x = list(fixed), ("x", "residual", "gate")
 
     class Norm(torch.nn.Module):

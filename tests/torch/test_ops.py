@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -14,11 +12,20 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
+from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS
 from tests.op.norm_models import steps
 from tests.op.torch_arrays import to_numpy, to_torch
 from tests.sample import crossed
-from tests.torch.norm_cases import DTYPES, FORMS, SIZES, Case, arrays, cases, spec_of, tensors
+from tests.torch.norm_cases import (
+    DTYPES,
+    FORMS,
+    SIZES,
+    case_of,
+    cases,
+    exact_operands,
+    spec_of,
+    tensors,
+)  # fmt: skip
 
 OPS = torch.ops.rmsnorm_export
 WRAPPERS = {
@@ -32,14 +39,6 @@ WRAPPERS = {
 X = torch.ones(2, 6)
 
 
-def _shape(n: int) -> tuple[int, ...]:
-    return (2, 3, n)
-
-
-def _called(case: Case, operands: dict[str, np.ndarray]) -> tuple[torch.Tensor, ...]:
-    return _tuple(rt.call(case.spec, **{k: to_torch(v) for k, v in operands.items()}))
-
-
 def _tuple(value) -> tuple:
     return value if isinstance(value, tuple) else (value,)
 
@@ -49,9 +48,9 @@ def test_every_bit_is_that_of_the_exact_reference(dtype, form, n):
     for case in cases(dtype, form, n):
         if case.spec.kind == "RotaryRMSNorm" and DOUBLE in (dtype, case.spec.stash_type):
             continue  # what is rounded twice, or a root an ulp off, cancels
-        operands = arrays(case, _shape(n))
+        operands = exact_operands(case)
         expected = _tuple(reference_exact(case.spec, **operands))
-        got = _called(case, operands)
+        got = _tuple(rt.call(case.spec, **{k: to_torch(v) for k, v in operands.items()}))
         assert len(got) == len(expected)
         for value, right in zip(got, expected, strict=True):
             assert value.dtype == TORCH_TYPES[dtype]
@@ -73,8 +72,7 @@ def test_every_bit_is_that_of_the_exact_reference(dtype, form, n):
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=type_name)
 def test_the_bitwise_comparison_sees_a_wrong_rounding_order(dtype):
     """It can fail: each order gives other numbers."""
-    operands = arrays(Case(NormSpec(), dtype, dtype, None), _shape(111), exact=False)
-    given = {name: to_torch(value) for name, value in operands.items()}
+    given = tensors(case_of(NormSpec(), dtype, dtype, None, (2, 3, 111)))
     orders = [{}, {"scale_before_cast": True}, {"round_rstd": True}, {"stash_type": dtype}]
     results = [to_numpy(rt.rms_norm(**given, **order)) for order in orders]
     for i, left in enumerate(results):
@@ -102,8 +100,8 @@ def test_empty_input(kind, shape):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_strided_input_and_inputs_left_alone(form):
-    case = Case(spec_of(form, 6), FLOAT, FLOAT, FLOAT)
-    dense = tensors(case, (4, 5, 6), exact=False)
+    case = case_of(spec_of(form, 6), FLOAT, FLOAT, FLOAT, (4, 5, 6))
+    dense = tensors(case)
     strided = {
         name: value.mT.contiguous().mT if value.ndim > 1 else torch.stack([value, value], 1)[:, 0]
         for name, value in dense.items()
@@ -116,18 +114,6 @@ def test_strided_input_and_inputs_left_alone(form):
     for name, value in strided.items():
         assert torch.equal(value, before[name])
         assert all(output.data_ptr() != value.data_ptr() for output in got)
-
-
-@pytest.mark.parametrize("kind", ["RMSNorm", "SkipRMSNorm", "GatedRMSNorm"])
-def test_rows_with_axes_behind_them_are_rows_that_were_moved(kind):
-    x, y, scale = torch.randn(2, 24, 3, 5), torch.randn(2, 24, 3, 5), torch.rand(24)
-    other = () if kind == "RMSNorm" else (y,)
-    for shape in ((24,), (24, 1, 1), (1, 24, 1, 1)):
-        got = WRAPPERS[kind](x, *other, scale.reshape(shape), axis=-3, last_axis=-3)
-        rows = (value.movedim(1, -1) for value in (x, *other))
-        for value, right in zip(_tuple(got), _tuple(WRAPPERS[kind](*rows, scale)), strict=True):
-            assert value.is_contiguous()
-            assert torch.equal(value, right.movedim(-1, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -152,20 +138,6 @@ def test_float32_tables_turn_half_rows_in_float32():
     assert torch.equal(rt.rotary_rms_norm(x, cos, sin), turned.half())
 
 
-# Schema and wrappers.
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_schemas_have_the_attributes_of_the_spec(kind):
-    expected = attributes_of(NormSpec(kind=kind))
-    arguments = getattr(OPS, NAMES[kind]).default._schema.arguments
-    declared = {a.name: (a.default_value, str(a.type)) for a in arguments if a.kwarg_only}
-    assert declared == {name: (v, type(v).__name__) for name, v in expected.items()}
-    assert [a.name for a in arguments if not a.kwarg_only] == [*OPERANDS[kind]]
-    wrapper = inspect.signature(WRAPPERS[kind]).parameters.values()
-    assert [p.name for p in wrapper if p.kind is not p.VAR_KEYWORD] == [*OPERANDS[kind]]
-
-
 # Errors.
 
 ROTARY = {"x": X, "cos": X, "sin": X}
@@ -178,23 +150,16 @@ ROTARY = {"x": X, "cos": X, "sin": X}
         ("RMSNorm", {"x": X, "axis": -3}, "dimensions"),
         ("RMSNorm", {"x": X, "partial_size": 7}, "partial_size"),
         ("RMSNorm", {"x": X, "group_size": 4}, "group_size does not fit"),
-        ("RMSNorm", {"x": X, "epsilon": -1.0}, "epsilon"),
         ("RMSNorm", {"x": X, "scale_offset": 1.0}, "scale_offset does not fit"),
         ("RMSNorm", {"x": X.half(), "stash_type": 10, "association": 1}, "association 1"),
         ("RMSNorm", {"x": X, "scale": X}, "scale does not fit x"),
-        ("RMSNorm", {"x": X, "bias": X[0, :1]}, "bias does not fit x"),
-        ("RMSNorm", {"x": X, "scale": X[0].bool()}, "float tensors only"),
         ("RMSNorm", {"x": X, "scale": X[0].to("meta")}, "another device"),
         ("RMSNorm", {"x": X[..., None], "axis": -2, "last_axis": -2, "scale": X[0, :5]}, "scale"),
         ("SkipRMSNorm", {"x": X, "residual": X[:1]}, "shape and type"),
-        ("GatedRMSNorm", {"x": X, "gate": X.half()}, "shape and type"),
         ("GatedRMSNorm", {"x": X, "gate": X, "activation": "relu"}, "activation"),
         ("RotaryRMSNorm", ROTARY | {"cos": X[None, None]}, "cos does not fit x"),
-        ("RotaryRMSNorm", ROTARY | {"sin": X[:1]}, "sin does not fit x"),
         ("RotaryRMSNorm", ROTARY | {"cos": X.double()}, "cos does not fit x"),
         ("RotaryRMSNorm", ROTARY | {"rotary_dim": 8}, "rotary_dim does not fit"),
-        ("RotaryRMSNorm", ROTARY | {"rotary_dim": 3}, "rotary_dim must be even"),
-        ("RotaryRMSNorm", ROTARY | {"group_size": 2}, "needs axis -1"),
     ],
 )
 def test_operands_that_do_not_fit_are_rejected(kind, arguments, message):
@@ -208,14 +173,12 @@ def test_operands_that_do_not_fit_are_rejected(kind, arguments, message):
 @pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 def test_autocast_leaves_the_operators_alone(lower):
     """A norm runs in the type of its input."""
-    x, y, scale = torch.randn(4, 111), torch.randn(4, 111), torch.randn(111)
-    for value in (x, x.to(lower)):
-        other = y.to(value.dtype)
-        calls = [(rt.rms_norm, (value, scale)), (rt.gated_rms_norm, (value, other))]
-        for function, operands in [*calls, (rt.skip_rms_norm, (value, other))]:
-            expected = _tuple(function(*operands))
-            with torch.autocast("cpu", dtype=lower):
-                assert (x @ x.T).dtype == lower
-                got = _tuple(function(*operands))
-            assert all(map(torch.equal, got, expected))
-            assert got[0].dtype == value.dtype
+    for dtype in (torch.float32, lower):
+        x, y, scale = (torch.randn(4, 111, dtype=dtype) for _ in range(3))
+        expected = _tuple(rt.rms_norm(x, scale[0])), _tuple(rt.skip_rms_norm(x, y))
+        with torch.autocast("cpu", dtype=lower):
+            assert (x @ x.T).dtype == lower
+            results = _tuple(rt.rms_norm(x, scale[0])), _tuple(rt.skip_rms_norm(x, y))
+        for value, right in zip(sum(results, ()), sum(expected, ()), strict=True):
+            assert value.dtype == dtype
+            assert torch.equal(value, right)
