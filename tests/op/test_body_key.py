@@ -24,7 +24,6 @@ LATE, GATED = {"scale_before_cast": True}, {"kind": "GatedRMSNorm"}
     [
         # No casts where nothing is rounded.
         (SINGLE, {}),
-        (SINGLE | LATE, {}),
         ({"stash_type": FLOAT16}, {"stash_type": FLOAT16}),
         ({}, {"casts": True}),
         # The scale is cast where its type is not that of the product.
@@ -34,17 +33,13 @@ LATE, GATED = {"scale_before_cast": True}, {"kind": "GatedRMSNorm"}
         ({"bias": FLOAT}, {"casts": True, "has_bias": True, "bias_cast": True}),
         # The type is named where CastLike is missing.
         ({"opset": 14}, {"casts": True, "dtype": FLOAT16}),
-        ({"opset": 15}, {"casts": True}),
-        (SINGLE | {"opset": 14}, {}),
         # Literals where float32 cannot hold the number.
         (IN_DOUBLE | {"epsilon": 1e-6}, {"stash_type": DOUBLE, "literal_epsilon": 1e-6}),
         (IN_DOUBLE | {"epsilon": 2.0**-20}, {"stash_type": DOUBLE}),
-        ({"epsilon": 1e-6}, {"casts": True}),
         (
             IN_DOUBLE | {"epsilon": 0.0, "scale_offset": 0.1},
             {"stash_type": DOUBLE, "has_offset": True, "literal_offset": 0.1},
         ),
-        ({"scale_offset": 0.1}, {"casts": True, "has_offset": True}),
         # A gate after the norm makes the order of a weightless one matter; one before it does not.
         (GATED | LATE | {"scale": None}, GATED | LATE | {"has_scale": False, "casts": True}),
         (
@@ -64,43 +59,21 @@ def test_the_smallest_body_of_a_site(site, body):
         (key(), key(bias=FLOAT16), BodyKey(casts=True, has_bias=True)),
         (key(**SINGLE), key(), key()),
         (key(scale=None), key(), key()),
-        (key(dtype=BFLOAT16, scale=BFLOAT16), key(), key()),
         # The order of the site where it matters.
         (key(**SINGLE), key(**LATE), key(**LATE)),
-        (key(**LATE), key(scale=None), key(**LATE)),
         (key(round_rstd=True), key(**SINGLE), key(round_rstd=True)),
         # What one body cannot say.
         (key(), key(**LATE), None),
         (key(), key(round_rstd=True), None),
-        (key(scale=None), key(scale=None, round_rstd=True), None),
         (key(), key(stash_type=FLOAT16), None),
-        (key(), key(group_size=8), None),
         (key(partial_size=4), key(partial_size=5), None),
-        (key(), key(axis=-2), None),
-        (key(), key(epsilon_outside=True), None),
-        (key(), key(epsilon_clamp=True), None),
-        (key(axis=-3), key(axis=-3, last_axis=-3), None),
-        (key(), key(kind="SkipRMSNorm"), None),
-        (key(**GATED), key(**GATED, activation="sigmoid"), None),
-        (key(**GATED), key(**GATED, gate_first=True), None),
         (key(**GATED, scale=None), key(**GATED, **LATE, scale=None), None),
         (key(opset=14), key(dtype=BFLOAT16, scale=BFLOAT16, opset=14), None),
-        (key(opset=14), key(**SINGLE, opset=14), None),
         (key(**IN_DOUBLE, epsilon=1e-6), key(**IN_DOUBLE, epsilon=1e-5), None),
     ],
 )
 def test_bodies_join_what_is_neutral(a, b, joined):
     assert unify(a, b) == unify(b, a) == joined
-
-
-def test_most_sites_have_the_plain_name_and_the_others_say_why_not():
-    llama, gemma, group = key(), key(**LATE), key(group_size=64)
-    keys = [gemma, llama, key(scale=None), group, llama, key(kind="SkipRMSNorm")]
-    plain = "RMSNorm"
-    names = [f"{plain}_scale_before_cast", plain, plain, f"{plain}_grouped", plain, "SkipRMSNorm"]
-    assert [name for name, _ in assign_bodies(keys)] == names
-    names = [name for name, _ in assign_bodies([gemma, gemma, gemma, llama])]
-    assert names == [plain, plain, plain, f"{plain}_scale_after_cast"]
 
 
 def test_ties_go_to_the_earlier_site_and_nothing_else_depends_on_the_order():

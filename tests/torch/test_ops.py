@@ -10,7 +10,7 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS
 from tests.op.norm_models import steps
@@ -67,17 +67,6 @@ def test_every_bit_is_that_of_the_exact_reference(dtype, form, n):
                 np.testing.assert_allclose(to_numpy(value), right, rtol=bound, atol=bound)
             else:
                 np.testing.assert_array_equal(to_numpy(value), right, err_msg=str(case))
-
-
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=type_name)
-def test_the_bitwise_comparison_sees_a_wrong_rounding_order(dtype):
-    """It can fail: each order gives other numbers."""
-    given = tensors(case_of(NormSpec(), dtype, dtype, None, (2, 3, 111)))
-    orders = [{}, {"scale_before_cast": True}, {"round_rstd": True}, {"stash_type": dtype}]
-    results = [to_numpy(rt.rms_norm(**given, **order)) for order in orders]
-    for i, left in enumerate(results):
-        for right in results[i + 1 :]:
-            assert (steps(left, right) > 0).mean() > 0.02
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=type_name)
