@@ -6,7 +6,6 @@ configurations of ``transformers`` in half precision, the targets and opsets in 
 
 from __future__ import annotations
 
-import collections
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 import torch
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.options import OptionError
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.export.export import export
 from rmsnorm_export.torch.export.trace import STAGES
@@ -117,62 +115,28 @@ def test_own_operators_are_translated(tmp_path):
     np.testing.assert_allclose(outputs["output"], own(x, r).detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_an_exported_program(tmp_path):
+def test_an_exported_program_with_names(tmp_path):
     model = make(Model, torch.float32).eval()
     batch = torch.export.Dim("batch", min=1, max=8)
     program = torch.export.export(model, (ids(),), dynamic_shapes={"ids": {0: batch}})
-    result = export(program, (), tmp_path / "p.onnx")
+    names = {"input_names": ["tokens"], "output_names": ["y", "z"]}
+    result = export(program, (), tmp_path / "p.onnx", **names)
     assert [site.module for site in result.report.fused] == PATHS
-
-
-def test_names_are_those_that_are_asked_for(tmp_path):
-    names = {"input_names": ["tokens"], "output_names": ["y"]}
-    result = export(Tiny(), (torch.ones(2, 4),), tmp_path / "a.onnx", **names)
     graph = onnx.load(result.path).graph
-    assert [v.name for v in graph.input] == ["tokens"]
-    assert [v.name for v in graph.output] == ["y"]
+    values = [*graph.input, *graph.output]
+    assert [value.name for value in values] == ["tokens", "y", "z"]
 
 
 def test_progress_is_told_nothing_is_printed_and_the_module_is_left_as_it_was(tmp_path, capfd):
-    told, model = [], make(Model, torch.float32).train()
+    steps, model = [], make(Model, torch.float32).train()
     model.layers[0].eval()
     before = [(name, module.training) for name, module in model.named_modules()]
-
-    def listen(*step):
-        told.append(step)
-        print("heard", step[0])
-
-    result = export(model, (ids(),), tmp_path / "n.onnx", progress=listen)
-    assert told == [(stage, i, len(STAGES)) for i, stage in enumerate(STAGES)]
-    out, err = capfd.readouterr()
-    assert (out.splitlines(), err) == ([f"heard {stage}" for stage in STAGES], "")
+    result = export(model, (ids(),), tmp_path / "n.onnx", progress=lambda *step: steps.append(step))
+    assert steps == [(stage, i, len(STAGES)) for i, stage in enumerate(STAGES)]
+    assert capfd.readouterr() == ("", "")
     assert "torch.export.export" in result.log
     assert [(name, module.training) for name, module in model.named_modules()] == before
     assert all(parameter.requires_grad for parameter in model.parameters())
-
-
-class Windowed(torch.nn.Module):
-    """A causal mask from ranges and slices: much of it is constant when the length is."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.proj = torch.nn.Linear(n, n)
-        self.register_buffer("shift", torch.arange(float(n)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(x.shape[1]).unsqueeze(0)
-        near = (positions[:, :, None] - positions[:, None, :]).abs() < 3
-        y = self.proj(x) + self.shift
-        return torch.where(near[..., :1], y, torch.zeros_like(y))
-
-
-def test_constants_are_folded_and_weights_are_kept(tmp_path):
-    module = Windowed(16).eval()
-    graph = export(module, (torch.randn(2, 5, 16),), tmp_path / "m.onnx", opset=18).model.graph
-    assert {"proj.weight", "proj.bias", "shift"} <= set(graph.initializers)
-    # The mask is one constant: no range, comparison or slice is left of it.
-    ops = {node.op_type for node in graph}
-    assert ops.isdisjoint({"Range", "Sub", "Abs", "Less", "Slice"}), ops
 
 
 # What cannot be exported: which error, what it names, and that nothing is left behind.
@@ -181,11 +145,6 @@ def test_constants_are_folded_and_weights_are_kept(tmp_path):
 class Branch(torch.nn.Module):
     def forward(self, x):
         return x + 1 if x.sum() > 0 else x - 1
-
-
-class Bessel(torch.nn.Module):
-    def forward(self, x):
-        return torch.special.bessel_j0(x)
 
 
 class Fixing(torch.nn.Module):
@@ -208,17 +167,13 @@ META = torch.nn.Linear(4, 4, device="meta")
 NAMED, DIMS = ({"x": {0: "b", 1: "s"}}, ({0: torch.export.Dim("b"), 1: torch.export.Dim("s")},))
 REFUSED = {
     "branch": (Branch(), {}, InputError, ["Branch", "torch.where"]),
-    "operator": (Bessel(), {}, InputError, ["bessel_j0"]),
     "types": (Holder(HALF), {}, InputError, ["'inner'", "float and float16"]),
     "missing": (Branch(), {"args": ()}, InputError, ["argument: 'x'"]),
     "fixed": (Fixing(), {"dynamic_shapes": NAMED}, UsageError, ["'x'", "[1]", "4"]),
     "fixed unsaid": (Fixing(), {"dynamic_shapes": DIMS}, UsageError, ["'x', axis 1", "4"]),
     "name": (Fixing(), {"dynamic_shapes": {"z": {0: "b"}}}, UsageError, ["['z']"]),
     "no axis": (Tiny(), {"dynamic_shapes": {"x": {2: "b"}}}, UsageError, ["axis 2 of input 0"]),
-    "below 0": (Tiny(), {"dynamic_shapes": {"x": {-1: "b"}}}, UsageError, ["axis -1", "[2, 4]"]),
     "opset 17": (HALF, {"opset": 17}, UsageError, ["17", "18"]),
-    "onnx at 20": (HALF, {"opset": 20, "target": "onnx"}, UsageError, ["onnx", "23"]),
-    "numerics": (HALF, {"numerics": "sloppy"}, OptionError, ["sloppy", "exact"]),
     "no weights": (META, {}, UsageError, ["weight is on the meta device"]),
 }
 
@@ -263,23 +218,17 @@ def test_every_norm_of_an_architecture_is_one_node(tmp_path, name, dtype, opset,
     from tests.tools.corpus.architectures import architecture, count_norms
 
     model, inputs = architecture(name).make(dtype)
-    by_class, calls = count_norms(model, inputs), collections.Counter()
-    for path, module in model.named_modules():
-        if type(module).__name__ in by_class:
-            module.register_forward_pre_hook(lambda *_, path=path: calls.update([path]))
+    norms = sum(count_norms(model, inputs).values())
     with torch.no_grad():
         expected = model(*inputs)
-    called = dict(calls)
     axes = dict.fromkeys(range(1 if name in ONE_AXIS else 2), torch.export.Dim.DYNAMIC)
     result = export(
         model, inputs, tmp_path / "m.onnx", opset=opset, target=target, dynamic_shapes=(axes,)
     )
     sites = [*result.report.fused, *result.report.kept]
     assert result.report.unfused == ()
-    assert len(sites) == sum(by_class.values()) > 0
-    paths = collections.Counter(site.module for site in sites)
-    assert {path: paths[path] for path in called} == called
-    assert set(paths) <= {path for path, _ in model.named_modules()}, "a function: its caller"
+    assert len(sites) == norms > 0
+    assert {site.module for site in sites} <= {path for path, _ in model.named_modules()}
     assert result.report.opset_after == opset
     if dtype != "bfloat16":  # ONNX Runtime's CPU provider has few kernels for it
         session = open_session(str(tmp_path / "m.onnx"), optimize=True)

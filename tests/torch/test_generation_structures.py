@@ -89,10 +89,8 @@ def test_what_would_run_is_refused(kind: str) -> None:
     "changes",
     [
         {"export_dtype": "os"},
-        {"export_dtype": None},
         {"kwargs": 5},
         {"out_constants": [[0, {"a": 1}]]},
-        {"out_constants": [["x", 1]]},
         {"out_constants": "ab"},
         {"out_spec": None},
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -186,17 +187,10 @@ def test_numbers_without_end_of_older_configs_are_read(tag: bool, tmp_path: Path
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """An error where something is waited for."""
-    import signal
-
-    def late(*_: object) -> None:
-        raise AssertionError("it is waited for")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(30)
+    """An end of the process where something is waited for."""
+    faulthandler.dump_traceback_later(60, exit=True)
     yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.usefixtures("alarm")
