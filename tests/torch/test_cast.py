@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tracemalloc
 
@@ -38,18 +39,13 @@ def test_every_value_is_judged_as_the_cast_judges_it(source, target):
         lost = int(((values != 0) & (values.to(target) == 0)).sum())
         notes = check_tensors([("w", values)], target)
         assert (f"{lost} weights" in notes[0]) if lost else notes == []
-    wide = torch.tensor([3e38, 1e-44], dtype=torch.float32)
-    assert check_tensors([("w", wide), ("n", torch.arange(9))], torch.float32) == []
     top = torch.finfo(target).max
     edge = top * (1 + torch.finfo(target).eps / 4)  # halfway to the next power of two: infinite
     for value in (*(top * f for f in (0.5, 0.9999, 1, 1.01, -2)), edge, edge * (1 - 1e-6)):
         tensor = torch.tensor([1.0, value, math.inf, math.nan], dtype=torch.float64).to(source)
         beyond = bool((tensor.isfinite() & ~tensor.to(target).isfinite()).any())
-        try:
+        with pytest.raises(InputError) if beyond else contextlib.nullcontext():
             check_tensors([("w", tensor)], target)
-            assert not beyond, (value, tensor)
-        except InputError:
-            assert beyond, (value, tensor)
 
 
 def test_no_second_copy_is_made(tmp_path):
@@ -79,14 +75,12 @@ def make(big=1.0, tiny=0.5):
 def test_a_factory(tmp_path, monkeypatch):
     (tmp_path / "cast_factory.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
-
-    def notes(**arguments):
-        return load("cast_factory:make", SourceOptions(dtype="f16", arguments=arguments)).notes
-
+    big, tiny = (
+        SourceOptions(dtype="f16", arguments=own) for own in ({"big": -70000.0}, {"tiny": 1e-9})
+    )
     with pytest.raises(InputError, match=r"1\.weight \(up to 70000\)"):
-        notes(big=-70000.0)
-    (note,) = notes(tiny=1e-9)
-    assert "4 weights" in note
+        load("cast_factory:make", big)
+    (note,) = load("cast_factory:make", tiny).notes
     assert "1.bias (4)" in note
 
 
