@@ -91,19 +91,6 @@ def test_work_grows_with_the_size_of_a_graph(name: str, target: Any) -> None:
     assert calls[2] < 2.2 * calls[1]
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("square", ["Mul", "Pow"])
-def test_a_row_that_is_itself_a_square(square: str, swapped: bool) -> None:
-    """relu(x) ** 2 and then a norm, as in squared-ReLU blocks."""
-    row = f"r = Relu(x)\n h = {square}(r, {'r' if square == 'Mul' else 'two'})\n"
-    divided = BEHIND.replace("Div(h, s)", "Mul(i, h)" if swapped else "Mul(h, i)")
-    source = _model(row + divided.replace("y = ", "i = Reciprocal(s)\n y = "))
-    report = rx.optimize(source, prove=True).report
-    assert len(report.fused) == 1, report.refused
-    assert report.fused[0].proof is not None
-    assert report.fused[0].proof.passed
-
-
 def test_a_row_that_many_nodes_read_is_looked_at_once() -> None:
     """Its list of readers is no call of a function: told by the clock, with room for a slow one."""
     model, _ = graphs.HARD["one row"](40_000)

@@ -32,15 +32,6 @@ def dotted(x, p):
     return x * torch.rsqrt(torch.einsum("...d,...d->...", x, x)[..., None] / N + 1e-5) * p.weight
 
 
-def in_float(x, p):
-    return (unit_row(x.float(), dim=-1) * ROOT).to(x.dtype) * p.weight
-
-
-def mean_clamped(x, p):
-    """The mean square is clamped, not the length."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True).clamp_min(1e-6)) * p.weight
-
-
 def root_clamped(x, p):
     return x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-6) * p.weight
 
@@ -69,21 +60,6 @@ def test_the_packages_spellings_are_found_and_proved(formula, exporter):
         (site,) = rx.optimize(model, target=target, numerics="unclamped", prove=True).report.fused
         assert site.numerics == "unclamped"
         assert "rows whose root mean square is between" in site.notes[-1]
-
-
-@crossed(
-    2,
-    exporter=TWO,
-    case=[(in_float, torch.float16, "exact", 1e-12 / ROOT),
-          (mean_clamped, torch.float32, "reordered", 1e-3)],
-)  # fmt: skip
-def test_a_row_in_float32_cannot_overflow_and_a_mean_square_is_clamped_as_its_root(case, exporter):
-    formula, dtype, numerics, epsilon = case
-    model = export(formula, exporter, dtype=dtype)
-    (site,) = rx.optimize(model, numerics=numerics, prove=True).report.fused
-    assert site.attributes == {"epsilon_clamp": 1}
-    assert site.epsilon == pytest.approx(epsilon, rel=1e-6)
-    assert numerics != "exact" or site.numerics == "exact"
 
 
 @pytest.mark.parametrize(("numerics", "stash"), [("reordered", 10), ("upcast", 1)])

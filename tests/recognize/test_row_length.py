@@ -20,14 +20,8 @@ BEGIN = "sh = Shape(a)\n b = Slice(sh, zero, one)\n s = Slice(sh, one, two_i)\n 
 WAYS = {
     "unflatten": "m = Mod(five, three)\n m1 = Add(m, one)\n h = Slice(sh, zero, m)\n "
     "t = Slice(sh, m1, far)\n to = Concat<axis = 0>(h, heads, t)\n x = Reshape(a, to)",
-    "gathered": "z = Squeeze(zero)\n o = Squeeze(one)\n g = Gather(sh, z)\n kk = Gather(sh, o)\n "
-    "gu = Unsqueeze(g, zero)\n ku = Unsqueeze(kk, zero)\n "
-    "to = Concat<axis = 0>(gu, ku, heads)\n x = Reshape(a, to)",
     "one-hot tile": "u = Slice(a, zero, eight, two_i)\n v = Unsqueeze(u, two_i)\n "
     "w4 = OneHot<axis = -1>(two_i, depth, off_on)\n w5 = Reshape(w4, minus)\n x = Tile(v, w5)",
-    "expanded": "u = Slice(a, zero, eight, two_i)\n v = Unsqueeze(u, two_i)\n "
-    "f = ConstantOfShape<value = int64[1] {1}>(four)\n e = Equal(once, minus)\n "
-    "w4 = Where(e, f, once)\n x = Expand(v, w4)",
     "channels": "c = Reshape(a, nchw)\n "
     "d = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(c, k)\n "
     "x = Transpose<perm = [0, 2, 3, 1]>(d)",
