@@ -98,6 +98,12 @@ class Built:
         context = LowerContext(numerics, self.names, opset, self.recognition.types)
         return lower_all([match or self.match], target, context)[0]
 
+    def lowered(self, *arguments: Any, **options: Any) -> Lowered:
+        """Lower what a target can say."""
+        outcome = self.lower(*arguments, **options)
+        assert isinstance(outcome, Lowered), outcome
+        return outcome
+
 
 def build(source: Source, *, symbolic: bool = False, keep_type_info: bool = True) -> Built:
     """Write the norm as primitive nodes, one by one in the order of ``spec.py``."""

@@ -11,7 +11,6 @@ import pytest
 from checks import check, norm_node, ops
 from source_graphs import Built, Source, build
 
-from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
@@ -93,9 +92,8 @@ def test_forms(name: str, target: Target) -> None:
     options, numerics, numerics_class, *forms = FORMS[name]
     norm = source(**options)
     built = build(norm)
-    lowered = built.lower(target, numerics)  # type: ignore[arg-type]
+    lowered = built.lowered(target, numerics)  # type: ignore[arg-type]
     assert ops(lowered) == written(forms[BOTH.index(target)], target)
-    assert isinstance(lowered, Lowered)
     assert lowered.numerics == numerics_class
     assert lowered.min_opset == TARGETS[target].min_opset
     node = norm_node(lowered)
@@ -115,9 +113,8 @@ def test_a_model_without_types_of_its_values(target: Target) -> None:
     norm = source(FLOAT16)
     built = build(norm, keep_type_info=False)
     assert built.match.output.dtype is None
-    lowered = built.lower(target)
+    lowered = built.lowered(target)
     assert ops(lowered) == written("plain", target)
-    assert isinstance(lowered, Lowered)
     assert lowered.replace[0][1].dtype == FLOAT16
 
 
@@ -131,7 +128,7 @@ def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
     wide, back = _gain([123]), _gain([123])
     ir.node("Cast", [built.value("g")], {"to": FLOAT}, outputs=[wide])
     ir.node("Identity", [wide], outputs=[back])
-    lowered = built.lower("onnx", match=replace(built.match, offset_scale=back))
+    lowered = built.lowered("onnx", match=replace(built.match, offset_scale=back))
     assert ops(lowered) == written("plain", "onnx")
     assert norm_node(lowered).inputs[1] is built.value("g")
 
@@ -144,9 +141,8 @@ def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
 def test_a_bias_stays(target: Target, residual: bool) -> None:
     norm = source(biased=True, residual=residual)
     built = build(norm)
-    lowered = built.lower(target)
+    lowered = built.lowered(target)
     assert ops(lowered) == written("plain", target) if target == "onnx" or not residual else SKIP
-    assert isinstance(lowered, Lowered)
     assert lowered.replace[0][0] is built.value("scaled")
     assert any("bias" in note for note in lowered.notes)
     check(norm, built, lowered)
@@ -170,9 +166,8 @@ def test_what_the_operator_cannot_say_is_refused_or_left_outside(
     changes = {k: built.value(v) if isinstance(v, str) else v for k, v in PARTS[reason].items()}
     alone = refused(built, "upcast", target, scope="body of If_3", **changes)
     assert (alone.reason, alone.scope) == (reason, "body of If_3")
-    within = built.lower(target, match=replace(built.match, inner=built.match, **changes))
+    within = built.lowered(target, match=replace(built.match, inner=built.match, **changes))
     assert ops(within) == written("plain", target)
-    assert isinstance(within, Lowered)
     assert within.part is built.match
 
 
@@ -222,8 +217,7 @@ def test_refusals(
 def test_a_rounding_that_the_spec_does_not_repeat_is_told(target: Target) -> None:
     built = build(source(FLOAT16))
     narrow = replace(built.match, inner=None, narrow=("mean rounded to float16",))
-    lowered = built.lower(target, "upcast", narrow)
-    assert isinstance(lowered, Lowered)
+    lowered = built.lowered(target, "upcast", narrow)
     assert lowered.numerics == "upcast"
     assert "mean rounded to float16" in lowered.notes[0]
 
@@ -234,7 +228,7 @@ def test_ort_refuses_rows_of_one_and_bf16_below_opset_13() -> None:
     refusal = built.lower("ort", match=replace(built.match, inner=None), opset=12)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "opset"
-    assert ops(built.lower("ort", opset=13)) == written("plain", "ort")
+    assert ops(built.lowered("ort", opset=13)) == written("plain", "ort")
 
 
 # ---- the residual Add ----
@@ -243,8 +237,7 @@ def test_ort_refuses_rows_of_one_and_bf16_below_opset_13() -> None:
 def test_onnx_leaves_the_residual() -> None:
     norm = source(residual=True)
     built = build(norm)
-    lowered = built.lower("onnx")
-    assert isinstance(lowered, Lowered)
+    lowered = built.lowered("onnx")
     assert norm_node(lowered).inputs[0] is built.value("sum")
     assert [(refusal.reason, refusal.kind) for refusal in lowered.apart] == [("residual",) * 2]
     check(norm, built, lowered)
@@ -255,17 +248,15 @@ def test_onnx_leaves_the_residual() -> None:
 def test_ort_folds_a_residual_in_f32(shape: tuple[int, ...], gain: Any) -> None:
     norm = source(shape=shape, gain=gain, residual=True)
     built = build(norm)
-    lowered = built.lower("ort", "exact")
+    lowered = built.lowered("ort", "exact")
     assert ops(lowered) == SKIP
-    assert isinstance(lowered, Lowered)
     assert lowered.numerics == "exact"
     node = norm_node(lowered)
     assert node.domain == "com.microsoft"
     assert [v.name for v in node.outputs][1:3] == ["", ""]
     assert {name: a.value for name, a in node.attributes.items()} == {"epsilon": EPSILON}
     assert [old for old, _ in lowered.replace] == [built.match.output, built.value("sum")]
-    unused = built.lower("ort", match=replace(built.match, sum=None))
-    assert isinstance(unused, Lowered)
+    unused = built.lowered("ort", match=replace(built.match, sum=None))
     assert [old for old, _ in unused.replace] == [built.match.output]
     check(norm, built, lowered)
 
@@ -275,16 +266,14 @@ def test_ort_folds_a_residual_in_f32(shape: tuple[int, ...], gain: Any) -> None:
 def test_a_residual_in_half_is_folded_at_class_upcast_only(late: bool, dtype: int) -> None:
     norm = source(dtype, residual=True, scale_before_cast=late)
     built = build(norm)
-    lowered = built.lower("ort")
+    lowered = built.lowered("ort")
     assert ops(lowered) == written("plain", "ort")
-    assert isinstance(lowered, Lowered)
     assert norm_node(lowered).inputs[0] is built.value("sum")
     (apart,) = lowered.apart
     assert (apart.reason, apart.kind, apart.op) == ("residual-kept", "residual", "Add")
     assert apart.found == "class upcast, reordered is allowed"
-    folded = built.lower("ort", "upcast")
+    folded = built.lowered("ort", "upcast")
     assert ops(folded) == SKIP
-    assert isinstance(folded, Lowered)
     assert folded.numerics == "upcast"
     assert any("CUDA" in note for note in folded.notes)
     if dtype == FLOAT16:
@@ -312,9 +301,8 @@ def test_ort_keeps_a_residual(name: str) -> None:
     alone = built.lower("ort", "upcast", replace(match, inner=None))
     assert isinstance(alone, Refusal)
     assert (alone.reason, bool(alone.found)) == ("residual-kept", True)
-    lowered = built.lower("ort", "upcast", match)
+    lowered = built.lowered("ort", "upcast", match)
     assert ops(lowered) == written(form, "ort")
-    assert isinstance(lowered, Lowered)
     assert norm_node(lowered).inputs[0] is not built.value("x")
     assert [(apart.message, apart.op) for apart in lowered.apart] == [(alone.message, "Add")]
     if not changes:
@@ -324,8 +312,7 @@ def test_ort_keeps_a_residual(name: str) -> None:
 def test_a_rounding_that_is_not_repeated_keeps_the_residual_below_upcast() -> None:
     built = build(source(residual=True))
     narrow = replace(built.match, narrow=("mean rounded to bfloat16",))
-    assert ops(built.lower("ort", "reordered", narrow)) == written("plain", "ort")
-    lowered = built.lower("ort", "upcast", narrow)
+    assert ops(built.lowered("ort", "reordered", narrow)) == written("plain", "ort")
+    lowered = built.lowered("ort", "upcast", narrow)
     assert ops(lowered) == SKIP
-    assert isinstance(lowered, Lowered)
     assert lowered.numerics == "upcast"
