@@ -1,4 +1,4 @@
-"""Hostile and odd model files, and a very large one, made by functions; none is stored.
+"""Hostile and odd model files, made by functions; none is stored.
 
 ``HOSTILE`` maps a name to a ``Case``: a function that writes the files into an empty folder and
 returns the path to open, the error class that must come of it (None: the model is merely odd and
@@ -21,8 +21,6 @@ from hostile.frames import (
 )
 from hostile.registry import HOSTILE, Case
 
-from tests.tools.corpus.sparse_llm import make_sparse_llm, norm_count
-
 __all__ = [
     "GAIN",
     "HOSTILE",
@@ -31,9 +29,7 @@ __all__ = [
     "constants",
     "external_gain",
     "external_model",
-    "make_sparse_llm",
     "nested_bytes",
-    "norm_count",
     "norm_model",
     "norm_nodes",
     "write",

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-from hostile.frames import (
-    GAIN,
-    external_model,
-)
+from hostile.frames import GAIN, external_model
 from hostile.registry import hostile
+
+
+def _placed(name: str, words: tuple[str, ...], location: str = "w.bin", **arguments: Any) -> None:
+    """Register a model whose gain is said to be there."""
+
+    def make(folder: Path) -> Path:
+        return external_model(folder, location, **arguments)
+
+    make.__name__ = name
+    hostile(*words)(make)
+
+
+_placed("windows_location", ("'w'", "absolute"), r"C:\weights\w.bin", data=GAIN)
+_placed("missing_data", ("'w'", "w.bin", "does not exist"))
+_placed("data_is_a_device", ("'w'", "absolute"), "/dev/zero")
+_placed("data_is_a_device_by_a_detour", ("'w'", "leaves the folder"), "../" * 40 + "dev/zero")
+_placed("short_data", ("'w'", "w.bin", "too short", "31 bytes"), data=GAIN[:-1])
+_placed("offset_past_the_end", ("'w'", "too short"), offset=2**62, data=GAIN)
+_placed("negative_offset", ("negative", "'w'"), offset=-4, data=GAIN)
+_placed("offset_that_is_no_number", ("'four'",), offset="four", data=GAIN)
+_placed("wrong_length", ("'w'", "16 bytes", "32 bytes"), length=16, data=GAIN)
+_placed("no_location", ("'w'", "not a file name"), "", data=GAIN)
 
 
 @hostile("'w'", "absolute")
 def absolute_location(folder: Path) -> Path:
     return external_model(folder, str(folder / "w.bin"), data=GAIN)
-
-
-@hostile("'w'", "absolute")
-def windows_location(folder: Path) -> Path:
-    return external_model(folder, r"C:\weights\w.bin", data=GAIN)
 
 
 def _inner(folder: Path) -> Path:
@@ -63,11 +78,6 @@ def hard_linked_data(folder: Path) -> Path:
     return external_model(inner)
 
 
-@hostile("'w'", "w.bin", "does not exist")
-def missing_data(folder: Path) -> Path:
-    return external_model(folder)
-
-
 @hostile("'w'", "not an ordinary file")
 def data_is_a_folder(folder: Path) -> Path:
     (folder / "w.bin").mkdir()
@@ -78,43 +88,3 @@ def data_is_a_folder(folder: Path) -> Path:
 def data_is_a_pipe(folder: Path) -> Path:
     os.mkfifo(folder / "w.bin")
     return external_model(folder)
-
-
-@hostile("'w'", "absolute")
-def data_is_a_device(folder: Path) -> Path:
-    return external_model(folder, "/dev/zero")
-
-
-@hostile("'w'", "leaves the folder")
-def data_is_a_device_by_a_detour(folder: Path) -> Path:
-    return external_model(folder, "../" * 40 + "dev/zero")
-
-
-@hostile("'w'", "w.bin", "too short", "31 bytes")
-def short_data(folder: Path) -> Path:
-    return external_model(folder, data=GAIN[:-1])
-
-
-@hostile("'w'", "too short")
-def offset_past_the_end(folder: Path) -> Path:
-    return external_model(folder, offset=2**62, data=GAIN)
-
-
-@hostile("negative", "'w'")
-def negative_offset(folder: Path) -> Path:
-    return external_model(folder, offset=-4, data=GAIN)
-
-
-@hostile("'four'")
-def offset_that_is_no_number(folder: Path) -> Path:
-    return external_model(folder, offset="four", data=GAIN)
-
-
-@hostile("'w'", "16 bytes", "32 bytes")
-def wrong_length(folder: Path) -> Path:
-    return external_model(folder, length=16, data=GAIN)
-
-
-@hostile("'w'", "not a file name")
-def no_location(folder: Path) -> Path:
-    return external_model(folder, "", data=GAIN)

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hostile.frames import (
-    norm_model,
-    write,
-)
+from hostile.frames import norm_model, write
 from hostile.registry import hostile
 
 
@@ -42,13 +39,6 @@ def a_pipe(folder: Path) -> Path:
     return path
 
 
-@hostile("not an ONNX model", "0 bytes")
-def empty_file(folder: Path) -> Path:
-    path = folder / "model.onnx"
-    path.write_bytes(b"")
-    return path
-
-
 @hostile("not an ONNX model", "cut short")
 def truncated_file(folder: Path) -> Path:
     path = write(folder, norm_model())
@@ -66,6 +56,9 @@ def _stuff(name: str, data: bytes, *words: str) -> None:
     hostile("not an ONNX model", *words)(make)
 
 
+_HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+_stuff("safetensors_file", len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4))
+_stuff("empty_file", b"", "0 bytes")
 _stuff("random_bytes", np.random.default_rng(0).bytes(5000))
 _stuff("zero_bytes", bytes(4096))
 _stuff("json_text", json.dumps({"ir_version": 8}).encode())
@@ -79,14 +72,6 @@ def torch_checkpoint(folder: Path) -> Path:
     path = folder / "model.onnx"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data.pkl", b"\x80\x02.")
-    return path
-
-
-@hostile("not an ONNX model")
-def safetensors_file(folder: Path) -> Path:
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    path = folder / "model.onnx"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     return path
 
 

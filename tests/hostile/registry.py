@@ -6,14 +6,18 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
+
+from hostile.frames import norm_model, write
 from rmsnorm_export.errors import InputError
 
 Maker = Callable[[Path], Path]
+Change = Callable[[onnx.ModelProto], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One hostile or odd input; see the module."""
+    """One hostile or odd input; see ``hostile_models``."""
 
     make: Maker
     error: type[Exception] | None
@@ -36,3 +40,18 @@ def hostile(*words: str, error: type[Exception] | None = InputError) -> Callable
 def odd(*words: str) -> Callable[[Maker], Maker]:
     """Register a maker of a model that is odd but must be read."""
     return hostile(*words, error=None)
+
+
+def changed(*words: str, error: type[Exception] | None = InputError) -> Callable[[Change], Change]:
+    """Register a change of the sound model under its own name."""
+
+    def register(change: Change) -> Change:
+        def make(folder: Path) -> Path:
+            model = norm_model()
+            change(model)
+            return write(folder, model)
+
+        HOSTILE[change.__name__] = Case(make, error, words)
+        return change
+
+    return register

@@ -4,190 +4,153 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
-from hostile.frames import (
-    branch,
-    constants,
-    if_nodes,
-    nested_bytes,
-    norm_model,
-    norm_nodes,
-    write,
-)
-from hostile.registry import hostile
+from hostile.frames import branch, if_nodes, nested_bytes, norm_model, write
+from hostile.registry import changed, hostile
+
+GAIN = 3  # its index among the initializers
 
 
 @hostile("without a graph")
 def no_graph(folder: Path) -> Path:
-    model = onnx.ModelProto(ir_version=10, producer_name="nobody")
+    model = ModelProto(ir_version=10, producer_name="nobody")
     model.opset_import.add(domain="", version=18)
     return write(folder, model)
 
 
-@hostile("opset_import")
-def no_opset(folder: Path) -> Path:
-    model = norm_model()
+@changed("opset_import")
+def no_opset(model: ModelProto) -> None:
     del model.opset_import[:]
-    return write(folder, model)
 
 
-@hostile("version 0", "does not exist")
-def opset_zero(folder: Path) -> Path:
-    model = norm_model()
+@changed("version 0", "does not exist")
+def opset_zero(model: ModelProto) -> None:
     model.opset_import[0].version = 0
-    return write(folder, model)
 
 
-@hostile("IR version", "9999")
-def future_ir_version(folder: Path) -> Path:
-    model = norm_model()
+@changed("IR version", "9999")
+def future_ir_version(model: ModelProto) -> None:
     model.ir_version = 9999
-    return write(folder, model)
 
 
-@hostile("IR version", "ir_version 0")
-def no_ir_version(folder: Path) -> Path:
-    model = norm_model()
+@changed("IR version", "ir_version 0")
+def no_ir_version(model: ModelProto) -> None:
     model.ClearField("ir_version")
-    return write(folder, model)
 
 
-@hostile("cycle", "'div'", "'mul'")
-def cycle(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[4].input[1] = "y"
-    return write(folder, norm_model(nodes))
+@changed("cycle", "'div'", "'mul'")
+def cycle(model: ModelProto) -> None:
+    model.graph.node[4].input[1] = "y"
 
 
-@hostile("cycle", "'sqrt'")
-def self_loop(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[3].input[0] = "root"
-    return write(folder, norm_model(nodes))
+@changed("cycle", "'sqrt'")
+def self_loop(model: ModelProto) -> None:
+    model.graph.node[3].input[0] = "root"
+
+
+def _branched(folder: Path, read: str) -> Path:
+    """An If with a node that reads what it must not."""
+    then = branch([helper.make_node("Neg", [read], ["a"], name="inner")], "a")
+    other = branch([helper.make_node("Neg", ["x"], ["b"])], "b")
+    return write(folder, norm_model(if_nodes(then, other)))
 
 
 @hostile("cycle", "'if'")
 def cycle_through_a_subgraph(folder: Path) -> Path:
-    then = branch([helper.make_node("Neg", ["y"], ["a"], name="inner")], "a")
-    other = branch([helper.make_node("Neg", ["x"], ["b"])], "b")
-    return write(folder, norm_model(if_nodes(then, other)))
-
-
-@hostile("undefined", "'ghost'", "'add'")
-def undefined_input(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[2].input[1] = "ghost"
-    return write(folder, norm_model(nodes))
+    return _branched(folder, "y")
 
 
 @hostile("undefined", "'ghost'", "'inner'")
 def undefined_in_a_subgraph(folder: Path) -> Path:
-    then = branch([helper.make_node("Neg", ["ghost"], ["a"], name="inner")], "a")
-    other = branch([helper.make_node("Neg", ["x"], ["b"])], "b")
-    return write(folder, norm_model(if_nodes(then, other)))
+    return _branched(folder, "ghost")
 
 
-@hostile("undefined", "'y'")
-def undefined_output(folder: Path) -> Path:
-    return write(folder, norm_model(norm_nodes()[:-1]))
+@changed("undefined", "'ghost'", "'add'")
+def undefined_input(model: ModelProto) -> None:
+    model.graph.node[2].input[1] = "ghost"
 
 
-@hostile("redeclared", "'root'", "'sqrt'")
-def duplicate_value(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[2].output[0] = "root"
-    nodes[3].input[0] = "root"
-    return write(folder, norm_model(nodes))
+@changed("undefined", "'y'")
+def undefined_output(model: ModelProto) -> None:
+    del model.graph.node[-1]
 
 
-@hostile("redeclared", "'eps'")
-def output_named_as_initializer(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[0].output[0] = "eps"
-    return write(folder, norm_model(nodes))
+@changed("redeclared", "'root'", "'sqrt'")
+def duplicate_value(model: ModelProto) -> None:
+    model.graph.node[2].output[0] = "root"
+    model.graph.node[3].input[0] = "root"
 
 
-@hostile("duplicate", "'eps'")
-def duplicate_initializer(folder: Path) -> Path:
-    return write(folder, norm_model(initializers=[*constants(), constants()[2]]))
+@changed("redeclared", "'eps'")
+def output_named_as_initializer(model: ModelProto) -> None:
+    model.graph.node[0].output[0] = "eps"
 
 
-@hostile("duplicate", "'x'")
-def duplicate_graph_input(folder: Path) -> Path:
-    model = norm_model()
-    model.graph.input.add().CopyFrom(model.graph.input[0])
-    return write(folder, model)
+@changed("duplicate", "'eps'")
+def duplicate_initializer(model: ModelProto) -> None:
+    model.graph.initializer.append(model.graph.initializer[2])
 
 
-@hostile("impossible dimensions", "'w'")
-def negative_dims(folder: Path) -> Path:
-    model = norm_model()
-    model.graph.initializer[3].dims[:] = [-8]
-    return write(folder, model)
+@changed("duplicate", "'x'")
+def duplicate_graph_input(model: ModelProto) -> None:
+    model.graph.input.append(model.graph.input[0])
 
 
-@hostile("does not fit", "'w'")
-def absurd_dims(folder: Path) -> Path:
-    model = norm_model()
-    model.graph.initializer[3].dims[:] = [2**62]
-    return write(folder, model)
+@changed("impossible dimensions", "'w'")
+def negative_dims(model: ModelProto) -> None:
+    model.graph.initializer[GAIN].dims[:] = [-8]
 
 
-@hostile("impossible dimensions", "'w'")
-def overflowing_dims(folder: Path) -> Path:
-    model = norm_model()
-    model.graph.initializer[3].dims[:] = [2**62, 2**62]
-    return write(folder, model)
+@changed("does not fit", "'w'")
+def absurd_dims(model: ModelProto) -> None:
+    model.graph.initializer[GAIN].dims[:] = [2**62]
 
 
-@hostile("does not fit", "'w'")
-def data_shorter_than_shape(folder: Path) -> Path:
-    model = norm_model()
-    model.graph.initializer[3].dims[:] = [9]
-    return write(folder, model)
+@changed("impossible dimensions", "'w'")
+def overflowing_dims(model: ModelProto) -> None:
+    model.graph.initializer[GAIN].dims[:] = [2**62, 2**62]
 
 
-@hostile("does not fit", "'pair'")
-def attribute_data_shorter_than_shape(folder: Path) -> Path:
+@changed("does not fit", "'w'")
+def data_shorter_than_shape(model: ModelProto) -> None:
+    model.graph.initializer[GAIN].dims[:] = [9]
+
+
+def _add_pair(model: ModelProto) -> TensorProto:
+    """Add a Constant node of two numbers; the tensor of it."""
     tensor = helper.make_tensor("pair", TensorProto.FLOAT, [2], [1.0, 2.0])
-    tensor.dims[:] = [3]
-    nodes = [*norm_nodes(), helper.make_node("Constant", [], ["c"], name="c", value=tensor)]
-    return write(folder, norm_model(nodes))
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], name="c", value=tensor))
+    return model.graph.node[-1].attribute[0].t
 
 
-@hostile("element type", "'w'", "77")
-def unknown_element_type(folder: Path) -> Path:
-    model = norm_model()
-    model.graph.initializer[3].data_type = 77
-    return write(folder, model)
+@changed("does not fit", "'pair'")
+def attribute_data_shorter_than_shape(model: ModelProto) -> None:
+    _add_pair(model).dims[:] = [3]
 
 
-@hostile("element type", "'pair'", "77")
-def unknown_element_type_in_an_attribute(folder: Path) -> Path:
-    tensor = helper.make_tensor("pair", TensorProto.FLOAT, [2], [1.0, 2.0])
-    tensor.data_type = 77
-    nodes = [*norm_nodes(), helper.make_node("Constant", [], ["c"], name="c", value=tensor)]
-    return write(folder, norm_model(nodes))
+@changed("element type", "'pair'", "77")
+def unknown_element_type_in_an_attribute(model: ModelProto) -> None:
+    _add_pair(model).data_type = 77
 
 
-@hostile("sparse", "'thin'")
-def sparse_initializer(folder: Path) -> Path:
-    model = norm_model()
+@changed("element type", "'w'", "77")
+def unknown_element_type(model: ModelProto) -> None:
+    model.graph.initializer[GAIN].data_type = 77
+
+
+@changed("sparse", "'thin'")
+def sparse_initializer(model: ModelProto) -> None:
     values = helper.make_tensor("thin", TensorProto.FLOAT, [1], [1.0])
     indices = helper.make_tensor("at", TensorProto.INT64, [1], [3])
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [8]))
-    return write(folder, model)
 
 
-@hostile("cannot be read", "Map types")
-def map_type(folder: Path) -> Path:
-    model = norm_model()
+@changed("cannot be read", "Map types")
+def map_type(model: ModelProto) -> None:
     value = helper.make_tensor_type_proto(TensorProto.FLOAT, [1])
     info = model.graph.input.add(name="table")
     info.type.CopyFrom(helper.make_map_type_proto(TensorProto.INT64, value))
-    return write(folder, model)
 
 
 @hostile("not UTF-8")
@@ -197,11 +160,9 @@ def name_that_is_not_utf8(folder: Path) -> Path:
     return path
 
 
-@hostile("no type", "'keepdims'", "'reduce'")
-def untyped_attribute(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[1].attribute[0].ClearField("type")
-    return write(folder, norm_model(nodes))
+@changed("no type", "'keepdims'", "'reduce'")
+def untyped_attribute(model: ModelProto) -> None:
+    model.graph.node[1].attribute[0].ClearField("type")
 
 
 @hostile("nested too deeply")
@@ -211,28 +172,32 @@ def deep_nest(folder: Path) -> Path:
     return path
 
 
-def _function(name: str, calls: str) -> onnx.FunctionProto:
-    body = [helper.make_node(calls, ["a"], ["b"], domain="local", name=f"call_{calls}")]
+def _calling(folder: Path, **calls: str) -> Path:
+    """A call of the first of some local functions, each of which calls another or does nothing."""
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
-    return helper.make_function("local", name, ["a"], ["b"], body, opsets)
+    functions = []
+    for name, called in calls.items():
+        call = helper.make_node(called, ["a"], ["b"], domain="local", name=f"call_{called}")
+        body = [call] if called else []
+        functions.append(
+            helper.make_function(
+                "local", name, ["a"], ["b"], body, opsets if called else opsets[:1]
+            )
+        )
+    nodes = [helper.make_node(next(iter(calls)), ["x"], ["y"], domain="local")]
+    return write(folder, norm_model(nodes, functions=functions))
 
 
 @hostile("circle", "local::Ping", "local::Pong")
 def recursive_functions(folder: Path) -> Path:
-    nodes = [helper.make_node("Ping", ["x"], ["y"], domain="local")]
-    functions = [_function("Ping", "Pong"), _function("Pong", "Ping")]
-    return write(folder, norm_model(nodes, functions=functions))
+    return _calling(folder, Ping="Pong", Pong="Ping")
 
 
 @hostile("undefined", "'b'", "'Hole'")
 def function_without_its_output(folder: Path) -> Path:
-    hole = helper.make_function("local", "Hole", ["a"], ["b"], [], [helper.make_opsetid("", 18)])
-    nodes = [helper.make_node("Hole", ["x"], ["y"], domain="local")]
-    return write(folder, norm_model(nodes, functions=[hole]))
+    return _calling(folder, Hole="")
 
 
-@hostile("undefined", r"\x1b[2J\u202e")
-def control_characters_in_names(folder: Path) -> Path:
-    nodes = norm_nodes()
-    nodes[2].input[1] = "\x1b[2J\u202eghost"
-    return write(folder, norm_model(nodes))
+@changed("undefined", r"\x1b[2J\u202e")
+def control_characters_in_names(model: ModelProto) -> None:
+    model.graph.node[2].input[1] = "\x1b[2J\u202eghost"
