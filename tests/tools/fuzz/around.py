@@ -138,43 +138,6 @@ def extra_reader(draft: Draft) -> Outcome:
     return f"{name} is read elsewhere", True
 
 
-@mutation
-def constant_form(draft: Draft) -> Outcome:
-    """An initializer as a Constant node, or as an input with a default."""
-    graph = draft.model.graph
-    inputs = {value.name for value in graph.input}
-    tensors = [tensor for tensor in graph.initializer if tensor.name not in inputs]
-    if not tensors:
-        return None
-    tensor = draft.rng.choice(tensors)
-    if draft.rng.random() < 0.5:
-        graph.input.append(
-            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-        )
-        return f"{tensor.name} is an input with a default", False
-    name = tensor.name
-    graph.node.insert(0, helper.make_node("Constant", [], [name], value=tensor))
-    graph.initializer.remove(tensor)
-    return f"{name} is a Constant node", True
-
-
-@mutation
-def declared_shapes(draft: Draft) -> Outcome:
-    """Sizes of outputs unsaid; a dimension of an input unnamed, or under another name."""
-    graph = draft.model.graph
-    way = draft.rng.choice(("outputs", "dynamic", "named"))
-    for output in graph.output:
-        for dim in output.type.tensor_type.shape.dim:
-            dim.Clear()
-    dims = draft.rng.choice(list(graph.input)).type.tensor_type.shape.dim
-    if way != "outputs" and len(dims):
-        dim = draft.rng.choice(list(dims))
-        dim.Clear()
-        if way == "named":
-            dim.dim_param = "some"
-    return f"declared shapes: {way}", way == "outputs"
-
-
 def _reads(node: onnx.NodeProto) -> list[str]:
     """The names that a node and the subgraphs in it read from around it."""
     out = [name for name in node.input if name]
