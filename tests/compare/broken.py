@@ -7,45 +7,33 @@ import onnx_ir as ir
 
 from rmsnorm_export import Verification
 
+BLOCK = """
+  q{i} = Mul (h{i}, h{i})
+  m{i} = ReduceMean <keepdims = 1> (q{i}, axes)
+  s{i} = Add (m{i}, eps)
+  r{i} = Sqrt (s{i})
+  v{i} = Div (h{i}, r{i})
+  n{i} = Mul (v{i}, gain)
+  p{i} = MatMul (n{i}, w{i})
+  h{next} = Add (h{i}, p{i})"""
 
-def chain(
-    blocks: int = 12, *, wrong: int = -1, by: float = 1.5, extra: str = "", n: int = 16
-) -> ir.Model:
-    """``blocks`` times: a norm as exporters spell it, a product, a residual Add.
 
-    Args:
-        blocks: how many.
-        wrong: the block whose product has another weight.
-        by: factor of that.
-        extra: nodes at the end, which read ``h{blocks}`` and make ``y``.
-        n: elements in a row.
+def chain(blocks: int = 12, *, wrong: int = -1) -> ir.Model:
+    """``blocks`` times a norm as exporters spell it, a product and a residual Add, of 16 elements.
+
+    The block ``wrong`` has another weight. A branch at the end agrees whatever happens.
     """
-    lines = []
-    for i in range(blocks):
-        lines += [
-            f"q{i} = Mul (h{i}, h{i})",
-            f"m{i} = ReduceMean <keepdims = 1> (q{i}, axes)",
-            f"s{i} = Add (m{i}, eps)",
-            f"r{i} = Sqrt (s{i})",
-            f"v{i} = Div (h{i}, r{i})",
-            f"n{i} = Mul (v{i}, gain)",
-            f"p{i} = MatMul (n{i}, w{i})",
-            f"h{i + 1} = Add (h{i}, p{i})",
-        ]
-    # A branch that agrees whatever happens, at the end of the graph.
-    lines.append("shape = Shape (h0)")
-    lines.append(extra or f"y = Identity (h{blocks})")
-    text = (
-        '<ir_version: 10, opset_import: ["" : 18]> g '
-        f"(float[rows, {n}] h0) => (float[rows, {n}] y) {{\n" + "\n".join(lines) + "\n}"
+    body = "".join(BLOCK.format(i=i, next=i + 1) for i in range(blocks))
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[rows, 16] h0) => (float[rows, 16] y)'
+        f"{{ {body} shape = Shape (h0) y = Identity (h{blocks}) }}"
     )
-    model = ir.from_onnx_text(text)
     rng = np.random.default_rng(7)
     values = {"axes": np.array([-1]), "eps": np.array(1e-6, np.float32)}
-    values["gain"] = rng.uniform(0.5, 1.5, n).astype(np.float32)
+    values["gain"] = rng.uniform(0.5, 1.5, 16).astype(np.float32)
     for i in range(blocks):
-        weight = rng.standard_normal((n, n)).astype(np.float32) / n**0.5
-        values[f"w{i}"] = weight * (by if i == wrong else 1)
+        weight = rng.standard_normal((16, 16)).astype(np.float32) / 4
+        values[f"w{i}"] = weight * (1.5 if i == wrong else 1)
     fill(model, values)
     for number, node in enumerate(model.graph):
         node.name = f"/{node.op_type}_{number}"

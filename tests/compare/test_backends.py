@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,29 +46,26 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(built: Path, tmp_path: Path) -> Path:
-    for name in ("m.engine", "m.engine.json", "model.onnx"):
-        (tmp_path / name).write_bytes((built / name).read_bytes())
-    return tmp_path / "m.engine"
+    return shutil.copytree(built, tmp_path / "built") / "m.engine"
 
 
-def test_auto_goes_by_the_model(tmp_path: Path) -> None:
-    ir.save(chain(1), tmp_path / "m.onnx")
-    files = {"onnx": (tmp_path / "m.onnx").read_bytes(), "engine": b"vtrt", "other": b"anything"}
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "recorded").write_bytes(b"anything")
+FILES = {
+    "other": (b"anything", "onnxruntime"),
+    "model.pt2": (b"", "torch"),
+    "M.ENGINE": (b"", "engine"),
+    "m.plan": (b"", "engine"),
+    "bytes": (b"vtrt", "engine"),
+    "recorded": (b"anything", "engine"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_auto_goes_by_the_model(name: str, tmp_path: Path) -> None:
+    content, backend = FILES[name]
+    (tmp_path / name).write_bytes(content)
     (tmp_path / "recorded.json").write_text('{"schema_version": 1,\n  "kind": "engine_record"}')
-    expected = {
-        "m.onnx": "onnxruntime", "onnx": "onnxruntime", "other": "onnxruntime",
-        "model.pt2": "torch", "m.engine": "engine", "m.plan": "engine", "M.ENGINE": "engine",
-        "engine": "engine", "recorded": "engine",
-    }  # fmt: skip
-    chosen = {
-        one: choose_backend(tmp_path / one, "auto", trust_source=False, optimize=True).name
-        for one in expected
-    }
-    assert chosen == expected
-    assert choose_backend(chain(1), "auto", trust_source=False, optimize=True).name == "onnxruntime"
+    chosen = choose_backend(tmp_path / name, "auto", trust_source=False, optimize=True)
+    assert chosen.name == backend
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,12 @@ def test_bounds() -> None:
     for options, passed in cases:
         assert verify(a, b, **options).passed == passed, options
     assert verify(a, b, atol=2e-5).outputs[0].bound_abs == 2e-5
-    wrong = verify(a, source("  y = Mul (x, x)"))
-    assert (wrong.passed, wrong.verdict) == (False, "differ")
-    assert "y: largest difference" in wrong.reason
+    root = source("  y = Sqrt (x)"), source("  p = Abs (x)\n  y = Sqrt (p)")
+    for pair, words in (((a, source("  y = Mul (x, x)")), "y: largest difference"),
+                        (root, "NaN or infinities")):  # fmt: skip
+        wrong = verify(*pair)
+        assert (wrong.passed, wrong.verdict) == (False, "differ")
+        assert words in wrong.reason
     with pytest.raises(UsageError, match="random inputs"):
         verify(a, a, inputs={}, shapes={"x": [1]})
     for bad in ({"rtol": -1.0}, {"atol": float("nan")}, {"rtol": float("inf")}):
@@ -156,7 +159,7 @@ def test_inputs_that_do_not_fit(change: dict[str, Any]) -> None:
     assert next(iter(change)) in f"{caught.value.found} {caught.value.fix}"
 
 
-def test_unreadable_inputs_and_models(tmp_path: Path) -> None:
+def test_unreadable_inputs(tmp_path: Path) -> None:
     model = source(CHAIN)
     single, pickled, broken = (tmp_path / name for name in ("s.npy", "objects.npz", "broken.npz"))
     np.save(single, np.ones(3))
@@ -165,12 +168,6 @@ def test_unreadable_inputs_and_models(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.npz", single, pickled, broken, tmp_path):
         with pytest.raises(InputError, match="cannot be read"):
             verify(model, model, inputs=path)
-        for pair in ((path, model), (model, path)):
-            with pytest.raises(InputError, match=r"The (model file|file is not|model is a folder)"):
-                verify(*pair)
-    ir.save(source("  y = NoSuchOperator (x)"), tmp_path / "odd.onnx")
-    with pytest.raises(VerificationError, match=r"does not load the model: .*odd\.onnx"):
-        verify(tmp_path / "odd.onnx", model)
 
 
 def test_models_with_other_interfaces() -> None:
@@ -207,14 +204,14 @@ def divided(names: Iterable[str]) -> onnx.ModelProto:
     return onnx.parser.parse_model(f"{head} g ({inputs}) => ({outputs}) {{ {nodes} }}")
 
 
-ZEROS, ONES, EMPTY = np.zeros((2, 3)), np.ones((2, 3)), np.zeros((0, 3))
+ZEROS, ONES, EMPTY = (np.full((n, 3), value, np.float32) for n, value in ((2, 0), (2, 1), (0, 0)))
 
 
 @pytest.mark.parametrize(
     ("arrays", "passed", "words"),
     [
         ({"a": ZEROS, "b": ONES}, False, "a_y: no finite number"),
-        ({"a": np.eye(2, 3)}, True, ""),  # one finite number is evidence
+        ({"a": np.eye(2, 3, dtype=np.float32)}, True, ""),  # one finite number is evidence
         ({"a": EMPTY}, False, "no element"),
         ({"a": EMPTY, "b": ONES}, True, ""),  # an empty cache beside what has elements
     ],
@@ -223,18 +220,11 @@ def test_what_holds_nothing_to_compare_is_no_pass(
     arrays: dict[str, np.ndarray], passed: bool, words: str
 ) -> None:
     model = divided(arrays)
-    feeds = {name: array.astype(np.float32) for name, array in arrays.items()}
-    outcome = verify(model, model, inputs=feeds)
+    outcome = verify(model, model, inputs=arrays)
     assert outcome.passed == passed
     assert words in outcome.reason
     assert outcome.verdict == ("agree" if passed else "not compared")
     assert outcome.first_difference is None
-
-
-def test_nan_in_different_places() -> None:
-    outcome = verify(source("  y = Sqrt (x)"), source("  p = Abs (x)\n  y = Sqrt (p)"))
-    assert not outcome.passed
-    assert "NaN or infinities" in outcome.reason
 
 
 @pytest.mark.parametrize(

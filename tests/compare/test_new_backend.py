@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -17,8 +16,6 @@ from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.errors import UsageError
 
 from .broken import chain, set_epsilon, told
-
-ROWS = {"h0": [5, 16]}
 
 
 class Reference(OnnxRuntime):
@@ -42,19 +39,16 @@ def row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(backends.BACKENDS, "reference", f"{__name__}:Reference")
 
 
-def verify(a: ir.Model, b: ir.Model, **options: Any) -> rx.Verification:
-    return rx.verify(a, b, shapes=ROWS, **options)
-
-
 @pytest.mark.parametrize("side", ["backend_a", "backend_b"])
 def test_it_agrees_and_is_searched(side: str) -> None:
+    how: Any = {"shapes": {"h0": [5, 16]}, side: "reference"}
     rewritten = rx.optimize(chain(4))
     site = rewritten.report.fused[2].name
-    same = verify(chain(4), rewritten.model, **{side: "reference"})
+    same = rx.verify(chain(4), rewritten.model, **how)
     assert same.passed, same.reason
     assert sorted(same.backends) == ["onnxruntime", "reference"]
     assert "onnx (reference)" in same.runtime
-    broken = verify(chain(4), set_epsilon(rewritten.model, site, 0.5), **{side: "reference"})
+    broken = rx.verify(chain(4), set_epsilon(rewritten.model, site, 0.5), **how)
     assert told(broken) == (site, "at", True)
 
 
