@@ -74,7 +74,7 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
     seeds = [seed for seed in seeds if norms_of(seed.model)[0] >= seed.norms]
     kept: collections.Counter[str] = collections.Counter()
     lost: collections.Counter[str] = collections.Counter()
-    for index, name in enumerate(sorted(MUTATIONS) * 20):
+    for index, name in enumerate(sorted(MUTATIONS) * 30):
         rng = random.Random(f"2/{index}")
         seed = rng.choice(seeds)
         mutated = apply(seed, (Step(name, rng.randrange(2**32)),))
@@ -85,7 +85,7 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
         if norms < seed.norms:
             lost[name] += 1
             assert reasons, f"silent: {seed.name}: {mutated.done}"
-    assert len(kept) >= 10
+    assert len(kept) == 8  # all that keep the numbers
     assert kept.total() >= 100
     assert all(count <= 0.1 * kept[name] + 1 for name, count in lost.items()), (lost, kept)
     assert lost.total() <= 0.04 * kept.total()

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import onnx
-import pytest
 
 from tests.cli.conftest import model
 
@@ -31,14 +30,10 @@ print("as usual")
 """
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Path:
-    onnx.save(model(3), tmp_path / "three.onnx")
-    return tmp_path / "three.onnx"
-
-
-def test_sympy_is_loaded_when_it_is_used(three: Path) -> None:
+def test_sympy_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+    three = tmp_path / "three.onnx"
+    onnx.save(model(3), three)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(three)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, three], capture_output=True, text=True, check=False
     )
     assert done.stdout.endswith("as usual\n"), done.stderr

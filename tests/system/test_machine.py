@@ -29,7 +29,6 @@ B6000 = "NVIDIA RTX PRO 6000, Server Edition, 12.0, 570.86.15, 97887 MiB"
         ("echo 'NVIDIA GB10, 12.1, 580, [N/A]'", (Gpu("NVIDIA GB10", "12.1", "580", "[N/A]"),)),
         ("/usr/bin/printf 'N \\xff, 9.0, 580, 1'", (Gpu("N \ufffd", "9.0", "580", "1"),)),
         ("echo 'No devices were found'; exit 6", ()),
-        ("echo 'No devices were found'", ()),
         ("echo 'Driver/library version mismatch, a, b, c'; exit 18", ()),
         ("exec /bin/sleep 20", ()),
         ("/bin/sleep 20; echo late", ()),  # a process of its own keeps the pipe open

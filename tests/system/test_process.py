@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,15 +47,14 @@ def leave_a_child(request: Request) -> Request:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, a zombie that nobody waits for included."""
+    """Wait until a process has ended, a zombie that nobody waits for included."""
+    status = Path(f"/proc/{pid}/status")
     for _ in range(200):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
+        with contextlib.suppress(FileNotFoundError):
+            if "State:\tZ" not in status.read_text():
+                time.sleep(0.05)
+                continue
+        return True
     return False
 
 
