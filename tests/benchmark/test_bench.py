@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
@@ -17,7 +16,7 @@ from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.model import grid, wrong_output
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, headlines
-from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.input_sizes import Declared
 from tests.cli.conftest import model
@@ -62,12 +61,6 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     assert from_json(to_json(result), Benchmark) == result
 
 
-def test_a_model_in_memory() -> None:
-    proto = model(1)
-    for source in (proto, proto.SerializeToString(), ir.from_proto(proto)):
-        assert measured(source, targets=("portable",), shapes={"x": (2, 40)}).timings
-
-
 def test_a_wrong_target_is_not_ranked_and_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,33 +97,22 @@ def test_an_output_that_is_missing_or_of_another_shape_is_wrong() -> None:
     assert wrong_output("x", {"a": zeros}, {"a": zeros}) == ""
 
 
-def test_models_that_do_not_run() -> None:
-    """Rows must be even, which the declared shape does not say; an operator that there is not."""
-    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[rows, 4] x) => (float y) {{
-      shape = Constant <value_ints = [-1, 2, 4]> ()  y = {} (x, shape) }}"""
+def test_a_model_that_does_not_run() -> None:
+    """Rows must be even, which the declared shape does not say."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[rows, 4] x) => (float y) {
+      shape = Constant <value_ints = [-1, 2, 4]> ()  y = Reshape (x, shape) }"""
     with pytest.raises(UsageError, match="does not run at the shapes x=3x4"):
-        measured(onnx.parser.parse_model(text.format("Reshape")), shapes="x=3x4")
-    with pytest.raises(InputError, match="ONNX Runtime does not load the model"):
-        measured(onnx.parser.parse_model(text.format("NoSuchOperator")))
+        measured(onnx.parser.parse_model(text), shapes="x=3x4")
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"seconds": 0.0},
-        {"seconds": float("inf")},
-        {"threads": 0},
-        {"targets": ("nope",)},
-        {"targets": ()},
-        {"targets": ("ort",), "native": True},
-        {"providers": ("nope",)},
-        {"providers": ()},
-        {"numerics": "nope"},
-    ],
-)
-def test_options_that_cannot_be_used(options: dict[str, Any], path: Path) -> None:
+    ("name", "value"),
+    [("seconds", 0.0), ("seconds", float("inf")), ("threads", 0), ("targets", ("nope",)),
+     ("targets", ()), ("providers", ("nope",)), ("providers", ()), ("numerics", "nope")],
+)  # fmt: skip
+def test_options_that_cannot_be_used(name: str, value: Any, path: Path) -> None:
     with pytest.raises(UsageError):
-        bench(path, **options)
+        bench(path, **{name: value})
 
 
 def test_a_provider_that_is_not_there_or_does_not_start(
@@ -171,9 +153,6 @@ def test_the_headline_and_the_text() -> None:
     both = (timing("ort", CASES[0], 0.8, "faster"), timing("ort", CASES[1], 1.2, "slower"))
     mixed = dataclasses.replace(whole, timings=both)
     assert headlines(mixed) == ["cpu: time over raw's: ort 0.80-1.20 (faster, slower)"]
-    alone = dataclasses.replace(whole, timings=whole.timings[::5])  # an engine
-    assert headlines(alone) == ["cpu: 5 ms at ids=1x16, 5 ms at ids=4x128"]
-    assert headlines(dataclasses.replace(whole, timings=())) == ["cpu: nothing could be timed"]
     text = whole.to_text(verbose=1)
     for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits at", "a note"):
         assert words in text
