@@ -5,128 +5,72 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
-BFLOAT16 = TensorProto.BFLOAT16
+# f32 inside, rounded to bf16, then scaled: the LLaMA order.
+_NORM = """
+  "{name}.wide" = Cast <to = 1> ("{x}")
+  "{name}.square" = Pow ("{name}.wide", two)
+  "{name}.mean" = ReduceMean <keepdims = 1> ("{name}.square", axes)
+  "{name}.stable" = Add ("{name}.mean", epsilon)
+  "{name}.root" = Sqrt ("{name}.stable")
+  "{name}.inverse" = Reciprocal ("{name}.root")
+  "{name}.normal" = Mul ("{name}.wide", "{name}.inverse")
+  "{name}.narrow" = Cast <to = 16> ("{name}.normal")
+  "{name}" = Mul ("{name}.weight", "{name}.narrow")"""
+
+_ATTENTION = """
+  "{at}.q" = MatMul ("{at}.input_norm", "{at}.q.weight")
+  "{at}.o" = MatMul ("{at}.q", "{at}.o.weight")
+  "{at}.middle" = Add ("{x}", "{at}.o")"""
+
+_FEED_FORWARD = """
+  "{at}.gate" = MatMul ("{at}.post_norm", "{at}.gate.weight")
+  "{at}.up" = MatMul ("{at}.post_norm", "{at}.up.weight")
+  "{at}.sigmoid" = Sigmoid ("{at}.gate")
+  "{at}.silu" = Mul ("{at}.gate", "{at}.sigmoid")
+  "{at}.product" = Mul ("{at}.silu", "{at}.up")
+  "{at}.down" = MatMul ("{at}.product", "{at}.down.weight")
+  "{at}.out" = Add ("{at}.middle", "{at}.down")"""
 
 
 def make_sparse_llm(
-    folder: Path,
-    layers: int = 126,
-    hidden: int = 16384,
-    intermediate: int = 53248,
-    *,
-    value_info: bool = True,
-    name: str = "llm.onnx",
-    data: str = "llm.data",
+    folder: Path, layers: int = 126, hidden: int = 16384, intermediate: int = 53248
 ) -> Path:
     """Write a bf16 decoder with ``2 * layers + 1`` RMSNorms in the TorchDynamo spelling.
 
     The defaults have the layers and widths of a 405-billion-parameter model; its 795 GB of external
-    weights are one file of ``truncate``, gains included, at increasing offsets. A layer is: norm,
-    two projections, residual, norm, gated feed-forward, residual (27 + 4 nodes).
-
-    Args:
-        folder: existing folder for both files.
-        layers, hidden, intermediate: sizes.
-        value_info: write the shape of every intermediate value.
-        name, data: file names.
+    weights are one file of ``truncate``, gains included, at increasing offsets.
 
     Returns:
         The path of the model file.
     """
-    decoder = _Decoder(hidden, data, value_info)
-    decoder.fill(layers, intermediate)
-    with (folder / data).open("wb") as file:
-        file.truncate(decoder.offset)
-    model = helper.make_model(
-        decoder.graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]
+    text, x, shapes = "", "x", {"norm.weight": [hidden]}
+    for index in range(layers):
+        at = f"layers.{index}"
+        text += _NORM.format(name=f"{at}.input_norm", x=x) + _ATTENTION.format(at=at, x=x)
+        text += _NORM.format(name=f"{at}.post_norm", x=f"{at}.middle") + _FEED_FORWARD.format(at=at)
+        x = f"{at}.out"
+        shapes |= {f"{at}.{name}.weight": [hidden] for name in ("input_norm", "post_norm")}
+        shapes |= {f"{at}.{name}.weight": [hidden, hidden] for name in ("q", "o")}
+        shapes |= {f"{at}.{name}.weight": [hidden, intermediate] for name in ("gate", "up")}
+        shapes |= {f"{at}.down.weight": [intermediate, hidden]}
+    row = f"bfloat16[batch, sequence, {hidden}]"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> decoder ({row} x) => ({row} norm)'
+        "<float two = {2}, int64[1] axes = {-1}, float epsilon = {0.00001}>"
+        f"{{ {text} {_NORM.format(name='norm', x=x)} }}"
     )
-    (folder / name).write_bytes(model.SerializeToString())
-    return folder / name
-
-
-def norm_count(layers: int) -> int:
-    """RMSNorms in a decoder of ``make_sparse_llm``."""
-    return 2 * layers + 1
-
-
-class _Decoder:
-    def __init__(self, hidden: int, data: str, value_info: bool) -> None:
-        self.hidden, self.data, self.value_info, self.offset = hidden, data, value_info, 0
-        self.graph = onnx.GraphProto(name="decoder")
-
-    def fill(self, layers: int, intermediate: int) -> None:
-        constants = {"two": np.float32(2), "axes": np.int64([-1]), "epsilon": np.float32(1e-5)}
-        for key, constant in constants.items():
-            tensor = onnx.numpy_helper.from_array(np.asarray(constant), key)
-            self.graph.initializer.append(tensor)
-        self.graph.input.append(self._info("x", BFLOAT16, self.hidden))
-        value = "x"
-        for index in range(layers):
-            value = self._layer(value, f"layers.{index}", intermediate)
-        value = self._norm(value, "norm")
-        del self.graph.value_info[-1:]
-        self.graph.output.append(self._info(value, BFLOAT16, self.hidden))
-
-    def _layer(self, x: str, name: str, intermediate: int) -> str:
-        hidden = self.hidden
-        normal = self._norm(x, f"{name}.input_norm")
-        mixed = self._linear(normal, f"{name}.attention.q", hidden, hidden)
-        mixed = self._linear(mixed, f"{name}.attention.o", hidden, hidden)
-        x = self._node("Add", [x, mixed], f"{name}.residual_1", hidden)
-        normal = self._norm(x, f"{name}.post_norm")
-        gate = self._linear(normal, f"{name}.mlp.gate", hidden, intermediate)
-        up = self._linear(normal, f"{name}.mlp.up", hidden, intermediate)
-        sigmoid = self._node("Sigmoid", [gate], f"{name}.mlp.sigmoid", intermediate)
-        silu = self._node("Mul", [gate, sigmoid], f"{name}.mlp.silu", intermediate)
-        product = self._node("Mul", [silu, up], f"{name}.mlp.product", intermediate)
-        down = self._linear(product, f"{name}.mlp.down", intermediate, hidden)
-        return self._node("Add", [x, down], f"{name}.residual_2", hidden)
-
-    def _norm(self, x: str, name: str) -> str:
-        """f32 inside, rounded to bf16, then scaled: the LLaMA order."""
-        single = TensorProto.FLOAT
-        wide = self._node("Cast", [x], f"{name}.wide", self.hidden, single, to=single)
-        square = self._node("Pow", [wide, "two"], f"{name}.square", self.hidden, single)
-        mean = self._node("ReduceMean", [square, "axes"], f"{name}.mean", 1, single, keepdims=1)
-        stable = self._node("Add", [mean, "epsilon"], f"{name}.stable", 1, single)
-        root = self._node("Sqrt", [stable], f"{name}.root", 1, single)
-        inverse = self._node("Reciprocal", [root], f"{name}.inverse", 1, single)
-        normal = self._node("Mul", [wide, inverse], f"{name}.normal", self.hidden, single)
-        narrow = self._node("Cast", [normal], f"{name}.narrow", self.hidden, to=BFLOAT16)
-        gain = self._weight(f"{name}.weight", [self.hidden])
-        return self._node("Mul", [gain, narrow], name, self.hidden)
-
-    def _linear(self, x: str, name: str, rows: int, columns: int) -> str:
-        weight = self._weight(f"{name}.weight", [rows, columns])
-        return self._node("MatMul", [x, weight], name, columns)
-
-    def _weight(self, name: str, dims: list[int]) -> str:
-        length = 2 * math.prod(dims)
-        tensor = self.graph.initializer.add(name=name, data_type=BFLOAT16, dims=dims)
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in {"location": self.data, "offset": self.offset, "length": length}.items():
+    offset = 0
+    for name, dims in shapes.items():
+        tensor = model.graph.initializer.add(name=name, data_type=16, dims=dims, data_location=1)
+        place = {"location": "llm.data", "offset": offset, "length": 2 * math.prod(dims)}
+        for key, value in place.items():
             tensor.external_data.add(key=key, value=str(value))
-        self.offset += length
-        return name
-
-    def _node(
-        self,
-        op: str,
-        inputs: list[str],
-        output: str,
-        width: int,
-        dtype: int = BFLOAT16,
-        **attributes: int,
-    ) -> str:
-        self.graph.node.append(helper.make_node(op, inputs, [output], name=output, **attributes))
-        if self.value_info:
-            self.graph.value_info.append(self._info(output, dtype, width))
-        return output
-
-    @staticmethod
-    def _info(name: str, dtype: int, width: int) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, dtype, ["batch", "sequence", width])
+        offset += 2 * math.prod(dims)
+    with (folder / "llm.data").open("wb") as file:
+        file.truncate(offset)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(onnx.shape_inference.infer_shapes(model), folder / "llm.onnx")
+    return folder / "llm.onnx"
