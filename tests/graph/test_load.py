@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
 from pathlib import Path
 
@@ -139,6 +141,13 @@ def test_a_long_chain_is_sorted_in_linear_time_and_a_long_cycle_named_in_short()
     model.graph.node[-1].input[0] = "v20000"
     with pytest.raises(InputError, match=r"cycle.*\n.* more \.\.\."):
         load_model(model)
+
+
+def test_no_gc_restores_the_state() -> None:
+    with contextlib.suppress(KeyError), no_gc(), no_gc():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("domain", ["", "ai.onnx", "other"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -21,39 +19,29 @@ def cast_there_and_back(draft: Draft) -> Outcome:
         return None
     place, position, name = edge
     dtype, other = draft.values[name][0], draft.rng.choice((*FLOATS, np.dtype(np.int32)))
-    middle = draft.put(place, "Cast", name, to=helper.np_dtype_to_tensor_dtype(other))
-    back = helper.np_dtype_to_tensor_dtype(dtype)
-    place.node.input[position] = draft.put(place, "Cast", middle, to=back)
+    place.node.input[position] = draft.cast(place, draft.cast(place, name, other), dtype)
     lossless = other in (dtype, F64) or (other == F32 and dtype in (F16, BF16))
     return f"{name} through {other} in front of {place.node.op_type}", lossless
 
 
 @mutation
 def cast_elsewhere(draft: Draft) -> Outcome:
-    """A cast to another type or none at all; or a node that computes in another type."""
-    place = draft.pick("Add", "Mul", "Div", "Sqrt", "Reciprocal", "ReduceMean", "Cast")
+    """A node that computes in another type."""
+    place = draft.pick("Add", "Mul", "Div", "Sqrt", "Reciprocal", "ReduceMean")
     if place is None:
         return None
-    output, op_type, kind = place.node.output[0], place.node.op_type, draft.rng.choice(FLOATS)
-    if op_type == "Cast":
-        if draft.rng.random() < 0.5:
-            draft.replace(place, "Identity", place.node.input[0])
-            return "Cast removed", False
-        to = helper.np_dtype_to_tensor_dtype(kind)
-        draft.replace(place, "Cast", place.node.input[0], to=to)
-        return f"Cast to {kind}", False
+    output, kind = place.node.output[0], draft.rng.choice(FLOATS)
     dtype = draft.dtype(output)
     if dtype is None or not is_float(dtype):
         return None
     for position, name in enumerate(list(place.node.input)):
         if (read := draft.dtype(name)) is not None and is_float(read):
-            to = helper.np_dtype_to_tensor_dtype(kind)
-            place.node.input[position] = draft.put(place, "Cast", name, to=to)
+            place.node.input[position] = draft.cast(place, name, kind)
     place.node.output[0] = draft.fresh("wide")
     to = helper.np_dtype_to_tensor_dtype(dtype)
     back = helper.make_node("Cast", [place.node.output[0]], [output], to=to)
     place.nodes.insert(place.index + 1, back)
-    return f"{op_type} in {kind}", kind == F64 and dtype == F32
+    return f"{place.node.op_type} in {kind}", kind == F64 and dtype == F32
 
 
 _VIEWS = (
@@ -138,43 +126,31 @@ def extra_reader(draft: Draft) -> Outcome:
     return f"{name} is read elsewhere", True
 
 
-def _reads(node: onnx.NodeProto) -> list[str]:
-    """The names that a node and the subgraphs in it read from around it."""
-    out = [name for name in node.input if name]
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            graph = attribute.g
-            inner = {name for n in graph.node for name in n.output}
-            inner |= {v.name for v in (*graph.input, *graph.initializer)}
-            read = [v.name for v in graph.output] + [v for n in graph.node for v in _reads(n)]
-            out += [name for name in read if name not in inner]
-    return out
-
-
 class _Run:
-    """A run of nodes of a scope: what it reads, and what is read of it."""
+    """A run of nodes of a scope without subgraphs: what it reads, and what is read of it."""
 
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self.scope = draft.rng.choice([s for s in draft.scopes() if len(s.nodes) > 1])
-        nodes = list(self.scope.nodes)
-        start = draft.rng.randrange(len(nodes))
-        self.scope.index, end = start, draft.rng.randint(start + 1, len(nodes))
+    def __init__(self, draft: Draft, scope: Place) -> None:
+        self.draft, self.scope = draft, scope
+        nodes = list(scope.nodes)
+        self.start = draft.rng.randrange(len(nodes))
+        self.end = draft.rng.randint(self.start + 1, len(nodes))
         if draft.rng.random() < 0.4:
-            self.scope.index, end = 0, len(nodes)
-        self.nodes = nodes[self.scope.index : end]
-        own = {name for node in self.nodes for name in node.output if name}
-        self.reads = sorted({name for node in self.nodes for name in _reads(node)} - own)
-        later = {name for node in nodes[end:] for name in _reads(node)}
+            self.start, self.end = 0, len(nodes)
+        run, behind = nodes[self.start : self.end], nodes[self.end :]
+        self.whole = not any(a.HasField("g") for node in nodes for a in node.attribute)
+        own = {name for node in run for name in node.output if name}
+        self.reads = sorted({name for node in run for name in node.input if name} - own)
         # Of a subgraph only the last node's outputs are known to be read.
-        later |= {value.name for value in draft.model.graph.output} | set(nodes[-1].output)
-        later |= set(self.scope.function.output) if self.scope.function else set()
+        later = {name for node in behind for name in node.input} | set(nodes[-1].output)
+        later |= {value.name for value in draft.model.graph.output}
+        later |= set(scope.function.output) if scope.function else set()
         self.outputs = sorted(own & later & set(draft.values))
 
     def copied(self) -> tuple[list[onnx.NodeProto], dict[str, str]]:
-        """The nodes with new names for all that they make."""
-        names = {n: self.draft.fresh("inner") for node in self.nodes for n in node.output if n}
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self.nodes]
+        """The nodes with new names for all that they make, and those names by the old ones."""
+        nodes = self.scope.nodes[self.start : self.end]
+        names = {n: self.draft.fresh("inner") for node in nodes for n in node.output if n}
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         for node in copies:
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]
@@ -182,32 +158,20 @@ class _Run:
         return copies, names
 
     def alias(self, names: dict[str, str]) -> None:
-        """The new names have the types and shapes of the old ones."""
-        draft = self.draft
-        for table in (draft.values, draft.constants):
+        """Give new names the types and shapes of the old ones."""
+        for table in (self.draft.values, self.draft.constants):
             table.update({new: table[old] for old, new in names.items() if old in table})
 
-    def infos(self, names: dict[str, str]) -> list[onnx.ValueInfoProto]:
-        return [
-            helper.make_tensor_value_info(
-                names[name], helper.np_dtype_to_tensor_dtype(self.draft.values[name][0]), None
-            )
-            for name in self.outputs
-        ]
-
-    def become(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        start = self.scope.index
-        del self.scope.nodes[start : start + len(self.nodes)]
+    def become(self, *nodes: onnx.NodeProto) -> None:
+        del self.scope.nodes[self.start : self.end]
         for offset, node in enumerate(nodes):
-            self.scope.nodes.insert(start + offset, node)
+            self.scope.nodes.insert(self.start + offset, node)
 
 
 def _run_of(draft: Draft) -> _Run | None:
-    if not any(len(scope.nodes) > 1 for scope in draft.scopes()):
-        return None
-    run = _Run(draft)
-    nested = any(a.HasField("g") for node in run.nodes for a in node.attribute)
-    return run if run.outputs and not nested else None
+    scopes = [scope for scope in draft.scopes() if len(scope.nodes) > 1]
+    run = _Run(draft, draft.rng.choice(scopes)) if scopes else None
+    return run if run is not None and run.whole and run.outputs else None
 
 
 def _constant(name: str, value: object) -> onnx.NodeProto:
@@ -219,24 +183,19 @@ def into_if(draft: Draft) -> Outcome:
     """A run of nodes in both branches of an If."""
     if (run := _run_of(draft)) is None:
         return None
-    graphs = []
-    for branch in ("then", "else"):
+    graphs = {}
+    for branch in ("then_branch", "else_branch"):
         nodes, names = run.copied()
-        graphs.append(helper.make_graph(nodes, branch, [], run.infos(names)))
-    condition = draft.fresh("condition")
-    made = [
-        helper.make_node(
-            "If", [condition], run.outputs, then_branch=graphs[0], else_branch=graphs[1]
-        )
-    ]
+        kinds = [(n, helper.np_dtype_to_tensor_dtype(draft.values[n][0])) for n in run.outputs]
+        infos = [helper.make_tensor_value_info(names[n], kind, None) for n, kind in kinds]
+        graphs[branch] = helper.make_graph(nodes, branch, [], infos)
+    condition, constants = draft.fresh("condition"), []
     if run.scope.function is None and draft.rng.random() < 0.5:
-        info = helper.make_tensor_value_info(condition, onnx.TensorProto.BOOL, [])
-        draft.model.graph.input.append(info)
-        draft.signature.inputs[condition] = (np.dtype(np.bool_), ())
+        condition = draft.add_input(np.dtype(np.bool_), (), "condition")
     else:
-        made.insert(0, _constant(condition, draft.rng.random() < 0.5))
-    run.become(made)
-    return f"{len(run.nodes)} nodes in an If", True
+        constants = [_constant(condition, draft.rng.random() < 0.5)]
+    run.become(*constants, helper.make_node("If", [condition], run.outputs, **graphs))
+    return f"{run.end - run.start} nodes in an If", True
 
 
 @mutation
@@ -252,23 +211,18 @@ def into_function(draft: Draft) -> Outcome:
     run.alias(parameters)
     for node in nodes:
         node.input[:] = [parameters.get(name, name) for name in node.input]
-    nodes = [
-        *(_constant(parameters[n], numpy_helper.to_array(stored[n])) for n in inside), *nodes
-    ]  # fmt: skip
-    title, function = draft.fresh("function"), run.scope.function
-    imports = function.opset_import if function else draft.model.opset_import
-    own = [entry for entry in imports if entry.domain != _DOMAIN] + [
-        helper.make_opsetid(_DOMAIN, 1)
-    ]
-    draft.model.functions.append(
-        helper.make_function(
-            _DOMAIN, title, [parameters[n] for n in handed], [names[n] for n in run.outputs],
-            nodes, own,
-        )
+    constants = [_constant(parameters[n], numpy_helper.to_array(stored[n])) for n in inside]
+    title, own = draft.fresh("function"), helper.make_opsetid(_DOMAIN, 1)
+    owners = [draft.model, *([run.scope.function] if run.scope.function else [])]
+    imports = [entry for entry in owners[-1].opset_import if entry.domain != _DOMAIN]
+    function = helper.make_function(
+        _DOMAIN, title, [parameters[n] for n in handed], [names[n] for n in run.outputs],
+        [*constants, *nodes], [*imports, own],
     )  # fmt: skip
-    for owner in (draft.model, *([function] if function else [])):
+    for owner in owners:
         if _DOMAIN not in {entry.domain for entry in owner.opset_import}:
-            owner.opset_import.append(own[-1])
+            owner.opset_import.append(own)
+    draft.model.functions.append(function)
     draft.model.ir_version = max(draft.model.ir_version, 8)
-    run.become([helper.make_node(title, handed, run.outputs, domain=_DOMAIN)])
-    return f"{len(run.nodes)} nodes in a function", True
+    run.become(helper.make_node(title, handed, run.outputs, domain=_DOMAIN))
+    return f"{run.end - run.start} nodes in a function", True

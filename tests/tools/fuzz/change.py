@@ -6,7 +6,6 @@ import math
 
 import ml_dtypes
 import numpy as np
-from onnx import helper
 
 from rmsnorm_export.op.dtypes import Array
 from tests.tools.fuzz.draft import Draft, Place, mutation, number_in
@@ -119,8 +118,7 @@ def gain_form(draft: Draft) -> Outcome:
         return "gain: an input", True
     if form == "cast":
         other = draft.rng.choice(FLOATS)
-        to = helper.np_dtype_to_tensor_dtype(dtype)
-        place.node.input[position] = draft.put(place, "Cast", number_in(row, other), to=to)
+        place.node.input[position] = draft.cast(place, number_in(row, other), dtype)
         return f"gain of {other} behind a cast", False
     place.node.input[position] = draft.constant(place, number_in(forms[form], dtype))
     return f"gain {form}", keeps

@@ -173,6 +173,10 @@ class Draft:
         place.index += 1
         return out
 
+    def cast(self, place: Place, name: str | Array, dtype: np.dtype[Any]) -> str:
+        """A Cast in front of ``place``."""
+        return self.put(place, "Cast", name, to=helper.np_dtype_to_tensor_dtype(dtype))
+
     def over(
         self, place: Place, op_type: str, x: str, axes: Sequence[int], **attributes: Any
     ) -> str:
