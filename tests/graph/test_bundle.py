@@ -124,6 +124,13 @@ def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
     assert not [entry for entry in exported.parent.iterdir() if entry.name.startswith(".")]
 
 
+def test_the_manifest_says_the_opset_that_the_graphs_have(exported: Path) -> None:
+    written = rx.optimize(exported, target="onnx").save(exported.parent / "out")
+    manifest = json.loads((written.path / "export.json").read_text())
+    configs = [one["metadata"]["export_config"] for one in manifest["components"].values()]
+    assert [config["opset_version"] for config in configs] == [23, 23]
+
+
 @pytest.mark.parametrize("weights", ["auto", "embed"])
 def test_a_folder_can_be_optimized_in_its_place(exported: Path, weights: str) -> None:
     (exported / "notes.txt").write_text("mine")

@@ -321,8 +321,7 @@ def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
     (folder / "one.bin").write_bytes(GAIN * 2)
     (folder / "two.bin").write_bytes(GAIN)
     first, second, third = (
-        external_gain(file, at, 32)
-        for file, at in (("one.bin", 0), ("one.bin", 16), ("two.bin", 0))
+        external_gain(*place, 32) for place in (("one.bin", 0), ("one.bin", 16), ("two.bin", 0))
     )
     second.name = "v"
     model = norm_model(initializers=[*constants(gain=False), first, second])
