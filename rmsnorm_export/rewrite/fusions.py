@@ -32,11 +32,11 @@ from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
     declared_inputs,
     index_limits,
-    input_shapes,
     make_inputs,
 )
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
+from rmsnorm_export.runtime.sizes import input_shapes
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.runtime.tokens import pad_first_row
 from rmsnorm_export.system.packages import pip_install

@@ -33,7 +33,8 @@ def _requirement(value: int | str) -> int | Literal["all"]:
         UsageError: neither.
     """
     try:
-        return msgspec.convert(value, Literal["all"] | Count, strict=False)
+        number: int | Literal["all"] = msgspec.convert(value, Literal["all"] | Count, strict=False)
+        return number
     except msgspec.ValidationError as error:
         fix = "give a number from 1, or all"
         raise UsageError("The requirement cannot be read.", found=repr(value), fix=fix) from error
