@@ -21,8 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, Literal
 
-import onnx_ir as ir
-
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import option
 from rmsnorm_export.printable import quoted, short
@@ -214,6 +212,8 @@ def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None
         return known.get(symbol)
     if len(symbol) > _LONGEST_EXPRESSION or "**" in symbol:  # a power may not fit into memory
         return None
+    import onnx_ir as ir
+
     try:
         # Numbers for names first: to simplify what has names can take minutes.
         numbers = _NAME.sub(lambda name: str(known[name[0]]), symbol)

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from source_graphs import NUMPY, Array, run, tensor, ulps
 
 from rmsnorm_export.errors import VerificationError
-from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import (
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SIMPLIFIED,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
-from rmsnorm_export.runtime.support import CPU, CUDA, TABLE, Support, everywhere, support
+from rmsnorm_export.runtime.support import (
+    CPU,
+    CUDA,
+    TABLE,
+    Support,
+    everywhere,
+    support,
+)
 
 TYPES = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
 OPERATORS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
 CPU_ROWS = [row for row in TABLE if row.provider == CPU]
-SCALES = {
-    "trailing": (7,),
-    "leading-ones": (1, 1, 7),
-    "one": (1,),
-    "scalar": (),
-    "over-rows": (3, 7),
-}
 N = 123
 EPSILON = 2.0**-10
 
 
 def _id(row: Support) -> str:
     return f"{row.operator}-{row.x_type}-{row.scale_type}"
+
+
+def _domain(row: Support) -> str:
+    return MICROSOFT_DOMAIN if row.operator == SKIP_SIMPLIFIED else ""
 
 
 every_row = pytest.mark.parametrize("row", CPU_ROWS, ids=_id)
@@ -72,8 +80,11 @@ def _compute(
         names, outputs = ["x", "s", "g"], ["y", "", "", "sum"]
     if axis is not None:
         attributes["axis"] = axis
-    attributes |= {"domain": row.domain, "epsilon": EPSILON}
-    nodes.append(helper.make_node(row.operator, names, outputs, **attributes))
+    nodes.append(
+        helper.make_node(
+            row.operator, names, outputs, domain=_domain(row), epsilon=EPSILON, **attributes
+        )
+    )
     results = [name for name in outputs if name]
     nodes += [helper.make_node("Cast", [name], [f"{name}o"], to=edge) for name in results]
     graph = helper.make_graph(
@@ -114,7 +125,7 @@ def _close(row: Support, y: Array, x: Array, scale: Array, spec: NormSpec) -> No
     """The numbers are those of the norm, rounded as the row says."""
     typed, g = x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.scale_type])
     if row.x_type in HALF_TYPES and row.scale_type == row.x_type:
-        spec = dataclasses.replace(spec, scale_before_cast=row.scale_before_cast)
+        spec = dataclasses.replace(spec, scale_before_cast=True)
         expected = reference_exact(spec, typed, np.broadcast_to(g, x.shape[spec.axis :]))
         off = ulps(y, expected.astype(np.float32), row.x_type)
         # f32 sums in another order flip a rounding now and then, and then by one.
@@ -141,48 +152,95 @@ def _computed(row: Support) -> int:
     return DOUBLE if row.x_type == DOUBLE else FLOAT
 
 
+@pytest.mark.parametrize(
+    "row", [r for r in CPU_ROWS if r.x_type == r.scale_type in HALF_TYPES], ids=_id
+)
+def test_half_rows_scale_before_the_cast(row: Support) -> None:
+    x, scale = _data((4, 5, N)), _data((N,), 1)
+    y = _compute(row, x, scale)[0]
+    spec = NormSpec(epsilon=EPSILON, scale_before_cast=False)
+    other = reference_exact(spec, x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.x_type]))
+    off = ulps(y, other.astype(np.float32), row.x_type)
+    # The two orders differ in about a quarter of the elements, never by more than 1 ulp.
+    assert 0.15 < (off > 0).mean() < 0.4
+    assert off.max() == 1
+
+
 @every_row
 def test_stash_type_changes_no_number(row: Support) -> None:
     x, scale = _data((2, 3, 7)) * 1000, _data((7,), 1)
-    assert not row.stash_honoured
-    results = [_compute(row, x, scale, stash_type=s)[0] for s in row.stash_types]
-    if not results:
-        assert row.operator == SKIP_SIMPLIFIED
+    if row.operator == SKIP_SIMPLIFIED:
         assert not _loads(row, stash_type=FLOAT)
+        return
+    results = [_compute(row, x, scale, stash_type=stash)[0] for stash in TYPES]
     for y in results:
         np.testing.assert_array_equal(y, results[0])
         assert np.abs(y).max() > 0.1  # squares of 1000 overflow f16
 
 
-def _places(row: Support) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None, bool]]:
-    """Shapes of x and of the scale, the axis, and whether the table says that the row runs."""
-    x = (2, 3, 7)
-    yield (2, 3, row.min_row), (row.min_row,), None, True
-    yield (3, 7), (1, 1, 7), None, False
-    for rank in range(1, 6):
-        yield (2, 3, 1, 2, 7)[-rank:], (7,), None, not row.ranks or rank in row.ranks
-    for name, scale in SCALES.items():
-        yield x, scale, None, name in row.scale_shapes
-    for axis in (-1, -2, 1, 2):
-        yield x, x[axis:], axis, row.axes != "last"
+@one_type_rows
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_ranks(row: Support, rank: int) -> None:
+    x, scale = _data((2, 3, 1, 2, 7)[-rank:]), _data((7,), 1)
+    if row.ranks and rank not in row.ranks:
+        with pytest.raises(VerificationError, match="3 or 2 dimensions"):
+            _compute(row, x, scale)
+        return
+    spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row))
+    _close(row, _compute(row, x, scale)[0], x, scale, spec)
+
+
+SCALES = {
+    "trailing": (7,),
+    "leading-ones": (1, 1, 7),
+    "one": (1,),
+    "scalar": (),
+    "over-rows": (3, 7),
+}
 
 
 @one_type_rows
-def test_shapes_and_axes(row: Support) -> None:
+@pytest.mark.parametrize("shape", list(SCALES))
+def test_scale_shapes(row: Support, shape: str) -> None:
+    x, scale = _data((2, 3, 7)), _data(SCALES[shape], 1)
+    if row.operator == SKIP_SIMPLIFIED and shape != "trailing":
+        with pytest.raises(VerificationError, match=r"(?i)gamma"):
+            _compute(row, x, scale)
+        return
+    y = _compute(row, x, scale)[0]
+    dtype = NUMPY[row.x_type]
+    spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row), scale_before_cast=True)
+    plain = reference_float64(spec, x.astype(dtype))
+    expected = plain * scale.astype(dtype).astype(np.float64)
     relative = {FLOAT: 2.0**-20, DOUBLE: 2.0**-48, FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7}
-    for shape, scale_shape, axis, runs in _places(row):
-        x, scale = _data(shape), _data(scale_shape, 1)
-        if not runs:
-            with pytest.raises(VerificationError) as caught:
-                _compute(row, x, scale, axis=axis)
-            assert re.search("(?i)rank|gamma|axis|3 or 2 dimensions", caught.value.found)
-            continue
-        last = -1 if axis is None else axis - len(shape) * (axis > 0)
-        spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row), axis=last)
-        typed, g = (v.astype(NUMPY[row.x_type]) for v in (x, scale))
-        expected = reference_float64(spec, typed) * g.astype(np.float64)
-        y = _compute(row, x, scale, axis=axis)[0]
-        np.testing.assert_allclose(y, expected, rtol=relative[row.x_type], atol=2.0**-24)
+    np.testing.assert_allclose(y, expected, rtol=relative[row.x_type], atol=2.0**-24)
+
+
+@one_type_rows
+def test_a_scale_of_higher_rank_than_x_is_refused(row: Support) -> None:
+    with pytest.raises(VerificationError, match=r"(?i)rank|gamma"):
+        _compute(row, _data((3, 7)), _data((1, 1, 7), 1))
+
+
+@one_type_rows
+@pytest.mark.parametrize("axis", [-1, -2, 1, 2])
+def test_axes(row: Support, axis: int) -> None:
+    if row.operator == SKIP_SIMPLIFIED:
+        with pytest.raises(VerificationError, match="axis"):
+            _compute(row, _data((2, 3, 7)), _data((7,), 1), axis=axis)
+        return
+    x = _data((2, 3, 7))
+    negative = axis if axis < 0 else axis - 3
+    scale = _data(x.shape[negative:], 1)
+    spec = NormSpec(epsilon=EPSILON, axis=negative, stash_type=_computed(row))
+    _close(row, _compute(row, x, scale, axis=axis)[0], x, scale, spec)
+
+
+@every_row
+def test_the_smallest_row(row: Support) -> None:
+    x = _data((2, 3, row.min_row))
+    y = _compute(row, x, _data((row.min_row,), 1))[0]
+    assert np.isfinite(y).all()
 
 
 @every_row
@@ -191,7 +249,11 @@ def test_opsets(row: Support, opset: int) -> None:
     assert _loads(row, opset=opset) == (opset >= row.min_opset)
 
 
-@pytest.mark.parametrize("row", [r for r in CPU_ROWS if r.half_sum != "none"], ids=_id)
+@pytest.mark.parametrize(
+    "row",
+    [r for r in CPU_ROWS if r.operator == SKIP_SIMPLIFIED and r.x_type in HALF_TYPES],
+    ids=_id,
+)
 def test_the_residual_operator_normalises_the_unrounded_sum(row: Support) -> None:
     x, skip, scale = _data((8, 16, 768)), _data((8, 16, 768), 1) * 2, _data((768,), 2)
     y, total = _compute(row, x, scale, skip=skip)
@@ -205,7 +267,6 @@ def test_the_residual_operator_normalises_the_unrounded_sum(row: Support) -> Non
         g = scale.astype(dtype).astype(np.float64)
         expected = (rows / np.sqrt(mean + EPSILON) * g).astype(np.float32)
         off[name] = ulps(y, expected, row.x_type)
-    assert row.half_sum == "unrounded"
     assert (off["unrounded"] > 0).mean() < 0.005
     assert 0.15 < (off["rounded"] > 0).mean() < 0.3
 
@@ -214,3 +275,9 @@ def test_everywhere_needs_both_providers() -> None:
     assert everywhere(RMS_NORMALIZATION, BFLOAT16) == ()
     assert everywhere(SKIP_SIMPLIFIED, DOUBLE) == ()
     assert [row.provider for row in everywhere(SIMPLIFIED, BFLOAT16)] == [CPU, CUDA]
+
+
+def test_the_schema_of_the_standard_operator_is_of_opset_23() -> None:
+    schema = onnx.defs.get_schema(RMS_NORMALIZATION, 24)
+    assert schema.since_version == support(RMS_NORMALIZATION, CPU, FLOAT).min_opset  # type: ignore[union-attr]
+    assert schema.attributes["stash_type"].default_value.i == TensorProto.FLOAT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -13,23 +15,31 @@ from onnx import TensorProto, helper
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.spec import CODE_TYPES, Quantize
+from rmsnorm_export.op.spec import CODE_TYPES, Quantize, scaled_by
 from rmsnorm_export.runtime.session import run_session
 
 PER_ROW: tuple[Quantize, ...] = ("int8_per_row", "fp8_per_row")
 
 
-def reference_codes(y: Array, how: Quantize) -> tuple[Array, Array]:
-    """Codes of the norm ``y`` and the scale of each row: as in ``QUANTIZE``."""
-    name = how.partition("_")[0]
+def reference_codes(y: Array, how: Quantize, step: float = 0.0) -> tuple[Array, ...]:
+    """Codes of the norm ``y`` and, where they are not given, their scales: as in ``QUANTIZE``."""
     with np.errstate(all="ignore"):
-        scales = np.abs(y).max(axis=-1, keepdims=True) / np.float32(CODE_TYPES[name][1])
-        scales[scales == 0] = 1
-        quotient = y / scales
+        wide, name = y.astype(np.float32), how.partition("_")[0]
+        largest = np.float32(CODE_TYPES[name][1])
+        scales: tuple[Array, ...] = ()
+        by: Any = np.float32(step)
+        if scaled_by(how) == "row":
+            by = np.abs(wide).max(axis=-1, keepdims=True) / largest
+            by[by == 0] = 1
+            scales = (by,)
+        quotient = wide / by
         if name == "fp8":
-            return np.clip(quotient, -448, 448).astype(ml_dtypes.float8_e4m3fn), scales
-        whole = np.where(np.isnan(quotient), 0, np.clip(np.rint(quotient), -128, 127))
-        return whole.astype(np.int8), scales
+            codes = np.clip(quotient, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        else:  # of NaN 0 where the scale says so, else -128, as ONNX Runtime has it on x86
+            of_nan = 0 if scales else -128
+            whole = np.where(np.isnan(quotient), of_nan, np.clip(np.rint(quotient), -128, 127))
+            codes = whole.astype(np.int8)
+    return codes, *scales
 
 
 def same(a: Array, b: Array) -> bool:
@@ -42,9 +52,9 @@ def same(a: Array, b: Array) -> bool:
     return bool((nan | (a.view(bits) == b.view(bits))).all())
 
 
-def at_every_place(n: int) -> Array:
+def at_every_place(n: int, dtype: Any = np.float32) -> Array:
     """Rows of numbers behind a 1, with one at each place in turn, or two, that are none."""
-    x = np.random.default_rng(n).normal(0, 2, (4, n - 1, n)).astype(np.float32)
+    x = np.random.default_rng(n).normal(0, 2, (4, n - 1, n)).astype(dtype)
     places = np.arange(1, n)
     for rows, number in zip(x, (np.nan, np.inf, -np.inf, np.nan), strict=True):
         rows[places - 1, places] = number

@@ -57,7 +57,7 @@ def sweep(library: str) -> int:
             outputs = tuple(x for _ in model.graph.output)
             cases.append((Case(dtype, spec, model, feeds, bias, outputs), how, float(step)))
     for dtype, how in itertools.product(TYPES, HOWS[2:]):
-        x = at_every_place(TYPES[dtype], 37)
+        x = at_every_place(37, TYPES[dtype])
         spec = NormSpec(epsilon=0.0, partial_size=1)  # changes nothing
         for cases, made in ((norms, None), (coded, how)):
             model, feeds = node_model(spec, x, None, None, None, quantize=made)

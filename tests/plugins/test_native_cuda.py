@@ -201,7 +201,7 @@ def test_codes_are_those_of_the_norm(options: Any, kind: Kind, n: int, dtype: in
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_what_is_no_number_is_in_the_scale_wherever_it_is(options: Any, dtype: int) -> None:
-    x = at_every_place(TYPES[dtype], 32)
+    x = at_every_place(32, TYPES[dtype])
     spec = NormSpec(epsilon=0.0, partial_size=1)
     for how, _, got in _coded(options, dtype, spec, x, None, None):
         if scaled_by(how) != "tensor":
