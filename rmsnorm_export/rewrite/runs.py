@@ -41,33 +41,41 @@ class Needs:
         opset, ir_version: versions of the default domain and of the format.
         forms: form of a norm -> name of a node in it.
         operators: other operators that the file does not define, with their domain -> a node.
+        vectors: a norm node whose X has one axis; "" without.
     """
 
     opset: int
     ir_version: int
     forms: Mapping[str, str]
     operators: Mapping[tuple[str, str], str]
+    vectors: str = ""
 
     @classmethod
     def of(cls, model: ir.Model) -> Needs:
         """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
+        vectors = ""
         for node in (node for graph in all_graphs(model) for node in graph):
             name = node.name or node.op_type
             if node.op_identifier() in model.functions:
                 forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
             elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
                 forms.setdefault(node.op_type, f"node {name}")
+                x = node.inputs[0] if node.inputs else None
+                if x is not None and x.shape is not None and len(x.shape) == 1:
+                    vectors = name
             else:
                 operators.setdefault((node.domain, node.op_type), name)
-        return cls(default_opset(model), model.ir_version, forms, operators)
+        return cls(default_opset(model), model.ir_version, forms, operators, vectors)
 
     def refused_by(self, row: Consumer) -> str:
         """Return why a runtime does not run the file; "" where nothing is known against it."""
         for form, where in self.forms.items():
             if form not in row.forms:
                 return f"it was not seen to run {form} ({where})"
+        if self.vectors and not row.vectors:
+            return f"it runs no norm of a single row without other axes (node {self.vectors})"
         for (domain, operator), name in self.operators.items():
             has = has_operator(row, domain, operator)
             if domain in DEFAULT_DOMAINS:

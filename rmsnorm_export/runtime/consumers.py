@@ -38,6 +38,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             sets no limit of its own.
         forms: of a norm that run: ``FUNCTIONS`` and names of operators.
         domains: further operator domains, of which it has operators.
+        vectors: it runs a norm node whose X has one axis.
         target: what is written for it.
         why: for this target.
     """
@@ -50,6 +51,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ir: int = 0
     forms: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
+    vectors: bool = True
     target: Literal["portable", "onnx", "ort", "plain"]
     why: str
 

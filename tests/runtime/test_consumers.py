@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.rewrite.runs import runs_in
+from rmsnorm_export.rewrite.runs import Needs, runs_in
 from rmsnorm_export.runtime.consumers import (
     CONSUMERS,
     FUNCTIONS,
@@ -154,3 +155,14 @@ def test_the_operators_of_transformers_are_known_where_operators_were_tried() ->
     for row in tried:
         if row.evidence == "run":
             assert [op for op in usual if has_operator(row, "", op) is not True] == [], row.name
+
+
+@pytest.mark.parametrize(("shape", "runs"), [("8", False), ("1, 8", True)])
+def test_a_row_without_other_axes_is_not_for_tvm(shape: str, runs: bool) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 23]> main (float[{shape}] x, float[8] w) '
+        f"=> (float[{shape}] y) {{ y = RMSNormalization (x, w) }}"
+    )
+    reason = Needs.of(ir.from_proto(model)).refused_by(consumer("tvm"))
+    assert (reason == "") == runs
+    assert runs or "other axes" in reason
