@@ -108,15 +108,15 @@ def command(
     own["drawings"] = files.drawn
     with console.progress(files.state, "Starting") as step:
         step("loading the module", 0, 1)
-        made, compare = (_decoder if task else _graph)(source, loading, own, step)
-        reports = made.reports if task else {"": made.report}
+        exported, compare = (_decoder if task else _graph)(source, loading, own, step)
+        reports = exported.reports if task else {"": exported.report}
         unmet, error = outcome.first_problem(reports, requirement)
-        written, more = None, {}
+        saved, more = None, {}
         if unmet is None:
             step("writing", 0, 1)
             weights = {} if task else {"weights": options["weights"]}
-            written = outcome.write_model(files, output, made, **weights)
-        if written and verify:
+            saved = outcome.write_model(files, output, exported, **weights)
+        if saved and verify:
             step("comparing with PyTorch", 0, 1)
             try:
                 more = {"verification": compare(output)}
@@ -124,7 +124,7 @@ def command(
             except Exception as problem:  # what is written is: its report is not lost
                 error = with_problem(error, "--verify", problem)
     files.remember(source)
-    outcome.finish_written(files, reports, written, error, **more)
+    outcome.finish_written(files, reports, saved, error, **more)
 
 
 def _those_of(record: Any, options: Mapping[str, Any]) -> dict[str, Any]:

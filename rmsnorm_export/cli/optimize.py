@@ -36,11 +36,11 @@ def command(
     outcome.check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
     with console.progress(files.state, "Optimizing") as step:
-        made: Any = optimize(source, progress=step, drawings=files.drawn, **options)
-    reports = made.reports if of_graphs else {"": made.report}
+        result: Any = optimize(source, progress=step, drawings=files.drawn, **options)
+    reports = result.reports if of_graphs else {"": result.report}
     unmet, error = outcome.first_problem(reports, requirement)
-    written = None
+    saved = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
-            written = outcome.write_model(files, output, made, weights=weights)
-    outcome.finish_written(files, reports, written, error)
+            saved = outcome.write_model(files, output, result, weights=weights)
+    outcome.finish_written(files, reports, saved, error)

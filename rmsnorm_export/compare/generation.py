@@ -22,7 +22,7 @@ from rmsnorm_export.graph.bundle import bundle_at, open_folder
 from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.folder import EXPORT_FILE
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.op.type_names import float_name
+from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
@@ -68,7 +68,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
     settings, inputs, model = metadata.get("export_config") or {}, options.inputs or {}, a
     arrays = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
     if isinstance(a, str | os.PathLike):
-        dtype = float_name(str(metadata.get("export_dtype")))
+        dtype = _type_of(metadata)
         model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
     return verify_generation(
         model,
@@ -78,6 +78,15 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         static_cache=settings.get("static_cache"),
         rtol=options.rtol,
     )
+
+
+def _type_of(metadata: Mapping[str, Any]) -> FloatName:
+    """Return the type of the weights of an export."""
+    try:
+        return float_name(str(metadata.get("export_dtype")))
+    except UsageError as error:
+        what, fix = "The manifest of the export has no type of its weights.", "export it again"
+        raise InputError(what, found=f"export_dtype {error.found}", fix=fix) from error
 
 
 def verify_generation(
@@ -188,8 +197,7 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         InputError: it is no folder of an export, or its manifest names what is not looked up.
         NotRunError: ONNX Runtime does not load a component.
     """
-
-    runners = _runners(folder)
+    runners = _runners(model, folder)
     if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
         raise NotRunError(
             "The components of this model are not put together here.",
@@ -219,8 +227,8 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         yield
 
 
-def _runners(folder: Path) -> dict[str, Any]:
-    """transformers' runner of each component, with what the manifest says of it written anew."""
+def _runners(model: Any, folder: Path) -> dict[str, Any]:
+    """Return transformers' runner of each component, with its metadata written anew."""
     from transformers.exporters.metadata import ExportMetadata
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 
@@ -234,7 +242,7 @@ def _runners(folder: Path) -> dict[str, Any]:
     runners: dict[str, Any] = {}
     for name, file in bundle.files.items():
         entry = bundle.manifest["components"][name]["metadata"]
-        metadata = ExportMetadata(**checked_metadata(name, entry))
+        metadata = ExportMetadata(**checked_metadata(model, name, entry))
         loaded = load_model(file)
         content, where = serialize(loaded.model), loaded.folder
         session = open_session(content, optimize=True, external_folder=where)

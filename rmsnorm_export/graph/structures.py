@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rmsnorm_export.printable import quoted
@@ -12,12 +13,12 @@ from rmsnorm_export.strict import parse_json
 
 _SEQUENCES = {f"builtins.{name}" for name in ("tuple", "list", "set", "frozenset")}
 _MAPPINGS = {"builtins.dict", "collections.OrderedDict"}
-_STRUCTURES = re.compile(
+_CLASS = re.compile(
     r"transformers\.(cache_utils|configuration_utils|modeling_outputs|models\.\w+\.(cache|configuration|modeling)_\w+)"
-    r"\.(?=\w*(Cache|Layer|Config|Output))[A-Z]\w*",
+    r"\.(?P<name>[A-Z]\w*)",
     re.ASCII,
 )
-"""Names of the classes that caches, their configs and outputs of a model are of, by module."""
+"""Classes of caches, configs and outputs, by the modules of transformers that define them."""
 
 _TORCH_WORDS = {
     "device": ("s", re.compile(r"(cpu|meta|(cuda|mps|xpu)(:[0-9]{1,3})?)", re.ASCII)),
@@ -26,61 +27,123 @@ _TORCH_WORDS = {
 }
 """Marks of objects of PyTorch: the key that holds the name, and the names that are let through."""
 
-_OTHERS = {None, "tensor", "sym", "size", "items", "type", "seq", "map", "obj"}
+
+class ClassNames:
+    """The classes that a structure may name: here those that are called as such classes are.
+
+    A folder is written on for other readers, so nothing is imported.
+    """
+
+    def is_part(self, path: str) -> bool:
+        """Return whether a class is a cache, a layer of one, or a config."""
+        return self._has_word(path, "Cache|Layer|Config")
+
+    def is_output(self, path: str) -> bool:
+        """Return whether a class is what a model returns."""
+        return self._has_word(path, "Output")
+
+    def method(self, path: str, fields: Iterable[str]) -> str:
+        """Return one of the fields of an object that is a method of its class; "" for none."""
+        del path, fields
+        return ""
+
+    @staticmethod
+    def _has_word(path: str, words: str) -> bool:
+        match = _CLASS.fullmatch(path)
+        return match is not None and re.search(words, match["name"]) is not None
 
 
-def structure_anew(text: str) -> str:
+def structure_anew(text: str, names: ClassNames | None = None) -> str:
     """Write anew what a manifest says of a graph's inputs or outputs.
 
     It is a tree whose nodes name Python classes, which transformers and PyTorch import, with
-    contents in a text of their own; a reader of the written folder gets only what was read here.
+    contents in a text of their own; a reader gets only what was read here.
+
+    Args:
+        text: as ``torch.utils._pytree`` writes it.
+        names: of the classes that are let through.
 
     Raises:
-        ValueError, LookupError, TypeError: it is no such tree, or names something else.
+        ValueError, LookupError, TypeError, AttributeError: it is no such tree, or names something
+            else.
     """
     protocol, tree = parse_json(text)
-    return json.dumps([protocol, _node_anew(tree)])
+    if protocol != 1:
+        raise ValueError(f"{quoted(str(protocol))} is no protocol of it")
+    return json.dumps([protocol, _Reader(names or ClassNames()).node(tree)])
 
 
-def _node_anew(node: Mapping[str, Any]) -> dict[str, Any]:
-    kind, context = node["type"], node["context"]
-    if kind is not None:
-        _check_class(kind)
-        context = parse_json(context)
-        _check_content(context)
-        context = json.dumps(context)
-    elif context is not None:
-        raise ValueError("a tensor has parts")
-    return {
-        "type": kind,
-        "context": context,
-        "children_spec": [_node_anew(child) for child in node["children_spec"]],
-    }
+class _Reader:
+    """Structures, whose classes are checked by their names."""
+
+    def __init__(self, names: ClassNames) -> None:
+        self._names = names
+
+    def node(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        """Rebuild a node of the tree and those below it."""
+        kind, context = node["type"], node["context"]
+        children = [self.node(child) for child in node["children_spec"]]
+        if kind is None:
+            if context is not None or children:
+                raise ValueError("a tensor has parts")
+        else:
+            path = _dotted(kind)
+            containers = _SEQUENCES | _MAPPINGS
+            self._require(path in containers or self._is_class(path), kind)
+            context = parse_json(context)
+            self._check_content(context, len(children))
+            context = json.dumps(context)
+        return {"type": kind, "context": context, "children_spec": children}
+
+    def _is_class(self, path: str) -> bool:
+        return self._names.is_part(path) or self._names.is_output(path)
+
+    def _require(self, holds: bool, name: object) -> None:
+        if not holds:
+            raise ValueError(f"{quoted(str(name))} is no container, cache or output of a model")
+
+    def _check_content(self, value: Any, tensors: int) -> None:
+        """Check the content of a node; objects are marked by ``_t`` and name their class ``p``."""
+        parts: Iterable[Any] = value if isinstance(value, list) else ()
+        if isinstance(value, dict):
+            if "fqn" in value or any(key.startswith("__") for key in value):
+                raise ValueError("it names an enumeration, or what Python itself uses")
+            if "_t" in value:
+                self._check_object(value, tensors)
+            parts = value.values()
+        for part in parts:
+            self._check_content(part, tensors)
+
+    def _check_object(self, value: Mapping[str, Any], tensors: int) -> None:
+        path = _dotted(value.get("p"))
+        match mark := value["_t"]:
+            case "tensor" | "sym" if _is_number(value["i"], tensors):
+                return
+            case "size" if all(map(_is_number, value["v"])):
+                return
+            case "items" if all(not isinstance(key, list | dict) for key, _ in value["v"]):
+                return
+            case "device" | "dtype" | "layout":
+                key, words = _TORCH_WORDS[mark]
+                if not words.fullmatch(value[key]):
+                    raise ValueError(f"{quoted(str(value[key]))} is no {mark}")
+            case "seq":
+                self._require(path in _SEQUENCES, value["p"])
+            case "map":
+                self._require(path in _MAPPINGS or self._names.is_output(path), value["p"])
+            case "type":
+                self._require(path in _SEQUENCES or self._names.is_part(path), value["p"])
+            case "obj":
+                self._require(self._names.is_part(path), value["p"])
+                if method := self._names.method(path, value["s"]):
+                    raise ValueError(f"{quoted(method)} is no field of {quoted(path)}")
+            case _:
+                raise ValueError(f"{quoted(str(mark))} marks no part of a cache as it is written")
 
 
-def _check_class(name: object, mark: object = None) -> None:
-    path = str(name).replace(":", ".")
-    is_other = path in _MAPPINGS or _STRUCTURES.fullmatch(path) is not None
-    if path not in _SEQUENCES and (mark == "seq" or not is_other):
-        raise ValueError(f"{quoted(str(name))} is no container, cache or output of a model")
+def _dotted(name: object) -> str:
+    return str(name).replace(":", ".")
 
 
-def _check_content(value: Any) -> None:
-    """Check the content of a node; objects are marked by ``_t`` and name their class ``p``."""
-    if isinstance(value, list):
-        for part in value:
-            _check_content(part)
-    elif isinstance(value, dict):
-        if "fqn" in value or any(key.startswith("__") for key in value):
-            raise ValueError("it names an enumeration, or what Python itself uses")
-        mark = value.get("_t")
-        if mark in _TORCH_WORDS:
-            key, words = _TORCH_WORDS[mark]
-            if not words.fullmatch(value[key]):
-                raise ValueError(f"{quoted(str(value[key]))} is no {mark}")
-        elif mark not in _OTHERS:
-            raise ValueError(f"{quoted(str(mark))} marks no part of a cache")
-        if mark is not None and "p" in value:
-            _check_class(value["p"], mark)
-        for part in value.values():
-            _check_content(part)
+def _is_number(value: object, below: float = math.inf) -> bool:
+    return type(value) is int and 0 <= value < below

@@ -16,6 +16,8 @@ import onnx
 import torch
 from torch.utils import _pytree
 from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     LlamaConfig,
     LlamaForCausalLM,
     Mamba2Config,
@@ -57,6 +59,11 @@ def test_caches_of_transformers_are_written_anew(name: str, kind: str) -> None:
     structure = CausalLMOutputWithPast(logits=torch.zeros(1), past_key_values=cache)  # type: ignore[arg-type]
     spec = _pytree.treespec_dumps(_pytree.tree_structure(structure))
     assert structure_anew(spec) == spec
+    with torch.device("meta"):
+        auto = AutoModelForSeq2SeqLM if name == "t5" else AutoModelForCausalLM
+        model = auto.from_config(CONFIGS[name])
+    entry = {"export_dtype": "float32", "kwargs": {}, "out_spec": spec}
+    assert checked_metadata(model, "decode", entry)["out_spec"] == spec
     assert _pytree.treespec_loads(structure_anew(spec)) == _pytree.treespec_loads(spec)
 
 
@@ -64,11 +71,18 @@ def node(name: str, content: object, *children: object) -> dict[str, object]:
     return {"type": name, "context": json.dumps(content), "children_spec": list(children)}
 
 
+LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
 CACHE = "transformers.cache_utils:DynamicCache"
 HOSTILE: dict[str, dict[str, object]] = {
     "a function that is called": {"_t": "seq", "p": "os:system", "v": ["true"]},
     "a class that is called": {"_t": "seq", "p": CACHE, "v": []},
     "a class of transformers": {"_t": "map", "p": "transformers:Trainer", "v": {}},
+    "a tensor that is not there": {"_t": "tensor", "i": 0},
+    "a tensor before the first": {"_t": "tensor", "i": -1},
+    "a size that is none": {"_t": "size", "v": [1, -1]},
+    "items by lists": {"_t": "items", "v": [[[1], 2]]},
+    "an output as an object": {"_t": "obj", "p": "transformers.modeling_outputs:BaseModelOutput",
+                               "s": {}},
     "a layer of a model": {"_t": "obj", "p": "transformers.models.a.modeling_a:Path", "s": {}},
     "within items": {"_t": "items", "v": [["k", {"_t": "type", "p": "os:abort"}]]},
     "another mark": {"_t": "unheard of", "v": 1},
@@ -76,7 +90,28 @@ HOSTILE: dict[str, dict[str, object]] = {
     "an attribute of PyTorch": {"_t": "dtype", "n": "os"},
     "a module of PyTorch": {"_t": "layout", "n": "hub"},
     "a device of another make": {"_t": "device", "s": "privateuseone:0"},
-}
+}  # fmt: skip
+OF_OTHERS: dict[str, dict[str, object]] = {
+    "a module that is called": {
+        "_t": "map", "p": "transformers.models.llama.modeling_llama:FakeOutput", "v": {}},
+    "a layer that is no cache's": {
+        "_t": "obj", "p": "transformers.models.llama.modeling_llama:LlamaDecoderLayer", "s": {}},
+    "a module with the name of an output": {
+        "_t": "map", "p": "transformers.models.bert.modeling_bert:BertSelfOutput", "v": {}},
+    "another model's cache": {
+        "_t": "obj", "p": "transformers.models.xlstm.modeling_xlstm:xLSTMCache", "s": {}},
+    "another model's config": {
+        "_t": "obj", "p": "transformers.models.bert.configuration_bert:BertConfig", "s": {}},
+    "a method replaced": {
+        "_t": "obj", "p": CACHE, "s": {"update": {"_t": "type", "p": CACHE}}},
+}  # fmt: skip
+"""Named as caches and outputs are, but none of those of the model at hand."""
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    with torch.device("meta"):
+        return LlamaForCausalLM(LlamaConfig(**SIZES))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -85,21 +120,37 @@ def test_what_would_run_is_refused(kind: str) -> None:
         structure_anew(json.dumps([1, node(CACHE, HOSTILE[kind])]))
 
 
+@pytest.mark.parametrize("kind", [*HOSTILE, *OF_OTHERS])
+def test_a_model_is_given_its_own_classes_alone(kind: str, llama: Any) -> None:
+    for name in (CACHE, str(OF_OTHERS.get(kind, {}).get("p", CACHE))):
+        spec = json.dumps([1, node(name, (HOSTILE | OF_OTHERS)[kind])])
+        entry = {"export_dtype": "float32", "kwargs": {}, "out_spec": spec}
+        with pytest.raises(rx.InputError, match="how its graphs are called"):
+            checked_metadata(llama, "decode", entry)
+
+
+@pytest.mark.parametrize("spec", ["", "{}", "[1]", "[1, 2]", '[1, {"type": 3}]', "[2, null]"])
+def test_a_text_that_is_no_structure_is_refused(spec: str) -> None:
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        structure_anew(spec)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"export_dtype": "os"},
         {"kwargs": 5},
         {"out_constants": [[0, {"a": 1}]]},
+        {"out_constants": [[-1, 1]]},
         {"out_constants": "ab"},
         {"out_spec": None},
     ],
 )
-def test_other_facts_are_checked_too(changes: dict[str, Any]) -> None:
-    entry = {"export_dtype": "float32", "kwargs": {"input_ids": {}}, "out_spec": "[1, null]"}
-    assert checked_metadata("decode", entry)["out_constants"] == []
+def test_other_facts_are_checked_too(changes: dict[str, Any], llama: Any) -> None:
+    entry = {"export_dtype": "float32", "kwargs": {"input_ids": {}}, "out_spec": LEAF}
+    assert checked_metadata(llama, "decode", entry)["out_constants"] == []
     with pytest.raises(rx.InputError, match="how its graphs are called"):
-        checked_metadata("decode", entry | changes)
+        checked_metadata(llama, "decode", entry | changes)
 
 
 RAN = """

@@ -1,35 +1,45 @@
-"""What ``export.json`` says of how a graph is called, written anew."""
+"""What ``export.json`` says of how a graph is called, written anew for the model at hand.
+
+transformers imports the classes that it names, and makes objects of them. So each is looked up in a
+list of those that the model's own modules and transformers' caches define.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.structures import ClassNames, structure_anew
 from rmsnorm_export.printable import first_line, short
 from rmsnorm_export.torch.dtypes import FLOATS
 
 
-def checked_metadata(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what transformers' runner needs to call a graph.
 
     Args:
+        model: of transformers, which the graph was made of.
         name: of the graph, for errors.
-        metadata: as the folder is read, which checks what it says of outputs.
+        metadata: of the graph, in the manifest.
 
     Raises:
-        InputError: it is not built as transformers builds it.
+        InputError: it names anything but containers and this model's caches and outputs, or is not
+            built as transformers builds it.
     """
     try:
-        dtype, outputs = metadata["export_dtype"], metadata["out_spec"]
-        constants = [[position, value] for position, value in metadata.get("out_constants") or ()]
-        if dtype not in FLOATS or not isinstance(outputs, str):
-            raise ValueError("it lacks the type of its weights, or its outputs")
-        for position, value in constants:
-            if type(position) is not int or not isinstance(value, bool | int | float | str | None):
+        dtype = metadata["export_dtype"]
+        outputs = structure_anew(metadata["out_spec"], _ModelNames(model))
+        constants = [[place, value] for place, value in metadata.get("out_constants") or ()]
+        if dtype not in FLOATS:
+            raise ValueError("it lacks the type of its weights")
+        for place, value in constants:
+            is_place = type(place) is int and place >= 0
+            if not is_place or not isinstance(value, bool | int | float | str | None):
                 raise ValueError("an output that is no tensor is none of a number, text or nothing")
         inputs: dict[str, Any] = {str(key): {} for key in metadata.get("kwargs") or ()}
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             "The manifest of the export does not say how its graphs are called.",
             found=f"{short(name)}: {first_line(error)}",
@@ -41,3 +51,41 @@ def checked_metadata(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
         "out_spec": outputs,
         "out_constants": constants,
     }
+
+
+class _ModelNames(ClassNames):
+    """The classes that the modules of a model, and those of caches and outputs, hold."""
+
+    def __init__(self, model: Any) -> None:
+        from transformers import PretrainedConfig, cache_utils, modeling_outputs
+        from transformers.utils.generic import ModelOutput
+
+        modules = {cache_utils.__name__, modeling_outputs.__name__, type(model.config).__module__}
+        modules |= {kind.__module__ for part in model.modules() for kind in type(part).__mro__}
+        self._classes = {
+            f"{one.__module__}.{one.__qualname__}": one for one in _classes_of(modules)
+        }
+        self._of_parts = cache_utils.Cache, cache_utils.CacheLayerMixin, PretrainedConfig
+        self._of_outputs = ModelOutput
+
+    def is_part(self, path: str) -> bool:
+        if path not in self._classes or self.is_output(path):
+            return False
+        of_caches = path.endswith("Cache") or path.startswith("transformers.cache_utils.")
+        return of_caches or issubclass(self._classes[path], self._of_parts)
+
+    def is_output(self, path: str) -> bool:
+        return issubclass(self._classes.get(path, object), self._of_outputs)
+
+    def method(self, path: str, fields: Iterable[str]) -> str:
+        kind = self._classes[path]
+        return next((field for field in fields if callable(getattr(kind, field, None))), "")
+
+
+def _classes_of(modules: Iterable[str]) -> Iterator[type]:
+    """Yield the classes of transformers that modules of it, which are loaded, define or import."""
+    for name in sorted(modules):
+        if name.startswith("transformers."):
+            for value in list(vars(sys.modules[name]).values()):
+                if isinstance(value, type) and value.__module__.startswith("transformers."):
+                    yield value
