@@ -40,8 +40,6 @@ def mul(ctx: Context, node: ir.Node) -> None:
             radials.square(ctx, node, a)
         return
     if fact_a is None and fact_b is None:
-        for value, other in ((a, b), (b, a)):
-            lp_normalization(ctx, node, value, other, inverse=False)
         return
     # Before squares and norms: the row that is divided may itself be one, on either side.
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -102,12 +100,12 @@ def div(ctx: Context, node: ir.Node) -> None:
         if isinstance(fact_a, Radial) and not fact_a.rooted:
             _count_not_constant(ctx, node, fact_a, b)
         return
-    if fact_a is None:
-        lp_normalization(ctx, node, a, b, inverse=True)
-    elif isinstance(fact_a, Radial):
+    if isinstance(fact_a, Radial):
         rescale(ctx, node, fact_a, b, 1.0 / number)
     elif isinstance(fact_a, Square):
         _scale_square(ctx, node, fact_a, b, inverse=True)
+    elif isinstance(fact_a, Norm) and _of_length_one(fact_a):
+        _root_of_n(ctx, node, fact_a, b, 1.0 / number)
 
 
 def _scale_square(
@@ -384,11 +382,11 @@ def multiply_norm(
     ctx: Context, node: ir.Node, value: ir.Value, norm: Norm, other: ir.Value
 ) -> None:
     """A scale, a gate, or something that ends the norm."""
-    if not ctx.exclusive(value, node):
+    number = ctx.constants.scalar(other)
+    if number is not None and _of_length_one(norm):
+        _root_of_n(ctx, node, norm, other, number)
         return
-    radial = norm.radial
-    if radial is not None and not is_unit(radial) and ctx.constants.scalar(other) is not None:
-        _root_of_n(ctx, node, norm, radial, other)
+    if not ctx.exclusive(value, node):
         return
     fact = ctx.facts.get(other)
     if norm.scale is None and norm.bias is None and norm.gate is None:
@@ -400,19 +398,24 @@ def multiply_norm(
         extend(ctx, node, dataclasses.replace(_with_event(norm, "gate"), gate=fact))
 
 
-def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, radial: Radial, constant: ir.Value) -> None:
+def _of_length_one(norm: Norm) -> bool:
+    """Return whether a row is not divided by its root mean square yet, but by a multiple of it."""
+    return norm.radial is not None and not is_unit(norm.radial)
+
+
+def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, constant: ir.Value, factor: float) -> None:
     """``x / ||x|| * sqrt(n)``: the factor that makes an RMSNorm of a row of length one."""
-    array, number = ctx.constants.array(constant), ctx.constants.scalar(constant)
-    if array is None or not number or number < 0 or norm.bias is not None or norm.gate is not None:
+    array, radial = ctx.constants.array(constant), norm.radial
+    if array is None or radial is None or norm.bias is not None or norm.gate is not None:
         return
     rank = ctx.types.rank(norm.x.root)
-    if array.ndim > 1 and (rank is None or array.ndim > rank):
+    if factor <= 0 or (array.ndim > 1 and (rank is None or array.ndim > rank)):
         return
     narrow = radial.narrow
     if any(kind == "cast" for kind, _ in norm.events):
         narrow = (*narrow, f"a row of length one rounded to {type_name(int(norm.dtype))}")
     slack = radial.slack + rounding_of(array)
-    step = dataclasses.replace(radial, m=radial.m * number, slack=slack, plain=False, narrow=narrow)
+    step = dataclasses.replace(radial, m=radial.m * factor, slack=slack, plain=False, narrow=narrow)
     extend(ctx, node, dataclasses.replace(norm, radial=step))
 
 
@@ -435,40 +438,11 @@ def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     ctx.advance(output, norm, complete(ctx, norm, output))
 
 
-def lp_normalization(
-    ctx: Context, node: ir.Node, value: ir.Value, other: ir.Value, *, inverse: bool
-) -> None:
-    """``LpNormalization(x) * sqrt(n)``, or divided by ``1 / sqrt(n)``."""
-    producer = ctx.maker(value, "LpNormalization")
-    if producer is None:
+def lp_normalization(ctx: Context, node: ir.Node) -> None:
+    """``LpNormalization(x)``: a row of length one, which ``sqrt(n)`` makes an RMSNorm."""
+    x = node.inputs[0]
+    if x is None or node.attributes.get_int("p", 2) != 2:
         return
-    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if number and array is not None:
-        _times_unit_row(ctx, node, producer, 1.0 / number if inverse else number, array)
-
-
-def lp_normalization_of_one(ctx: Context, node: ir.Node) -> None:
-    """``LpNormalization(x)`` of rows of one element, where sqrt(n) is 1."""
-    if node.inputs[0] is not None and ctx.types.static_last(node.inputs[0]) == 1:
-        _times_unit_row(ctx, node, node, 1.0, np.ones(()))
-
-
-def _times_unit_row(
-    ctx: Context, node: ir.Node, producer: ir.Node, number: float, constant: np.ndarray
-) -> None:
-    """``node`` is ``number`` times the LpNormalization ``producer``."""
-    x, attributes = producer.inputs[0], producer.attributes
-    if x is None or attributes.get_int("p", 2) != 2:
-        return
-    axis, rank = attributes.get_int("axis", -1), ctx.types.rank(x)
-    size, dtype = ctx.types.static_last(x), ctx.types.dtype(x)
-    if not size or dtype is None or (axis != -1 and (rank is None or axis != rank - 1)):
-        return
-    candidate = ctx.candidate(producer)
-    candidate.rooted = True
-    radial = Radial(
-        ctx.view(x), candidate, node.graph, -1, size, True, dtype, dtype, a=float(size),
-        rooted=True, inverse=True, m=number, zero_safe=True, slack=rounding_of(constant),
-        plain=False,
-    )  # fmt: skip
-    normalise(ctx, node, x, radial, None)
+    radial = radials.inverse_length(ctx, node, ctx.view(x))
+    if radial is not None:
+        normalise(ctx, node, x, radial, None)

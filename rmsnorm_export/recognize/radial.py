@@ -158,12 +158,7 @@ def _reduce(
         )  # fmt: skip
     if op != "ReduceMean":
         if size is None:
-            ctx.flaw(
-                candidate, node, "row-length-unknown",
-                "the squares are summed over a row whose length is not static",
-                f"x is {ctx.describe(fact.x.root)}",
-                "export with a static size for the normalised axes",
-            )  # fmt: skip
+            ctx.flaw(candidate, node, *_length_unknown(ctx, fact.x))
         factor *= size or 1
     radial = Radial(
         fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
@@ -178,6 +173,31 @@ def _reduce(
     ctx.set_radial(node.outputs[0], radial)
     if last == SEQUENCE and axes is not None:
         _not_trailing(ctx, node, axes, 3, candidate)  # told where no scale follows: see complete
+
+
+def inverse_length(ctx: Context, node: ir.Node, x: View) -> Radial | None:
+    """Return the ``1 / ||x||`` that an LpNormalization multiplies its rows with."""
+    candidate = ctx.candidate(node)
+    candidate.rooted = True
+    axes = _row_axes(ctx, node, (node.attributes.get_int("axis", -1),), x, candidate)
+    dtype = ctx.types.dtype(x.root)
+    if axes is None or dtype is None:
+        return None
+    size = row_size(ctx.types.shape(x.root), *axes)
+    if not size:
+        ctx.flaw(candidate, node, *_length_unknown(ctx, x))
+        return None
+    return Radial(
+        x, candidate, node.graph, axes[0], size, True, dtype, dtype, a=float(size), rooted=True,
+        inverse=True, zero_safe=True, plain=False, last=axes[1],
+    )  # fmt: skip
+
+
+def _length_unknown(ctx: Context, x: View) -> Flaw:
+    return (
+        "row-length-unknown", "the squares are summed over a row whose length is not static",
+        f"x is {ctx.describe(x.root)}", "export with a static size for the normalised axes",
+    )  # fmt: skip
 
 
 def _row_axes(

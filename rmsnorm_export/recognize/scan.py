@@ -52,7 +52,7 @@ _STANDARD: dict[str, Transfer] = {
     "Div": product.div,
     "Add": product.add,
     "Sub": radials.subtract,
-    "LpNormalization": product.lp_normalization_of_one,
+    "LpNormalization": product.lp_normalization,
     "Cast": structural.cast,
     "CastLike": structural.cast,
     "Abs": structural.absolute,

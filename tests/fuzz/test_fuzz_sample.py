@@ -75,7 +75,7 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
     kept: collections.Counter[str] = collections.Counter()
     lost: collections.Counter[str] = collections.Counter()
     for index, name in enumerate(sorted(MUTATIONS) * 30):
-        rng = random.Random(f"2/{index}")
+        rng = random.Random(f"1/{index}")
         seed = rng.choice(seeds)
         mutated = apply(seed, (Step(name, rng.randrange(2**32)),))
         if not (mutated.keeps and mutated.steps and valid(mutated.model, mutated.signature)):
@@ -83,10 +83,9 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
         norms, reasons = norms_of(mutated.model)
         kept[name] += 1
         if norms < seed.norms:
+            lost[name] += 1
             assert reasons, f"silent: {seed.name}: {mutated.done}"
-            # A norm that an If cuts in two cannot be one node: no other loss is excused.
-            lost[name] += reasons != "crosses-subgraph"
-    assert len(kept) == 8  # all that keep the numbers
+    assert len(kept) == 9  # all that keep the numbers
     assert kept.total() >= 100
     assert all(count <= 0.1 * kept[name] + 1 for name, count in lost.items()), (lost, kept)
     assert lost.total() <= 0.04 * kept.total()

@@ -167,3 +167,27 @@ def test_look_alikes(changes, reason):
     report = rx.optimize(normalize(**changes), numerics="unclamped").report
     assert not report.fused
     assert [(r.reason, r.kind) for r in report.refused] == [(reason, "look-alike")]
+
+
+@pytest.mark.parametrize(
+    ("axis", "behind", "reason"),
+    [
+        (-1, "y = Mul(unit, root)", None),
+        (-1, "v = Mul(unit, gamma)\n y = Mul(v, root)", None),
+        (1, "v = Mul(root, unit)\n y = Mul(gamma, v)", None),
+        (-1, "y = Identity(unit)", "not-the-mean"),
+        (-1, "y = Mul(unit, gamma)", "not-the-mean"),
+        (0, "y = Mul(unit, root)", "axes-not-trailing"),
+    ],
+)
+def test_rows_of_length_one_are_norms_where_the_root_of_n_follows(axis, behind, reason):
+    gamma = ", ".join(map(str, np.linspace(0.5, 1.5, N)))
+    model = text.model(
+        f"unit = LpNormalization<axis = {axis}, p = 2>(x)\n{behind}",
+        inputs=f"float[rows,{N}] x",
+        outputs=f"float[rows,{N}] y",
+        constants=f"float root = {{{ROOT}}}, float[{N}] gamma = {{{gamma}}}",
+    )
+    report = rx.optimize(model, prove=True).report
+    assert len(report.fused) == (reason is None)
+    assert [refusal.reason for refusal in report.refused] == ([reason] if reason else [])
