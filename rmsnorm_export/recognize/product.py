@@ -24,6 +24,7 @@ from rmsnorm_export.recognize.facts import (
     WeightedInverse,
 )
 from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.weights import as_weight
 
 
@@ -440,9 +441,22 @@ def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
 
 def lp_normalization(ctx: Context, node: ir.Node) -> None:
     """``LpNormalization(x)``: a row of length one, which ``sqrt(n)`` makes an RMSNorm."""
-    x = node.inputs[0]
-    if x is None or node.attributes.get_int("p", 2) != 2:
+    x, attributes = node.inputs[0], node.attributes
+    if x is None or attributes.get_int("p", 2) != 2:
         return
-    radial = radials.inverse_length(ctx, node, ctx.view(x))
-    if radial is not None:
-        normalise(ctx, node, x, radial, None)
+    view, candidate = ctx.view(x), ctx.candidate(node)
+    candidate.rooted = True
+    axes = radials.row_axes(ctx, node, (attributes.get_int("axis", -1),), view, candidate)
+    dtype = ctx.types.dtype(x)
+    if axes is None or dtype is None:
+        return
+    axis, last = axes
+    size = row_size(ctx.types.shape(x), axis, last)
+    if not size:
+        ctx.flaw(candidate, node, *radials.length_unknown(ctx, view))
+        return
+    radial = Radial(
+        view, candidate, node.graph, axis, size, True, dtype, dtype, a=float(size), rooted=True,
+        inverse=True, zero_safe=True, plain=False, last=last,
+    )  # fmt: skip
+    normalise(ctx, node, x, radial, None)

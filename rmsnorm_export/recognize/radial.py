@@ -147,7 +147,7 @@ def _reduce(
     candidate.centred = centred(ctx, fact.x.root)
     if fact.flaw is not None:
         ctx.flaw(candidate, node, *fact.flaw)
-    axis, last = _row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
+    axis, last = row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
     dims = ctx.types.shape(fact.x.root) if axis is not None else None
     size = row_size(dims, axis, last)
     factor = fact.factor
@@ -158,7 +158,7 @@ def _reduce(
         )  # fmt: skip
     if op != "ReduceMean":
         if size is None:
-            ctx.flaw(candidate, node, *_length_unknown(ctx, fact.x))
+            ctx.flaw(candidate, node, *length_unknown(ctx, fact.x))
         factor *= size or 1
     radial = Radial(
         fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
@@ -175,32 +175,15 @@ def _reduce(
         _not_trailing(ctx, node, axes, 3, candidate)  # told where no scale follows: see complete
 
 
-def inverse_length(ctx: Context, node: ir.Node, x: View) -> Radial | None:
-    """Return the ``1 / ||x||`` that an LpNormalization multiplies its rows with."""
-    candidate = ctx.candidate(node)
-    candidate.rooted = True
-    axes = _row_axes(ctx, node, (node.attributes.get_int("axis", -1),), x, candidate)
-    dtype = ctx.types.dtype(x.root)
-    if axes is None or dtype is None:
-        return None
-    size = row_size(ctx.types.shape(x.root), *axes)
-    if not size:
-        ctx.flaw(candidate, node, *_length_unknown(ctx, x))
-        return None
-    return Radial(
-        x, candidate, node.graph, axes[0], size, True, dtype, dtype, a=float(size), rooted=True,
-        inverse=True, zero_safe=True, plain=False, last=axes[1],
-    )  # fmt: skip
-
-
-def _length_unknown(ctx: Context, x: View) -> Flaw:
+def length_unknown(ctx: Context, x: View) -> Flaw:
+    """The flaw of squares that are summed, not averaged, over a row of any length."""
     return (
         "row-length-unknown", "the squares are summed over a row whose length is not static",
         f"x is {ctx.describe(x.root)}", "export with a static size for the normalised axes",
     )  # fmt: skip
 
 
-def _row_axes(
+def row_axes(
     ctx: Context, node: ir.Node, axes: tuple[int, ...] | None, x: View, candidate: Candidate
 ) -> tuple[int, int] | None:
     """First and last of the reduced axes, negative: the trailing ones, or those of channels."""
