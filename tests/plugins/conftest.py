@@ -7,19 +7,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.plugins import kernel_build
+from tests.plugins import adapter_build, kernel_build
 from tests.tools.corpus import cache
 from tests.tools.shim import Shim
 
 
 @pytest.fixture(scope="session")
 def shim() -> Iterator[Shim]:
-    reason = kernel_build.missing_compiler()
-    if reason:
+    if reason := kernel_build.missing_compiler():
         pytest.skip(reason)
     process = Shim(kernel_build.shim_driver())
     yield process
     process.close()
+
+
+@pytest.fixture(scope="session")
+def adapter() -> pathlib.Path:
+    """The build folder of the TensorRT plugin."""
+    return adapter_build.build()
 
 
 @pytest.fixture(scope="session")

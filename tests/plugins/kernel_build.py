@@ -11,7 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.tools.corpus import cache
@@ -22,14 +22,15 @@ KERNELS = PLUGINS / "kernels"
 SHIM = PLUGINS / "tests" / "shim"
 FIBRES = SHIM / "fibres.cpp"
 DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
+NODES = PLUGINS / "onnxruntime"
+
+NO_NVCC = "no nvcc: pip install 'rmsnorm-export[plugin]'"
 
 UNITS = ("rmsnorm.cu", "rmsnorm_f32.cu", "rmsnorm_f16.cu", "rmsnorm_bf16.cu")
 """The translation units of the kernels."""
 
-JOBS = min(2, os.cpu_count() or 1)
-
 # A contracted a * b + c would hide a missing rounding step.
-_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
+_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fPIC")
 # nvcc's own pragma.
 _KERNEL_FLAGS = ("-Wno-unknown-pragmas",)
 _NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
@@ -48,9 +49,9 @@ _WHEEL = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"
 
 def find_nvcc() -> pathlib.Path | None:
     """nvcc of CUDA_HOME, else of PATH, else of the wheel."""
-    folders = [os.environ.get("CUDA_HOME", ""), *os.environ.get("PATH", "").split(os.pathsep)]
-    candidates = [pathlib.Path(folders[0], "bin"), *map(pathlib.Path, folders[1:]), _WHEEL / "bin"]
-    return next((path / "nvcc" for path in candidates if (path / "nvcc").is_file()), None)
+    folders = [f"{os.environ.get('CUDA_HOME', '')}/bin", os.environ.get("PATH", "")]
+    nvcc = shutil.which("nvcc", path=os.pathsep.join([*folders, str(_WHEEL / "bin")]))
+    return pathlib.Path(nvcc) if nvcc else None
 
 
 def find_headers() -> pathlib.Path | None:
@@ -79,11 +80,9 @@ def source_hash(*folders: pathlib.Path, settings: Iterable[object] = ()) -> str:
     return digest.hexdigest()
 
 
-def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
+def run(command: Iterable[object]) -> str:
     """Both streams of a command that has to succeed."""
-    done = subprocess.run(
-        [str(part) for part in command], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.args}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -97,8 +96,7 @@ def nvcc_command(architecture: int) -> list[object]:
 def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
     """Return the object of a unit, a minute or less when it is new, and what ptxas said of it."""
     command = [*nvcc_command(architecture), "-Xptxas=-v", "-c", KERNELS / unit, "-o"]
-    version = run([find_nvcc(), "--version"])
-    key = source_hash(KERNELS, settings=(version, *_NVCC_FLAGS, unit, architecture))
+    key = source_hash(KERNELS, settings=(run([find_nvcc(), "--version"]), *command))
     name = f"{pathlib.Path(unit).stem}-sm_{architecture}"
 
     def fill(folder: pathlib.Path) -> None:
@@ -109,11 +107,14 @@ def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
     return built / f"{name}.o", (built / "ptxas.txt").read_text(encoding="utf-8")
 
 
+def _compiler() -> list[object]:
+    """g++ for what is on the shim."""
+    return ["g++", *_FLAGS, "-I", KERNELS, "-I", SHIM, "-isystem", find_headers()]
+
+
 def shim_driver() -> pathlib.Path:
     """The program of plugins/tests/kernels/driver.cpp with the kernels in it, sanitised."""
-    headers = find_headers()
     version = run(["g++", "--version"]).splitlines()[0]
-    flags = (*_FLAGS, "-fPIC", "-I", KERNELS, "-I", SHIM, "-isystem", headers)
     sources = [KERNELS / name for name in UNITS] + [FIBRES, DRIVER]
 
     def fill(folder: pathlib.Path) -> None:
@@ -121,69 +122,54 @@ def shim_driver() -> pathlib.Path:
             built = folder / f"{source.name}.o"
             # The sanitizers watch the kernels; the fibres only take turns, in half of the time.
             own = ("-O2",) if source == FIBRES else (*_KERNEL_FLAGS, *_WATCHED)
-            run(["g++", *flags, *own, "-x", "c++", "-c", source, "-o", built])
+            run([*_compiler(), *own, "-x", "c++", "-c", source, "-o", built])
             return built
 
-        with ThreadPoolExecutor(JOBS) as pool:
+        with ThreadPoolExecutor(2) as pool:
             objects = list(pool.map(compile_one, sources))
         run(["g++", *SANITIZERS, *objects, "-o", folder / "driver"])
 
-    key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *flags, *_WATCHED))
+    key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *_compiler(), *_WATCHED))
     return cache.entry("kernels", "shim", key, fill) / "driver"
+
+
+def _library(name: str, entry: str, parts: Sequence[object], *more: pathlib.Path) -> pathlib.Path:
+    """A library of sources on the shim, of the kernels' folders and ``more``."""
+    command = [*_compiler(), *_KERNEL_FLAGS, "-shared", *parts]
+    key = source_hash(KERNELS, SHIM, *more, settings=command)
+
+    def fill(folder: pathlib.Path) -> None:
+        run([*command, "-o", folder / name])
+
+    return cache.entry("kernels", entry, key, fill) / name
 
 
 def shim_library() -> pathlib.Path:
     """The C functions of plugins/torch with the kernels in them, for a CPU."""
-    # Not optimized: it is compiled in half the time, and few rows run through it.
-    flags = (*_FLAGS, "-O0", "-fPIC", "-I", KERNELS, "-I", SHIM, "-isystem", find_headers())
     source = PLUGINS / "torch" / "c_api.cpp"
-
-    def fill(folder: pathlib.Path) -> None:
-        units = [KERNELS / name for name in UNITS]
-        command = ["g++", *flags, *_KERNEL_FLAGS, "-shared", "-x", "c++", *units]
-        run([*command, FIBRES, source, "-o", folder / "library.so"])
-
-    key = source_hash(KERNELS, SHIM, source.parent, settings=flags)
-    return cache.entry("kernels", "shim-library", key, fill) / "library.so"
+    # Not optimized: it is compiled in half the time, and few rows run through it.
+    parts = ["-O0", "-x", "c++", *(KERNELS / name for name in UNITS), FIBRES, source]
+    return _library("library.so", "shim-library", parts, source.parent)
 
 
-NODES = PLUGINS / "onnxruntime"
-_NODE_LIBRARY = "librmsnorm_onnxruntime_cuda.so"
-
-
-def _node_sources() -> list[pathlib.Path]:
-    """The nodes of ONNX Runtime's CUDA provider, for kernels on a CPU."""
-    own = [NODES / "operator.cpp", NODES / "library.cpp", NODES / "cuda" / "nodes.cpp"]
-    return [*own, PLUGINS / "tests" / "onnxruntime" / "shim.cpp"]
+def _nodes(entry: str, *parts: object) -> pathlib.Path:
+    """A library for ONNX Runtime with the nodes of its CUDA provider."""
+    own, shim = NODES / "cuda" / "nodes.cpp", PLUGINS / "tests" / "onnxruntime" / "shim.cpp"
+    sources = [NODES / "operator.cpp", NODES / "library.cpp", own, shim]
+    folders = (NODES, own.parent, shim.parent)
+    return _library("librmsnorm_onnxruntime_cuda.so", entry, [*sources, *parts], *folders)
 
 
 def node_library() -> pathlib.Path:
-    """A library for ONNX Runtime whose nodes launch the kernels of ``shim_library``."""
+    """One whose nodes launch the kernels of ``shim_library``."""
     kernels = shim_library()
-    flags = (*_FLAGS, "-O0", "-fPIC", "-I", SHIM, "-isystem", find_headers())
-
-    def fill(folder: pathlib.Path) -> None:
-        command = ["g++", *flags, "-shared", "-Wl,-z,defs", *_node_sources(), kernels]
-        run([*command, f"-Wl,-rpath,{kernels.parent}", "-o", folder / _NODE_LIBRARY])
-
-    folders = (KERNELS, SHIM, NODES, NODES / "cuda", PLUGINS / "tests" / "onnxruntime")
-    key = source_hash(*folders, settings=(kernels, *flags))
-    return cache.entry("kernels", "nodes", key, fill) / _NODE_LIBRARY
+    return _nodes("nodes", "-O0", "-Wl,-z,defs", kernels, f"-Wl,-rpath,{kernels.parent}")
 
 
 def sanitized_node_library() -> pathlib.Path:
-    """That with its own kernels, both sanitised: for a process with ``sanitizer_environment``."""
-    kernels = shim_driver().parent
-    flags = (*_FLAGS, *SANITIZERS, "-fPIC", "-I", SHIM, "-isystem", find_headers())
-
-    def fill(folder: pathlib.Path) -> None:
-        objects = [kernels / f"{name}.o" for name in (*UNITS, "fibres.cpp")]
-        command = ["g++", *flags, "-shared", *_node_sources(), *objects]
-        run([*command, "-o", folder / _NODE_LIBRARY])
-
-    folders = (KERNELS, SHIM, NODES, NODES / "cuda", PLUGINS / "tests" / "onnxruntime")
-    key = source_hash(*folders, settings=(kernels, *flags))
-    return cache.entry("kernels", "nodes-sanitized", key, fill) / _NODE_LIBRARY
+    """One with its own kernels, both sanitised: for a process with ``sanitizer_environment``."""
+    objects = [shim_driver().with_name(f"{name}.o") for name in (*UNITS, "fibres.cpp")]
+    return _nodes("nodes-sanitized", *SANITIZERS, *objects)
 
 
 def sanitizer_environment() -> dict[str, str]:

@@ -9,18 +9,16 @@ import numpy as np
 
 from rmsnorm_export.op.dtypes import element_type
 from rmsnorm_export.op.spec import NormSpec
-from tests.tools.shim import BF16, F16, F32, Job, arrays
+from tests.tools.shim import BF16, F16, F32, Job
 
 TYPES = (F32, F16, BF16)
 
 SIZES = (1, 3, 7, 64, 111, 199, 256, 1000, 2048, 4096 + 8, 8192)
 """A vector is 4 or 8 elements: some of these are whole vectors, some are not, few fill a warp."""
 
-LONG = (32768 + 16, 40000, 65536 + 4)
-"""Beyond the registers, for f32 or for all types; the last is no whole number of half vectors."""
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "torch": {"scale_before_cast": True},
     "gemma": {"scale_before_cast": True, "scale_offset": 1.0},
     "offset in T": {"scale_offset": 0.7},
     "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
@@ -34,16 +32,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Attributes; -1 stands for a size that depends on the row."""
 
+ORDERS = ("plain", "torch", "gemma")
+"""The usual norms, which multiply by 1 / rms: variants with kernels of their own."""
+
+_BOTH = ("plain", "epsilon outside", "epsilon clamp", "rounded rstd", "partial", "groups")
 STASHES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
-    "epsilon clamp": {"epsilon_clamp": True, "epsilon": 1.5},
-    "rounded rstd": {"round_rstd": True},
+    **{name: VARIANTS[name] for name in _BOTH},
     "association 1": {"round_rstd": True, "association": 1, "scale_offset": 1.0},
     "association 2": {"association": 2},
     "association 2, rounded rstd": {"association": 2, "round_rstd": True},
-    "partial": {"partial_size": -1},
-    "groups": {"group_size": -1},
 }
 """Variants of a half stash type."""
 
@@ -55,8 +52,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "Gate first": {"kind": "GatedRMSNorm", "gate_first": True},
 }
 
-
-LAYOUTS = (
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+LAYOUTS: tuple[Layout, ...] = (
     ((12,), ()),
     ((12,), (12,)),
     ((2, 3, 5), (3, 1)),
@@ -70,57 +67,54 @@ LAYOUTS = (
 and fewer of them than a team takes at once, one row of angles for each row and for all."""
 
 
-def spec_for(n: int, dtype: np.dtype[Any], stash: bool = False, **attributes: Any) -> NormSpec:
-    """The spec, with sizes that fit the row."""
-    if attributes.get("partial_size"):
-        attributes["partial_size"] = max(1, n // 3)
-    if attributes.get("group_size"):
-        attributes["group_size"] = next((n // k for k in (4, 3, 7) if n % k == 0), n)
-    if stash:
-        attributes["stash_type"] = element_type(dtype)
-    return NormSpec(**attributes)
-
-
 def job_for(
     n: int,
     dtype: np.dtype[Any],
+    attributes: dict[str, Any] | None = None,
     *,
     rows: int = 3,
-    seed: int = 1,
     stash: bool = False,
     parameters: np.dtype[Any] | None = None,
     bias: bool = False,
-    attributes: dict[str, Any],
     **fields: Any,
 ) -> Job:
-    """A job on random rows; ``parameters`` is the type of scale and bias, if not that of x."""
-    x, other, scale, offset = arrays(seed, rows, n, dtype)
-    spec = spec_for(n, dtype, stash, **attributes)
-    return Job(
-        spec=spec,
-        x=x,
-        other=other if spec.kind in ("SkipRMSNorm", "GatedRMSNorm") else None,
-        scale=scale.astype(parameters or dtype),
-        bias=offset.astype(parameters or dtype) if bias else None,
-        **fields,
-    )
+    """A job on random rows of different magnitudes, with ``parameters`` the type of the weights."""
+    attributes = dict(attributes or {})
+    if attributes.get("partial_size") == -1:
+        attributes["partial_size"] = max(1, n // 3)
+    if attributes.get("group_size") == -1:
+        attributes["group_size"] = next((n // k for k in (4, 3, 7) if n % k == 0), n)
+    if stash:
+        attributes["stash_type"] = element_type(dtype)
+    spec = NormSpec(**attributes)
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal((rows, n)) * 2.0 ** rng.integers(-3, 4, (rows, 1))
+    other, scale, offset = (rng.standard_normal(shape) for shape in ((rows, n), n, n))
+    second = spec.kind in ("SkipRMSNorm", "GatedRMSNorm")
+    operands = {
+        "x": x.astype(dtype),
+        "other": (2 * other).astype(dtype) if second else None,
+        "scale": (1 + 0.3 * scale).astype(parameters or dtype),
+        "bias": (0.2 * offset).astype(parameters or dtype) if bias else None,
+    }
+    return Job(spec=spec, **(operands | fields))
 
 
 def rotary_job(
     n: int,
     dtype: np.dtype[Any],
+    attributes: dict[str, Any] | None = None,
     *,
-    axes: tuple[tuple[int, ...], tuple[int, ...]] = LAYOUTS[2],
+    axes: Layout = LAYOUTS[2],
     half: bool = False,
     table: np.dtype[Any] | None = None,
-    attributes: dict[str, Any] | None = None,
     **options: Any,
 ) -> Job:
     """A job whose angles are numbers, not a circle's: a wrong entry shows."""
     leading, of_table = axes
     attributes = {"kind": "RotaryRMSNorm", **(attributes or {})}
-    job = job_for(n, dtype, rows=int(np.prod(leading)), attributes=attributes, **options)
+    job = job_for(n, dtype, attributes, rows=int(np.prod(leading)), leading=leading, **options)
     width = (job.spec.rotary_dim or n) // (2 if half else 1)
     rng = np.random.default_rng(1)
     cos, sin = (rng.uniform(-1, 1, (*of_table, width)).astype(table or dtype) for _ in range(2))
-    return dataclasses.replace(job, tables=(cos, sin), leading=leading)
+    return dataclasses.replace(job, tables=(cos, sin))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 import struct
 import subprocess
@@ -10,9 +11,8 @@ from collections.abc import Sequence
 
 from rmsnorm_export.op.spec import Kind, NormSpec
 
-FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = range(10)
+FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = TYPES = range(10)
 """``nvinfer1::DataType``."""
-TYPES = range(10)
 LINEAR, FORMATS = 0, (0, 1, 2)
 Value = float | str
 Fields = dict[str, Value]
@@ -38,6 +38,11 @@ class Tensor:
     type: int
     sizes: tuple[int, ...] | None
     format: int = LINEAR
+
+    @property
+    def kernel_type(self) -> int:
+        """Its number in ``rmsnorm_export::Type``."""
+        return (FLOAT, HALF, BF16, FP8, INT8).index(self.type)
 
     def __str__(self) -> str:
         sizes = "none" if self.sizes is None else ",".join(map(str, self.sizes))
@@ -71,6 +76,21 @@ class Player:
         tokens = [field(name, value) for name, value in fields.items()]
         return self.ask("create", plugin, op, "layer", "all", *tokens) == "made"
 
+    def negotiate(self, inputs: int, outputs: int) -> set[tuple[int, ...]]:
+        """Combinations of types that it supports, asked position by position as a builder does."""
+        combinations: list[tuple[int, ...]] = [()]
+        for _ in range(inputs + outputs):
+            longer = []
+            for types in combinations:
+                before = [Tensor(one, (-1, 4, 64)) for one in types]
+                for kind, layout in itertools.product(TYPES, FORMATS):
+                    last = Tensor(kind, (-1, 4, 64), layout)
+                    if self.ask("formats", "a", inputs, outputs, *before, last) == "1":
+                        assert layout == LINEAR
+                        longer.append((*types, kind))
+            combinations = longer
+        return set(combinations)
+
     def fields(self, plugin: str = "a") -> list[str]:
         """Fields to serialise, but the library."""
         return [one for one in self.ask("fields", plugin).split() if one[:8] != "library:"]
@@ -81,7 +101,7 @@ class Node:
     """A node of an operator, with the tensors that it has."""
 
     op: str
-    changes: tuple[tuple[str, Value], ...] = ()
+    changes: Fields = dataclasses.field(default_factory=dict)
     width: int = 64
 
     @property
@@ -90,11 +110,8 @@ class Node:
 
     @property
     def fields(self) -> Fields:
-        fields: Fields = dict(NormSpec(kind=self.kind).attributes())  # type: ignore[arg-type]
-        fields |= {"epsilon": 1e-6}
-        if self.op.startswith("Quantized"):
-            fields["quantize"] = "fp8"
-        return fields | dict(self.changes)
+        codes: Fields = {"quantize": "fp8"} if self.op.startswith("Quantized") else {}
+        return {**NormSpec(kind=self.kind).attributes(), "epsilon": 1e-6, **codes, **self.changes}
 
     @property
     def static(self) -> bool:
@@ -152,13 +169,12 @@ def nodes(op: str) -> list[Node]:
         {"epsilon_clamp": 1, "epsilon": 1e-3},
     ]  # fmt: skip
     if op == "RotaryRMSNorm":
-        rotary = [Node(op, tuple(change.items())) for change in changes]
-        part = Node(op, (("rotary_dim", 32),), 16)
-        return [*rotary, part, Node(op, (("rotary_interleaved", 1),))]
+        rotary = [Node(op, {"rotary_dim": 32}, 16), Node(op, {"rotary_interleaved": 1})]
+        return [*(Node(op, change) for change in changes), *rotary]
     changes += [{"partial_size": 16}, {"group_size": 16}, {"axis": -2}]
     changes += [{"axis": -2, "last_axis": -2}]
     if "Gated" in op:
         changes += [{"activation": "sigmoid"}, {"gate_first": 1}]
     if op.startswith("Quantized"):
         changes += [{"quantize": how} for how in ("int8", "fp8_per_row", "int8_per_row")]
-    return [Node(op, tuple(change.items())) for change in changes]
+    return [Node(op, change) for change in changes]

@@ -1,24 +1,26 @@
-"""Steps in a fresh Python with a genuine TensorRT: ``registry_process.py <flavour> <step>...``.
+"""Steps in a fresh Python with a genuine TensorRT: ``registry_process <step>...``.
 
 A process of its own, because a registry is global to the process, and the ONNX parser of
 TensorRT-RTX aborts after it has created a plugin. Steps, in order:
 
+    import=<module>     a flavour of TensorRT, that of the steps behind it
     load=<library>      IPluginRegistry.load_library
     dlopen=<library>    ctypes.CDLL
-    create=<module>     every creator of our namespace in that flavour makes a plugin, and refuses
-                        a bad one
-    import=<module>     another flavour of TensorRT
+    create=<module>     every creator of our namespace in that flavour makes a plugin
     parse=<model>       the ONNX parser, in a strongly typed network
+    runtime             a TensorRT runtime, and at once the end: without a GPU its own crashes
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import os
+import pathlib
 import sys
 from typing import Any
 
-from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, NormSpec
+from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, NormSpec
 from rmsnorm_export.tensorrt.plugin.probe import create_plugin
 
 
@@ -27,34 +29,27 @@ def say(*words: object) -> None:
 
 
 def create(trt: Any) -> None:
-    registry = trt.get_plugin_registry()
-    ours = [c for c in registry.all_creators if c.plugin_namespace == PLUGIN_NAMESPACE]
-    say("creators", len(ours))
-    for creator in ours:
-        assert registry.get_creator(creator.name, PLUGIN_VERSION, PLUGIN_NAMESPACE) is not None
-        assert registry.get_creator(creator.name, PLUGIN_VERSION, "") is None
-        values = NormSpec(kind=creator.name.removeprefix("Quantized").split("_")[0]).attributes()
-        if creator.name.startswith("Quantized"):
+    creators = trt.get_plugin_registry().all_creators
+    ours = {c.name: c for c in creators if c.plugin_namespace == PLUGIN_NAMESPACE}
+    assert len(ours) == sum(c.plugin_namespace == PLUGIN_NAMESPACE for c in creators)
+    for name, creator in ours.items():
+        values = NormSpec(kind=name.removeprefix("Quantized").split("_")[0]).attributes()
+        if name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
         plugin = create_plugin(trt, creator, values)
         core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
-        assert (core.plugin_name, core.plugin_namespace) == (creator.name, PLUGIN_NAMESPACE)
-        assert create_plugin(trt, creator, values | {"epsilon": -1.0}) is None
-        say("created", creator.name)
+        assert (core.plugin_name, core.plugin_namespace) == (name, PLUGIN_NAMESPACE)
+    say("creators", len(ours))
 
 
 def parse(trt: Any, path: str, log: Any) -> None:
-    network = trt.Builder(log).create_network(
-        1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-    )
-    with open(path, "rb") as model:
-        say("parsed", trt.OnnxParser(network, log).parse(model.read()))
+    strong = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    network = trt.Builder(log).create_network(strong)
+    say("parsed", trt.OnnxParser(network, log).parse(pathlib.Path(path).read_bytes()))
     say("layers", network.num_layers)
 
 
-def main(flavour: str, *steps: str) -> None:
-    trt = importlib.import_module(flavour)
-
+def logger(trt: Any) -> Any:
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
@@ -62,22 +57,31 @@ def main(flavour: str, *steps: str) -> None:
         def log(self, severity: object, message: str) -> None:
             say(severity, message)
 
-    log, libraries = Logger(), []
-    # The logger that plugins are given is that of the first builder.
-    keep = trt.Builder(log) if hasattr(trt, "Builder") else None
+    return Logger()
+
+
+def main(*steps: str) -> None:
+    kept: list[Any] = []
+    trt = log = None
     for step in steps:
         action, _, argument = step.partition("=")
-        if action == "load":
-            say("loaded", trt.get_plugin_registry().load_library(argument) is not None)
+        if action == "import":
+            trt = importlib.import_module(argument)
+            log = logger(trt)
+            # The logger that plugins are given is that of the first builder.
+            kept += [log, *([trt.Builder(log)] if hasattr(trt, "Builder") else [])]
+        elif action == "load":
+            trt.get_plugin_registry().load_library(argument)  # none where its creators are there
         elif action == "dlopen":
-            libraries.append(ctypes.CDLL(argument))
+            kept.append(ctypes.CDLL(argument))
+        elif action == "create":
+            create(importlib.import_module(argument))
         elif action == "parse":
             parse(trt, argument, log)
-        else:
-            module = importlib.import_module(argument)
-            if action == "create":
-                create(module)
-    say("end", keep is not None)
+        elif action == "runtime":
+            kept.append(trt.Runtime(log))
+            create(trt)
+            os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,70 +6,31 @@ import dataclasses
 import itertools
 import pathlib
 import re
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import adapter_build
 import numpy as np
 import pytest
-from adapter_cases import BAD_TOGETHER, BAD_VALUES, RAW, REFUSED, TAKEN
-from player import (
-    BF16,
-    FLOAT,
-    FORMATS,
-    FP8,
-    HALF,
-    INT8,
-    LINEAR,
-    TYPES,
-    Fields,
-    Node,
-    Player,
-    Tensor,
-    field,
-    nodes,
-    raw_field,
-)  # fmt: skip
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.lower.portable import creator_names
+from rmsnorm_export.op import spec
 from rmsnorm_export.op.body_key import assign_bodies, body_key
-from rmsnorm_export.op.native import KINDS, ROW_KINDS
-from rmsnorm_export.op.spec import (
-    BFLOAT16,
-    FLOAT16,
-    PLUGIN_NAMESPACE,
-    PLUGIN_VERSION,
-    Kind,
-    NormSpec,
-)
-from rmsnorm_export.op.spec import FLOAT as FLOAT32
+from rmsnorm_export.op.native import KINDS, QUANTIZED_KINDS, ROW_KINDS
+from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, PLUGIN_VERSION, Kind, NormSpec
+from tests.plugins import adapter_cases, kernel_build
+from tests.plugins.player import BF16, FLOAT, HALF, Node, Player, Tensor, field, nodes, raw_field
 
-pytestmark = pytest.mark.parametrize("headers", adapter_build.header_parameters())
-OPSET = 18
-
-
-OPERATORS = (*KINDS, *(f"Quantized{kind}" for kind in ROW_KINDS))
-PROGRAMS = ("rmsnorm_adapter_player", "rmsnorm_adapter_player_sanitized")
+OPERATORS = (*KINDS, *QUANTIZED_KINDS)
 LIBRARY = "9.8.7, kernels 0123456789ab"
 
 
-@pytest.fixture(params=PROGRAMS)
-def player(headers: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Player]:
+@pytest.fixture
+def player(adapter: pathlib.Path) -> Iterator[Player]:
     """One that every test ends in peace."""
-    playing = Player(adapter_build.build(headers) / "tests" / "adapter" / request.param)
+    playing = Player(adapter / "tests" / "adapter" / "rmsnorm_adapter_player")
     yield playing
     playing.close()
-
-
-def _creators(headers: pathlib.Path) -> dict[str, list[str]]:
-    playing = Player(adapter_build.build(headers) / "tests" / "adapter" / PROGRAMS[0])
-    rows = [row.split() for row in playing.ask("creators").split(";") if row.strip()]
-    playing.close()
-    assert {tuple(row[1:3]) for row in rows} == {(PLUGIN_NAMESPACE, PLUGIN_VERSION)}
-    assert len({row[0] for row in rows}) == len(rows)
-    return {row[0]: [field.split(":")[0] for field in row[3:]] for row in rows}
 
 
 def _expected(node: Node, weights: int) -> set[tuple[int, ...]]:
@@ -86,24 +47,6 @@ def _expected(node: Node, weights: int) -> set[tuple[int, ...]]:
     return every
 
 
-def _negotiated(player: Player, node: Node, weights: int) -> set[tuple[int, ...]]:
-    """Those that the plugin supports, asked position by position as the builder does."""
-    inputs, outputs = node.roles(weights)
-    counts = len(inputs), len(outputs)
-    combinations: list[tuple[int, ...]] = [()]
-    for _ in inputs + outputs:
-        longer = []
-        for types in combinations:
-            before = [Tensor(one, (-1, 4, 64)) for one in types]
-            for kind, layout in itertools.product(TYPES, FORMATS):
-                last = Tensor(kind, (-1, 4, 64), layout)
-                if player.ask("formats", "a", *counts, *before, last) == "1":
-                    assert layout == LINEAR
-                    longer.append((*types, kind))
-        combinations = longer
-    return set(combinations)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATORS)
 def test_what_the_builder_asks(player: Player, op: str) -> None:
@@ -117,7 +60,7 @@ def test_what_the_builder_asks(player: Player, op: str) -> None:
         assert words[3:7] == [*(f"PLUGIN_V3ONE_{kind}" for kind in kinds), "0"]
         assert words[7:11] == [str(len(node.roles(0)[1])), "2", "1", "2"]
         ids.add(" ".join(words[11:]))
-        for weights in range("scale_offset" in dict(node.changes), 3):
+        for weights in range("scale_offset" in node.changes, 3):
             inputs, outputs = node.roles(weights)
             tensors = node.tensors(node.type, FLOAT, weights)
             answer = player.ask("types", "a", len(outputs), *(tensors[r].type for r in inputs))
@@ -130,21 +73,23 @@ def test_what_the_builder_asks(player: Player, op: str) -> None:
             for sizes in ((2, 4, 64), (-1, 4, 64), (-1, -1, -1)):
                 of_sizes = node.tensors(node.type, FLOAT, weights, sizes).values()
                 assert player.ask("configure", "a", len(inputs), *of_sizes) == "0", player.logged
-            if not node.changes or "stash_type" in dict(node.changes):
-                assert _negotiated(player, node, weights) == _expected(node, weights)
+            if not node.changes or "stash_type" in node.changes:
+                negotiated = player.negotiate(len(inputs), len(outputs))
+                assert negotiated == _expected(node, weights)
     assert len(ids) == len(nodes(op))
     assert not player.logged
 
 
 def test_nodes_that_are_taken_and_refused(player: Player) -> None:
     """Each case changes one thing in a node that is configured."""
-    every = [*((op, fields, weights, (2, 4, 64), change, "")
-               for op, fields, weights, change in TAKEN), *REFUSED]  # fmt: skip
-    for op, fields, weights, sizes, change, word in every:
-        node = Node(op, tuple(fields.items()))
+    cases = [
+        *((*case[:3], (2, 4, 64), *case[3:]) for case in adapter_cases.CHANGED),
+        *((*case[:4], dict, case[4]) for case in adapter_cases.OF_SIZES),
+    ]
+    for op, fields, weights, sizes, change, word in cases:
+        node = Node(op, fields)
         assert player.create(op, node.fields)
-        tensors = node.tensors(HALF, HALF, weights, sizes)
-        tensors = change(tensors) if change else tensors
+        tensors = change(node.tensors(HALF, HALF, weights, sizes))
         inputs = len(tensors) - len(node.roles(weights)[1])
         answer = player.ask("configure", "a", inputs, *tensors.values())
         assert (answer == "0") == (not word), (op, fields, word)
@@ -156,9 +101,6 @@ def test_nodes_that_are_taken_and_refused(player: Player) -> None:
     assert player.ask("types", "a", 2, HALF)[0] != "0"
     assert player.ask("shapes", "a", 1, 1, 0)[0] != "0"
     assert player.ask("formats", "a", 4, 1, Tensor(HALF, (2, 64))) == "0"
-
-
-KERNEL_TYPES = {FLOAT: 0, HALF: 1, BF16: 2, FP8: 3, INT8: 4}
 
 
 def _launch(player: Player, node: Node, weights: int, plugin: str) -> dict[str, float]:
@@ -191,28 +133,27 @@ def test_what_the_runtime_does(player: Player, op: str) -> None:
             assert player.ask(how, origin, copy) == "made"
             player.ask("free", origin)
             assert player.fields(copy) == fields
-        least = "scale_offset" in dict(node.changes)
+        least = "scale_offset" in node.changes
         for weights in range(least, 3):
-            launch = _launch(player, node, weights, "c")
-            given = dict(node.fields)
+            launch, fields_left = _launch(player, node, weights, "c"), dict(node.fields)
+            tensors = node.tensors(node.type, node.type, weights)
+            axes = fields_left.pop("axis"), fields_left.pop("last_axis")
+            sizes = {(-1, -1): (64, 1, 4), (-2, -1): (256, 1, 1), (-2, -2): (4, 64, 64)}
+            n, inner, rows = sizes[axes]
             expected: dict[str, float] = {
                 "kind": KINDS.index(node.kind), "tactic": 2, "stream": 0x77,
-                "x": KERNEL_TYPES[node.type], "has_scale": weights > 0, "has_bias": weights > 1,
+                "x": tensors["x"].kernel_type, "y": tensors["y"].kernel_type,
+                "has_scale": weights > 0, "has_bias": weights > 1,
                 "quantize": 1 if node.static else 2 if node.per_row else 0,
-                "stash_half": given.pop("stash_type") != 1,
-                "activation": given.pop("activation", "silu") == "sigmoid",
+                "stash_half": fields_left.pop("stash_type") != 1,
+                "activation": fields_left.pop("activation", "silu") == "sigmoid",
+                "n": n, "inner": inner, "rows": 2**33 * rows,
             }  # fmt: skip
-            axis, last = int(given.pop("axis")), int(given.pop("last_axis"))
-            expected["n"] = {(-1, -1): 64, (-2, -1): 256, (-2, -2): 4}[axis, last]
-            expected["inner"] = 64 if last == -2 else 1
-            expected["rows"] = 2**33 * {(-1, -1): 4, (-2, -1): 1, (-2, -2): 64}[axis, last]
-            y = KERNEL_TYPES[next(reversed(node.tensors(node.type, node.type, 0).values())).type]
-            expected["y"] = y if op == "QuantizedRMSNorm" and node.static else launch["y"]
             if node.kind == "RotaryRMSNorm":
                 runs = {"run_0": 2**33, "run_1": 4, "stride_2": 1, "stride_1": 0}
                 expected |= {"table": expected["x"], "table_width": node.width, **runs}
-            given.pop("quantize", None)
-            expected |= {name: np.float32(value) for name, value in given.items()}
+            fields_left.pop("quantize", None)
+            expected |= {name: np.float32(value) for name, value in fields_left.items()}
             assert {name: launch[name] for name in expected} == expected
         assert player.ask("tactic", "c", 0) == "0"
         assert _launch(player, node, least, "c")["tactic"] == 1
@@ -263,17 +204,17 @@ def test_launches_that_are_refused(player: Player) -> None:
 
 
 def test_attributes_that_are_taken_and_refused(player: Player) -> None:
-    for op, name, values in BAD_VALUES:
+    for op, name, values in adapter_cases.BAD_VALUES:
         for value in values:
             assert not player.create(op, Node(op).fields | {name: value}), (op, name, value)
             assert name in player.logged
             assert op in player.logged
-    for op, fields, word in BAD_TOGETHER:
+    for op, fields, word in adapter_cases.BAD_TOGETHER:
         assert not player.create(op, Node(op).fields | fields), (op, fields)
         assert word in player.logged
-    for count, tokens, taken in RAW:
-        made = player.ask("create", "a", "RMSNorm", "layer", count, *tokens) == "made"
-        assert made == taken, (count, tokens)
+    for count, tokens, taken in adapter_cases.RAW:
+        answer = player.ask("create", "a", "RMSNorm", "layer", count, *tokens)
+        assert (answer == "made") == taken, (count, tokens)
         assert bool(player.logged) == (not taken)
     assert player.ask("create", "a", "RMSNorm", "-", "-10") != "made"
     sigmoid = raw_field("activation", 6, 7, b"sigmoid")  # without its NUL
@@ -283,7 +224,7 @@ def test_attributes_that_are_taken_and_refused(player: Player) -> None:
 @pytest.mark.parametrize("op", ["RMSNorm", "GatedRMSNorm", "QuantizedSkipRMSNorm", "RotaryRMSNorm"])
 def test_engines_of_other_versions(player: Player, op: str) -> None:
     """What an earlier library did not write has its default; what a later one did is refused."""
-    whole: Fields = Node(op).fields | {"epsilon": 1e-5}
+    whole = Node(op).fields | {"epsilon": 1e-5}
     for name in whole:
         less = {key: value for key, value in whole.items() if key != name}
         assert player.create(op, less) == (name != "quantize")
@@ -299,25 +240,20 @@ def test_engines_of_other_versions(player: Player, op: str) -> None:
     assert player.create(op, whole | {"library": LIBRARY})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_fields_are_the_attributes(headers: pathlib.Path, kind: Kind) -> None:
+def test_creators_have_the_attributes_as_fields(player: Player) -> None:
     """In order; a field that the node lacks would make the parser warn."""
-    creators = _creators(headers)
-    attributes = list(NormSpec(kind=kind).attributes())
-    assert creators[kind] == attributes
-    if kind in ROW_KINDS:
-        for name in creator_names(kind):
-            if name.startswith("Quantized"):
-                assert creators[name] == [*attributes, "quantize"]
-    for name, fields in creators.items():
-        if re.fullmatch(f"{kind}_.*", name):
-            assert fields == attributes
+    rows = [row.split() for row in player.ask("creators").split(";") if row.strip()]
+    assert {tuple(row[1:3]) for row in rows} == {(PLUGIN_NAMESPACE, PLUGIN_VERSION)}
+    assert sorted(row[0] for row in rows) == sorted(n for k in KINDS for n in creator_names(k))
+    for name, _, _, *fields in rows:
+        attributes = [*NormSpec(kind=Node(name).kind).attributes()]
+        attributes += ["quantize"] * name.startswith("Quantized")
+        assert [field.split(":")[0] for field in fields] == attributes
 
 
-def test_creators_are_the_names_that_optimize_writes(headers: pathlib.Path) -> None:
+def test_creators_are_the_names_that_optimize_writes() -> None:
     """Every name of a second body that one attribute makes and that has no size in it."""
     named = {name for kind in KINDS for name in creator_names(kind)}
-    assert set(_creators(headers)) == named
     written = {name for kind in KINDS for name in _second_names(kind)}
     # What is clamped or over channels differs from LLaMA's norm, and a stash that is half, too.
     two = re.compile(r"_association_\d$|_stash_b?float16_(epsilon_clamp|channels)")
@@ -327,90 +263,67 @@ def test_creators_are_the_names_that_optimize_writes(headers: pathlib.Path) -> N
     assert len(codes) == 5 * len(ROW_KINDS)
 
 
+_FLAGS = ("scale_before_cast", "round_rstd", "epsilon_outside", "epsilon_clamp", "gate_first")
+_VALUES: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys((*_FLAGS, "rotary_interleaved", "half_table"), (False, True)),
+    **dict.fromkeys(("partial_size", "group_size"), (0, 16, 32)),
+    "stash_type": (spec.FLOAT, spec.FLOAT16, spec.BFLOAT16),
+    "axis": (-1, -2, -3),
+    "association": (0, 1, 2),
+    "activation": ("silu", "sigmoid"),
+    "rotary_dim": (0, 16),
+    "table_dtype": (None, spec.FLOAT),
+}
+_VOLUME, _IMAGE = ({"axis": axis, "last_axis": axis} for axis in (-4, -3))
+_CHOICES: list[list[dict[str, object]]] = [
+    [{}, _VOLUME, _IMAGE],
+    [{}, {**_VOLUME, "epsilon_clamp": True}],
+    *([{name: value} for value in values] for name, values in _VALUES.items()),
+]
+_TYPES = ((spec.FLOAT16, spec.FLOAT), *((half, half) for half in (spec.FLOAT16, spec.BFLOAT16)))
+
+
 def _second_names(kind: Kind) -> set[str]:
     """Names of the second and third body of specs that differ in one attribute, or in the axes."""
-    volume, image = ({"axis": axis, "last_axis": axis} for axis in (-4, -3))
-    choices: list[list[dict[str, object]]] = [
-        *([{name: value} for value in (False, True)]
-          for name in ("scale_before_cast", "round_rstd", "epsilon_outside", "epsilon_clamp")),
-        [{"stash_type": stash} for stash in (FLOAT32, FLOAT16, BFLOAT16)],
-        *([{name: size} for size in (0, 16, 32)] for name in ("partial_size", "group_size")),
-        [{"axis": axis} for axis in (-1, -2, -3)],
-        [{}, volume, image],
-        [{}, {**volume, "epsilon_clamp": True}],
-        [{"association": order} for order in (0, 1, 2)],
-    ]  # fmt: skip
-    if kind == "GatedRMSNorm":
-        choices += [[{"activation": "silu"}, {"activation": "sigmoid"}]]
-        choices += [[{"gate_first": first} for first in (False, True)]]
-    if kind == "RotaryRMSNorm":
-        choices += [
-            [{"rotary_dim": 0}, {"rotary_dim": 16}],
-            [{"rotary_interleaved": flag} for flag in (False, True)],
-            [{"half_table": flag} for flag in (False, True)],
-            [{"table_dtype": None}, {"table_dtype": FLOAT32}],
-        ]
     names = set()
-    for changes in choices:
-        for order in itertools.permutations(changes):
-            for dtype, stash in ((FLOAT16, FLOAT32), (FLOAT16, FLOAT16), (BFLOAT16, BFLOAT16)):
-                keys = [_key(kind, dtype, {"stash_type": stash, **change}) for change in order]
-                if None not in keys:
-                    # The more sites a body has, the earlier it is named.
-                    sites = [key for at, key in enumerate(keys[::-1], 1) for _ in range(at)]
-                    names |= {name for name, _ in assign_bodies(sites)} - {kind}
+    orders = (order for changes in _CHOICES for order in itertools.permutations(changes))
+    for order, (dtype, stash) in itertools.product(orders, _TYPES):
+        keys = [_key(kind, dtype, {"stash_type": stash, **change}) for change in order]
+        if None not in keys:
+            # The more sites a body has, the earlier it is named.
+            sites = [key for at, key in enumerate(keys[::-1], 1) for _ in range(at)]
+            names |= {name for name, _ in assign_bodies(sites)} - {kind}
     return names
 
 
-def _key(kind: Kind, dtype: int, changes: dict[str, object]) -> object:
+def _key(kind: Kind, dtype: int, changes: dict[str, Any]) -> object:
     """None where the specification has no such norm."""
+    table = {name: changes.pop(name) for name in ("half_table", "table_dtype") if name in changes}
+    types = {"dtype": dtype, "scale_dtype": dtype, "bias_dtype": None}
+    if (table and kind != "RotaryRMSNorm") or changes.keys() - NormSpec(kind=kind).attributes():
+        return None
     try:
-        table: Any = {name: changes[name] for name in changes if "table" in name}
-        spec = NormSpec(kind=kind, **{k: v for k, v in changes.items() if k not in table})  # type: ignore[arg-type]
-        types = {"dtype": dtype, "scale_dtype": dtype, "bias_dtype": None}
-        return body_key(spec, **types, opset=OPSET, **table)
+        return body_key(NormSpec(kind=kind, **changes), **types, opset=18, **table)
     except (ValueError, UsageError):
         return None
 
 
-@pytest.mark.parametrize(
-    ("library", "exports"),
-    [
-        (
-            "librmsnorm_plugin.so",
-            ["getCreators", "setLoggerFinder"],
-        ),
-        (
-            "librmsnorm_plugin_autoload.so",
-            [
-                "createInferBuilder_INTERNAL",
-                "createInferRuntime_INTERNAL",
-            ],
-        ),
-    ],
-)
-def test_what_a_library_shows_and_needs(
-    headers: pathlib.Path, library: str, exports: list[str]
-) -> None:
-    """Only the entry points; no TensorRT and no shared CUDA runtime."""
-    path = adapter_build.build(headers) / library
-    symbols = _said(["nm", "-D", "--defined-only", path])
-    assert [line.split()[-1] for line in symbols.splitlines()] == exports
-    needed = re.findall(r"NEEDED.*\[(.*)\]", _said(["readelf", "-d", path]))
-    assert not [name for name in needed if re.search("nvinfer|tensorrt|cuda", name)]
+EXPORTS = {
+    "librmsnorm_plugin.so": ["getCreators", "setLoggerFinder"],
+    "librmsnorm_plugin_autoload.so": [f"createInfer{x}_INTERNAL" for x in ("Builder", "Runtime")],
+}
 
 
-def test_the_adapter_calls_nothing_that_breaks_a_graph(headers: pathlib.Path) -> None:
-    """Of CUDA only the text of an error: no allocation, no synchronisation."""
-    folder = adapter_build.build(headers) / "CMakeFiles" / "rmsnorm_adapter.dir"
-    sources = {path.name for path in (adapter_build.PLUGINS / "tensorrt").glob("*.cpp")}
-    # The folder is kept between runs, and may hold objects of sources that are gone.
-    objects = [path for path in sorted(folder.rglob("*.o")) if path.stem in sources]
-    assert {path.stem for path in objects} == {"attributes.cpp", "creators.cpp"}
-    undefined = re.findall(r"\bU (cu\w+)", _said(["nm", "-u", *objects]))
+def test_what_a_library_shows_and_needs(adapter: pathlib.Path) -> None:
+    """Only the entry points; no TensorRT and no shared CUDA runtime.
+
+    Of CUDA the adapter has only the text of an error: no allocation, no synchronisation.
+    """
+    for library, exports in EXPORTS.items():
+        assert kernel_build.exported(adapter / library) == exports
+        dynamic = kernel_build.run(["readelf", "-d", adapter / library])
+        assert not re.search(r"NEEDED.*(nvinfer|tensorrt|cuda)", dynamic)
+    folder = adapter / "CMakeFiles" / "rmsnorm_adapter.dir" / "tensorrt"
+    objects = [folder / f"{source}.cpp.o" for source in ("attributes", "creators")]
+    undefined = re.findall(r"\bU (cu\w+)", kernel_build.run(["nm", "-u", *objects]))
     assert set(undefined) == {"cudaGetErrorString"}
-
-
-def _said(command: list[object]) -> str:
-    process = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
-    return process.stdout

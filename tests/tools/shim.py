@@ -21,19 +21,17 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rmsnorm_export.op import reference
+from rmsnorm_export.op import abi, reference
 from rmsnorm_export.op.dtypes import element_type, round_to
-from rmsnorm_export.op.spec import FLOAT, NormSpec
+from rmsnorm_export.op.spec import NormSpec
 
 Array = npt.NDArray[Any]
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 FP8, INT8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.int8)
 _TYPES = (F32, F16, BF16, FP8, INT8)
-_KINDS = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm")
 How = Literal["none", "static", "per_row"]
 _QUANTIZE: tuple[How, ...] = get_args(How)
-LARGEST_CODE = {FP8: 448.0, INT8: 127.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a launch wrote, and how it was launched."""
+    """The tensors that a launch wrote, and how it was launched."""
 
     y: Array
     sum: Array | None
@@ -81,7 +79,6 @@ class Outcome:
     blocks: int
     threads: int
     cluster: int
-    shared_bytes: int
     queries: int  # that the host made of the device and the kernel
 
 
@@ -95,18 +92,19 @@ class Shim:
     def __init__(self, *command: str | pathlib.Path) -> None:
         """``command``: the driver, perhaps as the argument of another program."""
         options = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **options}
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(command, env={**os.environ, **options}, **pipes)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 
     def finish(self) -> int:
-        """Let the driver end, and the program around it; its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        """Let the driver end, and the program around it; return its exit code."""
+        self._in.close()
         return self._process.wait()
 
     def run(self, job: Job, **fields: object) -> Outcome:
@@ -115,21 +113,13 @@ class Shim:
         Raises:
             RefusalError: with the reason.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.write(_header(job, fields))
-        self._process.stdin.flush()
-        reason = self._line()
-        if reason:
+        self._write(_header(job, fields))
+        if reason := self._line():
             raise RefusalError(reason)
         rows = [_beside(array, job.inner) for array in (job.x, job.other) if array is not None]
-        for array in (*rows, job.scale, job.bias):
-            if array is not None:
-                self._process.stdin.write(np.ascontiguousarray(array).tobytes())
-        if job.quantize == "static":
-            self._process.stdin.write(np.float32(job.quant_scale).tobytes())
-        for table in job.tables or ():
-            self._process.stdin.write(np.ascontiguousarray(table).tobytes())
-        self._process.stdin.flush()
+        weights = [array for array in (job.scale, job.bias) if array is not None]
+        static = [np.float32(job.quant_scale)] if job.quantize == "static" else []
+        self._write(*(array.tobytes() for array in (*rows, *weights, *static, *(job.tables or ()))))
         status, intact, *how = map(int, self._line().split())
         assert status == 0, f"cudaError_t {status}"
         y = self._rows(job.y_type, job)
@@ -139,9 +129,18 @@ class Shim:
         assert intact, "a guard zone was written to"
         return Outcome(y, total, row_scale, *how)
 
+    def checked(self, job: Job) -> Outcome:
+        """Launch, and compare every output with the reference."""
+        outcome = self.run(job)
+        check(job, outcome)
+        return outcome
+
+    def _write(self, *parts: bytes) -> None:
+        self._in.write(b"".join(parts))
+        self._in.flush()
+
     def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._out.readline()
         assert line, f"the shim ended with {self._process.wait()}, see its output above"
         return line.decode().rstrip("\n")
 
@@ -150,68 +149,44 @@ class Shim:
         return _beside(self._array(dtype, (rows * n // job.inner, job.inner)), n).reshape(rows, n)
 
     def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        assert self._process.stdout is not None
         size = int(np.prod(shape)) * dtype.itemsize
-        return np.frombuffer(self._process.stdout.read(size), dtype).reshape(shape)
+        return np.frombuffer(self._out.read(size), dtype).reshape(shape)
 
 
 def _beside(rows: Array, inner: int) -> Array:
     """[rows, n] as [rows / inner, n, inner], flattened to [rows / inner * n, inner]."""
-    count, n = rows.shape
-    return rows.reshape(count // inner, inner, n).swapaxes(1, 2).reshape(-1, inner)
+    return rows.reshape(-1, inner, rows.shape[1]).swapaxes(1, 2).reshape(-1, inner)
 
 
 def _header(job: Job, overruled: dict[str, object]) -> bytes:
-    """The line that ``read_job`` of driver.cpp reads, field by field."""
-    spec = job.spec
-    scale, bias = job.scale, job.bias
+    """Return what ``read_job`` of driver.cpp reads: numbers, and the problem as it is in memory."""
     table = job.x.reshape(-1) if job.tables is None else job.tables[0]
-    fields: dict[str, object] = {
-        "kind": _KINDS.index(spec.kind),
-        "epsilon": spec.epsilon,
-        "scale_offset": spec.scale_offset,
-        "epsilon_outside": spec.epsilon_outside,
-        "epsilon_clamp": spec.epsilon_clamp,
-        "scale_before_cast": spec.scale_before_cast,
-        "round_rstd": spec.round_rstd,
-        "stash_half": spec.stash_type != FLOAT,
-        "gate_first": spec.gate_first,
-        "association": spec.association,
-        "activation": ("silu", "sigmoid").index(spec.activation),
-        "partial_size": spec.partial_size,
-        "group_size": spec.group_size,
-        "rotary_dim": spec.rotary_dim,
-        "rotary_interleaved": spec.rotary_interleaved,
-        "has_sum": job.has_sum,
-        "n": job.x.shape[-1],
-        "inner": job.inner,
-        "x": _TYPES.index(job.x.dtype),
-        "scale": _TYPES.index(job.x.dtype if scale is None else scale.dtype),
-        "bias": _TYPES.index(job.x.dtype if bias is None else bias.dtype),
-        "y": _TYPES.index(job.y_type),
-        "has_scale": scale is not None,
-        "has_bias": bias is not None,
-        "quantize": _QUANTIZE.index(job.quantize),
-        "table": _TYPES.index(table.dtype),
-        "table_width": table.shape[-1],
-        "rows": len(job.x),
-        "tactic": 2 if job.low_latency else 1,
-        "sm": job.sm,
-        "compiled_for": job.compiled_for or job.sm,
-        "most_cluster": job.most_cluster,
-        "backwards": job.backwards,
-        "misaligned": job.misaligned,
-    }
-    assert fields.keys() >= overruled.keys()
-    fields.update(overruled)
-    axes = ((len(sizes), *sizes) for sizes in (job.leading, table.shape[:-1]))
-    values = itertools.chain(fields.values(), *axes)
-    words = (int(f) if isinstance(f, bool) else f for f in values)
-    return (" ".join(map(str, words)) + "\n").encode()
+    arrays = {"x": job.x, "scale": job.scale, "bias": job.bias, "table": table}
+    problem = abi.Problem(
+        n=job.x.shape[-1],
+        inner=job.inner,
+        y=_TYPES.index(job.y_type),
+        has_scale=job.scale is not None,
+        has_bias=job.bias is not None,
+        quantize=_QUANTIZE.index(job.quantize),
+        **{k: _TYPES.index((job.x if v is None else v).dtype) for k, v in arrays.items()},
+    )
+    problem.set_norm(job.spec)
+    problem.table_width = table.shape[-1]
+    for name, value in overruled.items():
+        part = problem.norm if hasattr(problem.norm, name) else problem
+        assert hasattr(part, name)
+        setattr(part, name, value)
+    tactic = abi.LOW_LATENCY if job.low_latency else abi.THROUGHPUT
+    numbers = [len(bytes(problem)), len(job.x), tactic, job.misaligned, job.has_sum]
+    numbers += [job.sm, job.compiled_for or job.sm, job.most_cluster, job.backwards]
+    for sizes in (job.leading, table.shape[:-1]):
+        numbers += [len(sizes), *sizes]
+    return np.array(numbers, np.int64).tobytes() + bytes(problem)
 
 
 def allowed(job: Job) -> tuple[Array, Array]:
-    """Least and greatest y, in float64, rounded to the type of x and not yet quantised."""
+    """Return the least and greatest y, in float64, rounded to the type of x, not yet quantised."""
     if job.tables is not None:
         norm = dataclasses.replace(job.spec, kind="RMSNorm", rotary_dim=0, rotary_interleaved=False)
         return turned(job, *allowed(dataclasses.replace(job, spec=norm, tables=None)))
@@ -219,8 +194,9 @@ def allowed(job: Job) -> tuple[Array, Array]:
     # One rounding for each of the elements that a thread adds in sequence, at 2**-24 each, and for
     # the tree; more than any order here needs, and far below an ulp of a half type.
     slack = 2.0**-24 * (24 + n / 512)
-    product = 2.0**-22 if multiplies(job) else 0.0
-    gate = 2.0**-17 if usual(job) and job.x.dtype != F32 else 2.0**-20
+    half, hot = job.x.dtype != F32, usual(job)
+    product = 2.0**-22 if half or hot else 0.0  # of what is multiplied by 1 / rms, and not divided
+    gate = 2.0**-17 if half and hot else 2.0**-20
     if job.spec.gate_first:  # the squares of all elements err otherwise than this element does
         slack += 4 * gate
     gates = (-gate, gate) if job.spec.kind == "GatedRMSNorm" else (0.0,)
@@ -232,62 +208,41 @@ def allowed(job: Job) -> tuple[Array, Array]:
 
 
 def turned(job: Job, low: Array, high: Array) -> tuple[Array, Array]:
-    """The rotary embedding of intervals: every rounding is monotone."""
+    """Return the rotary embedding of intervals: it is extreme at ends of both of a pair."""
     assert job.tables is not None
-    spec, n = job.spec, job.x.shape[-1]
-    size = spec.rotary_dim or n
-    first, second = (2 * np.arange(size // 2) + i for i in (0, 1))
-    if not spec.rotary_interleaved:
-        first, second = np.split(np.arange(size), 2)
-    partner = np.empty(size, int)
-    partner[first], partner[second] = second, first
-    minus = np.isin(np.arange(size), first)
-    tables = []
-    for table in job.tables:
-        entries = table.astype(np.float64)
-        if table.shape[-1] != size:
-            entries = np.repeat(entries, 2, -1) if spec.rotary_interleaved else np.tile(entries, 2)
-        tables.append(np.broadcast_to(entries, (*job.leading, size)).reshape(-1, size))
-    cos, sin = tables[0], np.where(minus, -tables[1], tables[1])
-    own = element_type(job.tables[0].dtype)
-
-    def products(factor: Array, of: Array) -> tuple[Array, Array]:
-        ends = [round_to(bound[:, of] * factor, own) for bound in (low, high)]
-        return np.minimum(*ends), np.maximum(*ends)
-
+    size, own = job.spec.rotary_dim or job.x.shape[-1], element_type(job.tables[0].dtype)
+    index = np.arange(job.x.shape[-1])
+    first = index % 2 == 0 if job.spec.rotary_interleaved else index < size // 2
+    angles = [np.broadcast_to(t, (*job.leading, t.shape[-1])) for t in job.tables]
+    cos, sin = (angle.reshape(-1, angle.shape[-1]).astype(np.float64) for angle in angles)
+    formula = reference._Formula(
+        job.spec,
+        {"cos": cos, "sin": sin},
+        out=lambda values: round_to(values, element_type(job.x.dtype)),
+        table=lambda values: round_to(values, own),
+    )
     with np.errstate(invalid="ignore", over="ignore"):
-        terms = zip(products(cos, np.arange(size)), products(sin, partner), strict=True)
-        sums = [round_to(a + b, own).astype(job.x.dtype).astype(np.float64) for a, b in terms]
-    both = zip(sums, (low, high), strict=True)
-    return tuple(np.concatenate([end, y[:, size:]], axis=-1) for end, y in both)  # type: ignore[return-value]
+        corners = itertools.product((low, high), repeat=2)
+        ends = [formula._turned(np.where(first, a, b)) for a, b in corners]
+    return np.min(ends, axis=0), np.max(ends, axis=0)
 
 
 def usual(job: Job) -> bool:
-    """Whether a kernel of row_hot.cuh may take it."""
-    spec = job.spec
-    plain = dataclasses.replace(
-        NormSpec(kind=spec.kind, epsilon=spec.epsilon),
-        scale_offset=spec.scale_offset,
-        scale_before_cast=spec.scale_before_cast,
-    )
-    spec = dataclasses.replace(spec, rotary_dim=0, rotary_interleaved=False)
+    """Return whether a kernel of row_hot.cuh may take it."""
+    free = {"scale_offset", "scale_before_cast", "rotary_dim", "rotary_interleaved"}
     if job.x.dtype == F32:  # nothing is rounded on the way
-        spec = dataclasses.replace(spec, round_rstd=False)
+        free.add("round_rstd")
     own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
     whole = (job.x.shape[-1] | job.misaligned) * job.x.dtype.itemsize % 16 == 0
-    return spec == plain and own_scale and job.bias is None and whole and job.inner == 1
-
-
-def multiplies(job: Job) -> bool:
-    """Whether it may be multiplied by 1 / rms, and not divided."""
-    return usual(job) or job.x.dtype != F32
+    plain = job.spec.non_default().keys() <= free and job.bias is None and job.inner == 1
+    return plain and own_scale and whole
 
 
 def exact(
     job: Job, factor: float = 1.0, rms_factor: float = 1.0, gate_error: float = 0.0
 ) -> reference.Result:
-    """``reference_exact`` with the mean multiplied by ``factor``, rms by ``rms_factor``, and the
-    sigmoids off by ``gate_error`` of themselves."""
+    """Return ``reference_exact`` with the mean multiplied by ``factor``, rms by ``rms_factor``, and
+    the sigmoids off by ``gate_error`` of themselves."""
     mean = reference._mean
     other = {"SkipRMSNorm": "residual", "GatedRMSNorm": "gate"}.get(job.spec.kind)
     inputs = {other: job.other} if other else {}
@@ -299,67 +254,56 @@ def exact(
     epsilon = job.spec.epsilon * rms_factor ** (2 if inside else 1)
     spec = dataclasses.replace(job.spec, epsilon=epsilon)
 
-    def activated(spec: NormSpec, gate: Array, stash: Any = None) -> Array:
-        stash = stash or np.asarray
+    def activated(spec: NormSpec, gate: Array, stash: Any) -> Array:
         sigmoid = 1 / (1 + np.exp(-gate))
         # Denormal ones have few bits.
         sigmoid = stash(np.maximum(sigmoid * (1 + gate_error) + np.sign(gate_error) * 2.0**-148, 0))
         return np.asarray(sigmoid if spec.activation == "sigmoid" else stash(gate * sigmoid))
 
-    with (
-        mock.patch.object(reference, "_mean", changed),
-        mock.patch.object(reference, "activated", activated),
-    ):
+    with mock.patch.multiple(reference, _mean=changed, activated=activated):
         return reference.reference_exact(spec, job.x, job.scale, job.bias, **inputs)
 
 
 def ordinal(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
-    """Position of each value among those of ``dtype``: neighbours differ by 1, both zeros are 0."""
-    stored = values.astype(dtype)
-    signed = stored.view(f"i{dtype.itemsize}").astype(np.int64)
-    return signed if dtype == INT8 else np.where(signed < 0, -(signed & _magnitude(dtype)), signed)
+    """Return each value's place among those of ``dtype``: neighbours differ by 1, zeros are 0."""
+    stored = values.astype(dtype).view(f"i{dtype.itemsize}").astype(np.int64)
+    magnitude = stored & ((1 << 8 * dtype.itemsize - 1) - 1)
+    return stored if dtype == INT8 else np.where(stored < 0, -magnitude, stored)
 
 
-def _magnitude(dtype: np.dtype[Any]) -> int:
-    return int((1 << (8 * dtype.itemsize - 1)) - 1)
-
-
-def assert_between(found: Array, low: Array, high: Array, ulps: int = 0) -> None:
-    """``found`` is at most ``ulps`` of its own type outside the bounds, and NaN where they are."""
-    dtype = found.dtype
-    values = found.astype(np.float64)
-    missing = np.isnan(low) | np.isnan(high)
+def assert_between(result: Array, low: Array, high: Array, ulps: int = 0) -> None:
+    """Assert that it is at most ``ulps`` of its type outside the bounds, and NaN where they are."""
+    values, missing = result.astype(np.float64), np.isnan(low) | np.isnan(high)
     np.testing.assert_array_equal(np.isnan(values), missing)
-    below = ordinal(np.where(missing, 0, low), dtype) - ordinal(np.where(missing, 0, values), dtype)
-    above = ordinal(np.where(missing, 0, values), dtype) - ordinal(
-        np.where(missing, 0, high), dtype
+    place, least, most = (
+        ordinal(np.where(missing, 0, each), result.dtype) for each in (values, low, high)
     )
-    worst = np.maximum(below, above)
+    worst = np.maximum(least - place, place - most)
     where = np.unravel_index(int(worst.argmax()), worst.shape)
     assert worst.max() <= ulps, (
-        f"{worst.max()} ulp outside at {where}: {values[where]!r} of {dtype}, "
+        f"{worst.max()} ulp outside at {where}: {values[where]!r} of {result.dtype}, "
         f"allowed [{low[where]!r}, {high[where]!r}]; {np.count_nonzero(worst > ulps)} such"
     )
 
 
 def codes_of(y: Array, scale: Array, codes: np.dtype[Any]) -> Array:
     """``saturate(round_to_even(y / scale))``, the quotient in f32."""
-    quotient = (y.astype(np.float32) / scale.astype(np.float32)).astype(np.float32)
-    if codes == INT8:
-        return np.clip(np.rint(quotient), -128, 127).astype(INT8)
-    return np.clip(quotient, -448, 448).astype(FP8)
+    with np.errstate(over="ignore", invalid="ignore"):
+        quotient = y.astype(np.float32) / scale.astype(np.float32)
+        if codes == INT8:
+            return np.clip(np.rint(quotient), -128, 127).astype(INT8)
+        return np.clip(quotient, -448, 448).astype(FP8)
 
 
 def check(job: Job, outcome: Outcome) -> None:
-    """Every output against the reference: y within its interval, codes within one of theirs."""
+    """Compare all outputs with the reference: y within its interval, codes within one of theirs."""
     low, high = allowed(job)
     if job.spec.kind == "SkipRMSNorm" and job.has_sum:
         expected = exact(job)[1]
         assert outcome.sum is not None
-        bits = f"u{expected.dtype.itemsize}"
-        finite = ~np.isnan(expected.astype(np.float32))
-        np.testing.assert_array_equal(outcome.sum.view(bits)[finite], expected.view(bits)[finite])
-        assert np.isnan(outcome.sum.astype(np.float32)[~finite]).all()
+        numbers = ~np.isnan(expected.astype(np.float32))
+        assert outcome.sum[numbers].tobytes() == expected[numbers].tobytes()
+        assert np.isnan(outcome.sum.astype(np.float32)[~numbers]).all()
     if job.quantize == "none":
         assert_between(outcome.y, low, high)
         return
@@ -369,22 +313,10 @@ def check(job: Job, outcome: Outcome) -> None:
         # The greatest magnitude of an interval is at one of its ends, the least at one or at 0.
         ends = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
         least = np.where(low * high < 0, 0, np.minimum(np.abs(low), np.abs(high))).max(axis=-1)
-        largest = np.float32(LARGEST_CODE[job.codes])
+        largest = np.float32(448 if job.codes == FP8 else 127)
         bounds = [(v.astype(np.float32) / largest).astype(np.float32) for v in (least, ends)]
         bounds = [np.where(v == 0, np.float32(1), v) for v in bounds]
         assert_between(outcome.row_scale, bounds[0], bounds[1])
         scale = outcome.row_scale[:, None]
     edges = [codes_of(end, scale, job.codes) for end in (low, high)]
     assert_between(outcome.y, *(e.astype(np.float64) for e in edges), 1)
-
-
-def arrays(
-    seed: int, rows: int, n: int, dtype: np.dtype[Any], spread: float = 1.0
-) -> tuple[Array, Array, Array, Array]:
-    """x, other, scale and bias; x with a row-dependent magnitude."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((rows, n)) * spread * 2.0 ** rng.integers(-3, 4, (rows, 1))
-    other = rng.standard_normal((rows, n)) * 2
-    scale = 1 + 0.3 * rng.standard_normal(n)
-    bias = 0.2 * rng.standard_normal(n)
-    return x.astype(dtype), other.astype(dtype), scale.astype(dtype), bias.astype(dtype)

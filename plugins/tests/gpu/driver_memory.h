@@ -20,7 +20,7 @@ inline Settings settings{};
 
 // How a kernel was launched is not known here.
 struct Launched {
-    unsigned blocks, threads, cluster, shared_bytes, queries;
+    unsigned blocks, threads, cluster, queries;
 };
 inline Launched launched{};
 

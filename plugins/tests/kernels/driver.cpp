@@ -1,5 +1,5 @@
-// Runs norms for the Python tests: one job after the other from standard input, each a line of
-// numbers (see `read_job`) and its tensors; the answer goes to standard output.
+// Runs norms for the Python tests: one job after the other from standard input, each numbers of 64
+// bits and a Problem (see `read_job`) and its tensors; the answer goes to standard output.
 //
 // Every tensor lies between guards that are compared after the launch, `misaligned` elements away
 // from a 256-byte boundary. Where the memory is, driver_memory.h says: that of plugins/tests/shim
@@ -7,7 +7,6 @@
 
 #include <driver_memory.h>
 
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -35,15 +34,9 @@ std::size_t size_of(Type type) {
 
 template <typename V>
 V next() {
-    long long value = 0;
-    if (std::scanf("%lld", &value) != 1) std::exit(0);
+    std::int64_t value = 0;
+    if (std::fread(&value, sizeof value, 1, stdin) != 1) std::exit(0);
     return static_cast<V>(value);
-}
-
-float next_float() {
-    double value = 0;
-    if (std::scanf("%lf", &value) != 1) std::exit(2);
-    return static_cast<float>(value);
 }
 
 struct Job {
@@ -57,47 +50,20 @@ struct Job {
 
 Job read_job() {
     Job job{};
-    Problem& problem = job.problem;
-    Norm& norm = problem.norm;
-    norm.kind = next<Kind>();
-    norm.epsilon = next_float();
-    norm.scale_offset = next_float();
-    norm.epsilon_outside = next<bool>();
-    norm.epsilon_clamp = next<bool>();
-    norm.scale_before_cast = next<bool>();
-    norm.round_rstd = next<bool>();
-    norm.stash_half = next<bool>();
-    norm.gate_first = next<bool>();
-    norm.association = next<std::int32_t>();
-    norm.activation = next<Activation>();
-    norm.partial_size = next<std::int64_t>();
-    norm.group_size = next<std::int64_t>();
-    norm.rotary_dim = next<std::int64_t>();
-    norm.rotary_interleaved = next<bool>();
-    job.has_sum = next<bool>();
-    problem.n = next<std::int64_t>();
-    problem.inner = next<std::int64_t>();
-    problem.x = next<Type>();
-    problem.scale = next<Type>();
-    problem.bias = next<Type>();
-    problem.y = next<Type>();
-    problem.has_scale = next<bool>();
-    problem.has_bias = next<bool>();
-    problem.quantize = next<Quantize>();
-    problem.table = next<Type>();
-    problem.table_width = next<std::int64_t>();
+    if (next<std::size_t>() != sizeof job.problem) std::exit(2);
     job.rows = next<std::int64_t>();
     job.tactic = next<Tactic>();
+    job.misaligned = next<std::size_t>();
+    job.has_sum = next<bool>();
     settings.sm = next<int>();
     settings.compiled_for = next<int>();
     settings.most_cluster = next<int>();
     settings.backwards = next<bool>();
-    job.misaligned = next<std::size_t>();
     for (auto& axes : job.axes) {
         axes.resize(next<std::size_t>());
         for (auto& size : axes) size = next<std::int64_t>();
     }
-    if (std::getchar() != '\n') std::exit(2);
+    read_bytes(&job.problem, sizeof job.problem);
     return job;
 }
 
@@ -152,8 +118,8 @@ void run(Job const& job) {
         intact = intact && tensor->guards_intact();
     }
     Launched const& how = launched;
-    std::printf("%d %d %u %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
-                how.threads, how.cluster, how.shared_bytes, how.queries);
+    std::printf("%d %d %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
+                how.threads, how.cluster, how.queries);
     for (Tensor* output : {&y, &sum, &row_scale}) {
         if (output->bytes() > 0) write_bytes(output->data(), output->bytes());
     }

@@ -338,8 +338,7 @@ cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* fu
         config->blockDim.x > 1024 || config->gridDim.x == 0 || config->gridDim.x % blocks != 0) {
         return cudaErrorInvalidConfiguration;
     }
-    shim::launched = {config->gridDim.x, config->blockDim.x, blocks,
-                      static_cast<unsigned>(config->dynamicSmemBytes), shim::launched.queries};
+    shim::launched = {config->gridDim.x, config->blockDim.x, blocks, shim::launched.queries};
     blockDim = config->blockDim;
     gridDim = config->gridDim;
     shim::kernel = reinterpret_cast<shim::Kernel>(const_cast<void*>(function));

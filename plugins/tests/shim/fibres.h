@@ -17,7 +17,6 @@ struct Launched {
     unsigned blocks{0};
     unsigned threads{0};
     unsigned cluster{0};
-    unsigned shared_bytes{0};
     unsigned queries{0};  // of the device and the kernel, before it
 };
 

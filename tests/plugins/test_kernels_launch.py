@@ -1,0 +1,131 @@
+"""What is launched: the kernel of every length, as nvcc builds it, and what ``refusal`` refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import shutil
+from typing import Any
+
+import pytest
+
+from rmsnorm_export.op.spec import NormSpec
+from tests.plugins import kernel_build
+from tests.plugins.kernel_cases import job_for, rotary_job
+from tests.sample import sampled
+from tests.tools.shim import BF16, F16, F32, RefusalError, Shim
+
+F32_TYPE, F16_TYPE, BF16_TYPE, FP8_TYPE, INT8_TYPE = range(5)
+
+F32_NORM = dict.fromkeys(("x", "scale", "bias", "y"), F32_TYPE)
+NAN, INFINITE = float("nan"), float("inf")
+NORM: dict[str, list[dict[str, Any]]] = {
+    "1 to 1048576 elements": [{"n": 0}, {"n": -4}, {"n": (1 << 20) + 1}],
+    "x must be f32, f16 or bf16": [{"x": FP8_TYPE, "y": FP8_TYPE}, {"x": 9}],
+    "scale must be of the type of x, or f32": [{"scale": BF16_TYPE}],
+    "bias must be of the type of x, or f32": [{"bias": INT8_TYPE, "has_bias": True}],
+    "y must be of the type of x": [{"y": F32_TYPE}, {"y": FP8_TYPE}],
+    "a quantised y must be FP8 E4M3": [{"quantize": 1}, {"quantize": 2, "y": F32_TYPE}],
+    "quantize must be none, static or per row": [{"quantize": 3, "y": INT8_TYPE}],
+    "kind must be": [{"kind": 4}, {"kind": -1}],
+    "activation must be silu or sigmoid": [{"activation": 2}],
+    "epsilon must be finite and not negative": [{"epsilon": e} for e in (-1e-6, NAN, INFINITE)],
+    "scale_offset must be finite": [{"scale_offset": INFINITE}],
+    "scale_offset needs a scale": [{"scale_offset": 1.0, "has_scale": False}],
+    "partial_size must be 0 or at most": [{"partial_size": -1}, {"partial_size": 65}],
+    "group_size must be 0 or divide": [{"group_size": 24}, {"group_size": -8}],
+    "partial_size.*cannot be combined": [{"partial_size": 8, "group_size": 8}],
+    "association.*cannot be combined": [{"association": 2, "group_size": 8}],
+    "epsilon.*cannot be combined": [{"epsilon_outside": True, "epsilon_clamp": True}],
+    "round_rstd leaves nothing": [{"round_rstd": True, "scale_before_cast": True}],
+    "association must be 0, 1 or 2": [{"association": 3}, {"association": -1}],
+    "association 1 needs round_rstd": [{"association": 1}],
+    "at least 1 apart": [{"inner": 0}],
+    "need the last axis": [{"inner": 2, "group_size": 8}],
+    "stash_half needs x of f16 or bf16": [{"stash_half": True, **F32_NORM}],
+}
+ROTARY: dict[str, list[dict[str, Any]]] = {
+    "rotary_dim must be even": [{"rotary_dim": 7}, {"rotary_dim": -2}],
+    "at most the elements of a row": [{"rotary_dim": 66}],
+    "must be even": [{"n": 63}],
+    "have no rotary embedding": [{"group_size": 8}, {"partial_size": 8}, {"inner": 2}],
+    "cannot be quantised": [{"quantize": 1, "y": FP8_TYPE}],
+    "cos and sin must be of the type of x, or f32": [{"table": BF16_TYPE}],
+    "entries in a row, or half as many": [{"table_width": 16}, {"table_width": 0}],
+}
+
+
+@pytest.mark.parametrize("sentence", [*NORM, *ROTARY])
+def test_refused(shim: Shim, sentence: str) -> None:
+    job = job_for(64, F16) if sentence in NORM else rotary_job(64, F16)
+    for fields in [*NORM.get(sentence, ()), *ROTARY.get(sentence, ())]:
+        with pytest.raises(RefusalError, match=sentence):
+            shim.run(job, **fields)
+
+
+def test_tables_that_do_not_broadcast(shim: Shim) -> None:
+    for leading, of_table, sentence in (
+        ((2, 3), (2,), "must broadcast"),
+        ((2, 3), (2, 2, 3), "must broadcast"),
+        ((2, 3, 2, 3), (1, 3, 1, 3), "at most two runs"),
+    ):
+        with pytest.raises(RefusalError, match=sentence):
+            shim.run(rotary_job(64, F16, axes=(leading, of_table)))
+
+
+def test_taken(shim: Shim) -> None:
+    """The ends of the range, and, as in ``NormSpec.canonical``, what cannot matter."""
+    for n in (1, 1 << 20):
+        shim.run(job_for(n, F32, rows=1))
+    plain, moot = {"round_rstd": True}, {"round_rstd": True, "association": 1}
+    y, same = (shim.run(job_for(64, F16, attributes)).y for attributes in (plain, moot))
+    assert y.tobytes() == same.tobytes()
+    assert NormSpec(round_rstd=True, association=1).canonical(10).association == 0
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH: install g++ 11 or later")
+def test_every_row_has_a_kernel(tmp_path: pathlib.Path) -> None:
+    """By a program that knows the launch table, and nothing of CUDA."""
+    source = kernel_build.DRIVER.with_name("launch_table_test.cpp")
+    program = tmp_path / "launch_table_test"
+    flags = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-I", kernel_build.KERNELS)
+    kernel_build.run(["g++", *flags, source, "-o", program])
+    assert kernel_build.run([program]) == ""
+
+
+def test_low_latency_takes_more_threads(shim: Shim) -> None:
+    job = job_for(4096, BF16, rows=1)
+    wide = shim.checked(dataclasses.replace(job, low_latency=True))
+    assert wide.threads > shim.checked(job).threads
+
+
+def test_the_host_asks_the_device_once(shim: Shim) -> None:
+    """Of the second launch of a kind the runtime is asked nothing; of another cluster it is."""
+    for n in (64, 4096, 65536):
+        job = job_for(n, BF16, rows=1, low_latency=True, most_cluster=8)
+        shim.run(job)
+        assert shim.run(job).queries == 0
+    first = shim.run(dataclasses.replace(job, most_cluster=4))
+    assert first.queries > 0
+    assert first.cluster == 4
+
+
+_ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\d+)'")
+_MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 110, 120)
+_KERNELS = {"f32": 39, "f16": 64, "bf16": 64}
+"""How many a type has: those of any norm, of the usual ones, and with a rotary embedding."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(kernel_build.find_nvcc() is None, reason=kernel_build.NO_NVCC)
+@sampled("dtype, sm", [(dtype, sm) for dtype in _KERNELS for sm in _ARCHITECTURES], {("f32", 90)})
+def test_no_stack_frame_and_no_spill(dtype: str, sm: int) -> None:
+    """A stack frame is how a register array that is indexed at run time shows: correct, and several
+    times slower. It depends on the architecture."""
+    _, report = kernel_build.nvcc_object(f"rmsnorm_{dtype}.cu", sm)
+    assert "warning" not in report
+    faults = [one[0] for one in _MEMORY.finditer(report) if set(one.groups()) != {"0"}]
+    assert not faults, (faults, report)
+    assert len(_ENTRY.findall(report)) == _KERNELS[dtype]
