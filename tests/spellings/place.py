@@ -61,9 +61,6 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
         feeds=graph.feeds,
         norms=state.norms,
         most=state.norms,
-        is_look_alike=False,
-        dtype=dtype,
-        pure_half=frame.half and any(one.rounding == "plain" for one in spellings),
         reassociated=frame.half
         and any(one.rounding == "plain" and _rounds_otherwise(one) for one in spellings),
         reordered=any(_differs_at_the_ends(one) for one in spellings),
