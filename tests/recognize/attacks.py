@@ -1,6 +1,6 @@
 """Files of a few hundred bytes that ask whoever evaluates them for memory or time without end.
 
-    python -m recognize.attacks STEP OFFSET
+    python -m tests.recognize.attacks STEP OFFSET
 
 answers a part of them, as a process of its own.
 """

@@ -1,10 +1,14 @@
-"""Small files that ask for much work or memory, or have no rows; and rows that are squares."""
+"""A file of less than 10 KB is answered in 5 s and 500 MB, whatever it asks for; work grows with
+the size of a graph."""
 
 from __future__ import annotations
 
 import cProfile
 import pstats
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -14,6 +18,23 @@ import rmsnorm_export as rx
 from bench import graphs
 from tests.recognize import text_models as text
 from tests.recognize.attacks import nested
+
+
+@pytest.mark.parametrize(
+    ("step", "offset"),
+    [(11, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
+)
+def test_every_attack_is_answered(step: int, offset: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.recognize.attacks", str(step), str(offset)],
+        cwd=Path(__file__).parents[2],
+        env={"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr[-2000:]
 
 
 def _model(body: str, shape: str = "[2, 16]", calls: str = "") -> onnx.ModelProto:

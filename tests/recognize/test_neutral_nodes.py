@@ -100,7 +100,6 @@ LOOK_ALIKES = {
         "{y}a = Transpose<perm = [2, 0, 1]>({x})\n {y}b = Transpose<perm = [2, 0, 1]>({y}a)\n"
         " {y}s = Shape({x})\n {y} = Reshape({y}b, {y}s)"
     ),
-    "a rounding": "{y}a = Cast<to = 10>({x})\n {y} = Cast<to = 1>({y}a)",
     "another rank by an Expand": "{y} = Expand({x}, rank4)",
     "one over it": "{y} = Div(one, {x})",
     "a slice that runs back": "{y} = Slice({x}, endless, lowest, last, last)",
