@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from rmsnorm_export.recognize.types import Types
 NAMES = {FLOAT: "float", FLOAT16: "float16", DOUBLE: "double", BFLOAT16: "bfloat16"}
 F32_EPSILON = float(np.float32(1e-6))
 SPEC = NormSpec(epsilon=F32_EPSILON)
+GEMMA_SPEC = dataclasses.replace(SPEC, scale_before_cast=True)
 
 CORE = """
   p = Pow ({row}, two)
@@ -34,6 +36,18 @@ CORE = """
 PLAIN = "{core}\n  y = Mul (v, w)"
 LLAMA = "{core}\n  vh = Cast <to = {dtype}> (v)\n  y = Mul (w, vh)"
 GEMMA = "{core}\n  wf = Cast <to = 1> (w)\n  yf = Mul (v, wf)\n  y = Cast <to = {dtype}> (yf)"
+ROOT = "  a = Add (m, epsilon)\n  s = Sqrt (a)\n"
+TAIL = ROOT + "  v = Div (x, s)\n  y = Mul (v, w)\n"
+OFFSET = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n"
+CONSTANTS = """  two = Constant <value_float = 2.0> ()
+  axes = Constant <value_ints = [-1]> ()
+  epsilon = Constant <value_float = 0.000001> ()"""
+ORDERS: dict[str, tuple[str, int, NormSpec]] = {
+    "float": (PLAIN, FLOAT, SPEC),
+    "float16 LLaMA": (LLAMA, FLOAT16, SPEC),
+    "float16 Gemma": (GEMMA, FLOAT16, GEMMA_SPEC),
+    "bfloat16 LLaMA": (LLAMA, BFLOAT16, SPEC),
+}
 NORM = "SimplifiedLayerNormalization <axis = -1, epsilon = 0.000001>"
 ROLES = {"x": "x", "w": "scale", "b": "bias", "h": "residual", "z": "gate", "y": "output",
          "t": "sum"}  # fmt: skip
@@ -106,8 +120,13 @@ def match_of(model: ir.Model, spec: NormSpec = SPEC, dtype: int = FLOAT, *, n: i
 
 def site(body: str, spec: NormSpec = SPEC, *, n: int = 96, **arguments: Any) -> Match:
     """The match of a source."""
-    dtype = arguments.get("dtype", FLOAT)
-    return match_of(source(body, n=n, **arguments), spec, dtype, n=n)
+    return match_of(source(body, n=n, **arguments), spec, arguments.get("dtype", FLOAT), n=n)
+
+
+def site_of(order: str, n: int = 96) -> Match:
+    """The match of one of ``ORDERS``."""
+    body, dtype, spec = ORDERS[order]
+    return site(body, spec, dtype=dtype, n=n)
 
 
 def written(match: Match, body: str, numerics: Numerics = "exact", **arguments: Any) -> Lowered:
