@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spellings import run
 from spellings.case import Case
-from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
+from spellings.choices import FRAME_OPTIONS, SINGLE, single
 from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 from spellings.strategy import look_alikes, true_norms
@@ -24,9 +24,6 @@ import rmsnorm_export as rx
 
 TARGETS = ("portable", "onnx", "ort")
 NUMERICS = ("exact", "reordered", "upcast")
-
-ALL_OPTIONS = {**FRAME_OPTIONS, **SPELLING_OPTIONS}
-SINGLE = [(name, value) for name, values in ALL_OPTIONS.items() for value in values]
 
 
 def shown(value: object) -> str:

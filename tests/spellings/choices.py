@@ -272,6 +272,9 @@ _RULES = (_rounding, _row, _square, _inverse, _gain, _ranks, _gate, _overflow)
 
 FRAME_OPTIONS, SPELLING_OPTIONS = _options(Frame), _options(Spelling)
 """The values of every choice by name, the simplest first."""
+_EVERY_OPTION = {**FRAME_OPTIONS, **SPELLING_OPTIONS}
+SINGLE = [(name, value) for name, values in _EVERY_OPTION.items() for value in values]
+"""Every choice by itself, for ``single``."""
 
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("rounding", "llama"): {"dtype": "float16"},
