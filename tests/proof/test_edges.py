@@ -21,23 +21,15 @@ RECIPROCAL = MEAN + ROOT + "  r = Reciprocal (s)\n"
 X_FIRST = RECIPROCAL + "  q = Mul (x, w)\n  y = Mul (q, r)\n"
 RSTD_FIRST = RECIPROCAL + "  q = Mul (w, r)\n  y = Mul (x, q)\n"
 X_FIRST_DIVIDED = MEAN + ROOT + "  q = Mul (x, w)\n  y = Div (q, s)\n"
-SCALED_SQUARES = (
-    "  k = Constant <value_float = 0.010416667> ()\n  p = Mul (x, x)\n  pk = Mul (p, k)\n"
-    "  m = ReduceSum (pk, axes)\n" + TAIL
-)
+SCALED_SQUARES = "  k = Constant <value_float = 0.010416667> ()\n  p = Mul (x, x)\n"
+SCALED_SQUARES += "  pk = Mul (p, k)\n  m = ReduceSum (pk, axes)\n" + TAIL
 INVERTED_FIRST = MEAN + "  a = Add (m, epsilon)\n  i = Reciprocal (a)\n  r = Sqrt (i)\n"
 INVERTED_FIRST += "  v = Mul (x, r)\n  y = Mul (v, w)\n"
-L2 = (
-    "  k = Constant <value_float = 9.797959> ()\n  l = LpNormalization <axis = -1, p = 2> (x)\n"
-    "  v = Mul (l, k)\n  y = Mul (v, w)\n"
-)
+L2 = "  k = Constant <value_float = 9.797959> ()\n  l = LpNormalization <axis = -1, p = 2> (x)\n"
+L2 += "  v = Mul (l, k)\n  y = Mul (v, w)\n"
 DROPPED_AXES = "  p = Pow (x, two)\n  d = ReduceMean <keepdims = 0> (p, axes)\n"
 DROPPED_AXES += "  m = Unsqueeze (d, axes)\n" + TAIL
-PARTIAL = (
-    "  start = Constant <value_ints = [0]> ()\n  end = Constant <value_ints = [24]> ()\n"
-    "  last = Constant <value_ints = [-1]> ()\n  part = Slice (x, start, end, last)\n"
-    "  p = Mul (part, part)\n  m = ReduceMean (p, axes)\n" + TAIL
-)
+PARTIAL = "  part = Slice (x, start, end, axes)\n" + MEAN.replace("(x,", "(part,") + TAIL
 
 
 def optimized(model: ir.Model, **options: Any) -> rx.Result:
@@ -86,10 +78,10 @@ def test_what_differs() -> None:
     """A row whose squares overflow: its products with the scale do, too, or do not."""
     model = source(X_FIRST)
     x, w = np.full((1, 1, 96), 1e38, np.float32), np.full(96, 8, np.float32)
-    before = run_onnxruntime(model, {"x": x, "w": w})["y"]
-    after = run_onnxruntime(optimized(model).model, {"x": x, "w": w})
+    sides = (model, optimized(model).model)
+    before, after = (run_onnxruntime(side, {"x": x, "w": w})["y"] for side in sides)
     assert np.isnan(before).all()
-    assert (after["y"] == 0).all()
+    assert (after == 0).all()
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-20, 1e-38, 1e-42, 0.0])
@@ -102,12 +94,10 @@ def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> N
 
 
 GROUPED = """<ir_version: 9, opset_import: ["" : {opset}]>
-main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y) <float epsilon = {{0.001}}> {{
+main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y) <float epsilon = {{0.001}},
+ int64[1] zero = {{0}}, int64[1] end = {{2}}, int64[2] size = {{4, 4}}> {{
   shape = Shape (x)
-  zero = Constant <value_ints = [0]> ()
-  end = Constant <value_ints = [2]> ()
   lead = Slice (shape, zero, end)
-  size = Constant <value_ints = [4, 4]> ()
   cut = Concat <axis = 0> (lead, size)
   g = Reshape (x, cut)
   p = Mul (g, g)
@@ -145,12 +135,13 @@ def test_a_proof_tries_no_rows(body: str) -> None:
     assert proof.reason.startswith("no rows: x of shape")
 
 
-@pytest.mark.parametrize("lead", [(2, 3), (0, 3), (2, 0)])
-def test_no_rows_of_which_a_part_counts(lead: tuple[int, int]) -> None:
+def test_no_rows_of_which_a_part_counts() -> None:
     """ONNX Runtime's mean over a tensor without elements is as long as the part: it fits no row."""
-    model = optimized(source(PARTIAL), prove=True).model
-    feeds = {"x": np.ones((*lead, 96), np.float32), "w": np.ones(96, np.float32)}
-    assert run_onnxruntime(model, feeds)["y"].shape == (*lead, 96)
+    extra = ", int64[1] start = {0}, int64[1] end = {24}"
+    model = optimized(source(PARTIAL, extra=extra), prove=True).model
+    for shape in ((2, 3, 96), (0, 3, 96), (2, 0, 96)):
+        feeds = {"x": np.ones(shape, np.float32), "w": np.ones(96, np.float32)}
+        assert run_onnxruntime(model, feeds)["y"].shape == shape
 
 
 def test_the_epsilon_of_a_rounded_count() -> None:
