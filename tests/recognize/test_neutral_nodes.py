@@ -19,6 +19,8 @@ _EXTRA = (
     "int64[1] lowest = {-9223372036854775808}, bool yes = {1}, bool no = {0}"
 )
 
+TURNED = "{y}a = Transpose<perm = [2, 0, 1]>({x})"
+BACK = "\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
 NEUTRAL = {
     "negative twice": "{y}a = Neg({x})\n {y} = Neg({y}a)",
     "times one": "{y} = Mul(one, {x})",
@@ -32,30 +34,19 @@ NEUTRAL = {
     "the whole slice": "{y} = Slice({x}, zeroth, endless, last)",
     "cast to the same type": "{y} = Cast<to = 1>({x})",
     "cast like": "{y}a = Cast<to = 11>({x})\n {y} = CastLike({y}a, w)",
-    "transposed twice": (
-        "{y}a = Transpose<perm = [2, 0, 1]>({x})\n {y} = Transpose<perm = [1, 2, 0]>({y}a)"
-    ),
+    "transposed twice": TURNED + "\n {y} = Transpose<perm = [1, 2, 0]>({y}a)",
     "unsqueezed": "{y}a = Unsqueeze({x}, last)\n {y} = Squeeze({y}a, last)",
-    "flat and back to its shape": (
-        "{y}a = Reshape({x}, all)\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
-    ),
+    "flat and back to its shape": "{y}a = Reshape({x}, all)" + BACK,
     "the same sizes": "{y} = Reshape({x}, back)",
-    "views in views": (
-        "{y}a = Neg({x})\n {y}b = Unsqueeze({y}a, zeroth)\n {y}c = Identity({y}b)\n"
-        " {y}d = Squeeze({y}c, zeroth)\n {y}e = Mul({y}d, one)\n {y} = Neg({y}e)"
-    ),
+    "views in views": "{y}a = Neg({x})\n {y}b = Unsqueeze({y}a, zeroth)\n {y}c = Identity({y}b)\n"
+    " {y}d = Squeeze({y}c, zeroth)\n {y}e = Mul({y}d, one)\n {y} = Neg({y}e)",
 }
 
 PLACES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "row": ("x", ("sq", "n")),
-    "square": ("x", ("sq",)),
-    "numerator": ("x", ("n",)),
-    "mean": ("m", ("e",)),
-    "sum": ("e", ("s",)),
-    "root": ("s", ("n",)),
-    "normalised": ("n", ("y",)),
-    "y": ("y", ()),
-}
+    "row": ("x", ("sq", "n")), "square": ("x", ("sq",)), "numerator": ("x", ("n",)),
+    "mean": ("m", ("e",)), "sum": ("e", ("s",)), "root": ("s", ("n",)),
+    "normalised": ("n", ("y",)), "y": ("y", ()),
+}  # fmt: skip
 """Value of a norm, and its readers that read something else instead."""
 
 
@@ -93,13 +84,10 @@ def test_the_sign_of_a_row_is_squared_away(name: str, place: str) -> None:
 
 
 LOOK_ALIKES = {
-    "rows that are mixed": (
-        "{y}a = Transpose<perm = [0, 2, 1]>({x})\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
-    ),
-    "one transpose too many": (
-        "{y}a = Transpose<perm = [2, 0, 1]>({x})\n {y}b = Transpose<perm = [2, 0, 1]>({y}a)\n"
-        " {y}s = Shape({x})\n {y} = Reshape({y}b, {y}s)"
-    ),
+    "rows that are mixed": "{y}a = Transpose<perm = [0, 2, 1]>({x})" + BACK,
+    "one transpose too many": TURNED.replace("{y}a", "{y}b")
+    + "\n {y}a = Transpose<perm = [2, 0, 1]>({y}b)"
+    + BACK,
     "another rank by an Expand": "{y} = Expand({x}, rank4)",
     "one over it": "{y} = Div(one, {x})",
     "a slice that runs back": "{y} = Slice({x}, endless, lowest, last, last)",

@@ -60,17 +60,15 @@ CASES: dict[str, tuple[onnx.ModelProto, int | None, int | None]] = {
     "functions that call one another": (
         model("y = my.Top(x, w)", imports=MY, functions=CALLED + CALLER), None, 3,
     ),
-    "a function called with two element types": (
-        model(
-            "y = my.F(x, w, eps)\n y2 = my.F(x2, w2, eps2)",
-            inputs="float[B,S,8] x, double[B,8] x2",
-            outputs="float[B,S,8] y, double[B,8] y2",
-            constants=f"{WEIGHT}, {CONSTANTS}, double eps2 = {{0.00001}},"
-            " double[8] w2 = {1, 2, 3, 4, 5, 6, 7, 8}",
-            imports=MY,
-            functions=function("F", "(x, w, e0) => (y)", TYPED),
-        ), None, 2,
-    ),
+    "a function called with two element types": (model(
+        "y = my.F(x, w, eps)\n y2 = my.F(x2, w2, eps2)",
+        inputs="float[B,S,8] x, double[B,8] x2",
+        outputs="float[B,S,8] y, double[B,8] y2",
+        constants=f"{WEIGHT}, {CONSTANTS}, double eps2 = {{0.00001}},"
+        " double[8] w2 = {1, 2, 3, 4, 5, 6, 7, 8}",
+        imports=MY,
+        functions=function("F", "(x, w, e0) => (y)", TYPED),
+    ), None, 2),
     "scale of one element": (native("y = RMSNormalization(x, one)"), None, 1),
     "scale over rows": (native("y = RMSNormalization(x, rows)"), None, 1),
     "statistics": (native("y, v = SimplifiedLayerNormalization(x, w)", STATISTICS, 17), None, 1),
@@ -78,29 +76,23 @@ CASES: dict[str, tuple[onnx.ModelProto, int | None, int | None]] = {
     "skip": (native(f"y, , , h = {SKIP}(x, r, w)", SUM, 17), None, 1),
     "skip that repeats": (native(f"y, , , h = {SKIP}(x, one_row, w)", SUM, 17), None, 1),
     "skip with bias": (native(f"y, , , h = {SKIP}(x, r, w, b)", SUM, 17), None, 1),
-    "two epsilons on one mean are two norms": (
-        model(
-            norm("x", "y") + "e2 = Add(m, big)\n s2 = Sqrt(e2)\n n2 = Div(x, s2)\n y2 = Mul(n2, w)",
-            outputs="float[B,S,8] y, float[B,S,8] y2",
-            constants=f"{WEIGHT}, {CONSTANTS}, float big = {{0.25}}",
-        ), 2, 2,
-    ),
-    "the gain of a norm is the outcome of another": (
-        model(
-            norm("x", "y") + norm("v", "gain", "k") + "z = Relu(y)\n" + norm("z", "o", "l", "gain"),
-            inputs=f"{THREE}, float[8] v",
-            outputs="float[2,3,8] o",
-        ), 3, 3,
-    ),
-    "two reshapes of one tensor are one row": (
-        model(
-            "x1 = Reshape(x, shape)\n x2 = Reshape(x, shape)\n"
-            + norm("x1", "y").replace("Div(x1", "Div(x2"),
-            inputs=THREE,
-            outputs="float[6,8] y",
-            constants=f"{WEIGHT}, {CONSTANTS}, int64[2] shape = {{6, 8}}",
-        ), 1, 1,
-    ),
+    "two epsilons on one mean are two norms": (model(
+        norm("x", "y") + "e2 = Add(m, big)\n s2 = Sqrt(e2)\n n2 = Div(x, s2)\n y2 = Mul(n2, w)",
+        outputs="float[B,S,8] y, float[B,S,8] y2",
+        constants=f"{WEIGHT}, {CONSTANTS}, float big = {{0.25}}",
+    ), 2, 2),
+    "the gain of a norm is the outcome of another": (model(
+        norm("x", "y") + norm("v", "gain", "k") + "z = Relu(y)\n" + norm("z", "o", "l", "gain"),
+        inputs=f"{THREE}, float[8] v",
+        outputs="float[2,3,8] o",
+    ), 3, 3),
+    "two reshapes of one tensor are one row": (model(
+        "x1 = Reshape(x, shape)\n x2 = Reshape(x, shape)\n"
+        + norm("x1", "y").replace("Div(x1", "Div(x2"),
+        inputs=THREE,
+        outputs="float[6,8] y",
+        constants=f"{WEIGHT}, {CONSTANTS}, int64[2] shape = {{6, 8}}",
+    ), 1, 1),
 }  # fmt: skip
 """Model, norms that are found, norms and refusals in all; None: more than one answer is right."""
 
