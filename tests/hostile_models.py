@@ -8,7 +8,7 @@ must be read), and words that the message or the notes must contain.
 from __future__ import annotations
 
 from hostile import external, not_models, odd, unsound  # noqa: F401  (they fill the registry)
-from hostile.frames import (
+from hostile.frames import (  # noqa: F401
     GAIN,
     SHAPE,
     constants,
@@ -19,18 +19,4 @@ from hostile.frames import (
     norm_nodes,
     write,
 )
-from hostile.registry import HOSTILE, Case
-
-__all__ = [
-    "GAIN",
-    "HOSTILE",
-    "SHAPE",
-    "Case",
-    "constants",
-    "external_gain",
-    "external_model",
-    "nested_bytes",
-    "norm_model",
-    "norm_nodes",
-    "write",
-]
+from hostile.registry import HOSTILE  # noqa: F401

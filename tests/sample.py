@@ -36,9 +36,7 @@ def sampled(
     return pytest.mark.parametrize(names, parameters, **options)
 
 
-def crossed(
-    one_in: int, ids: Callable[[Any], str | None] | None = None, **factors: Sequence[Any]
-) -> pytest.MarkDecorator:
+def crossed(one_in: int, **factors: Sequence[Any]) -> pytest.MarkDecorator:
     """``pytest.mark.parametrize`` over all combinations; all but one in so many are thorough.
 
     The sample has every value of every factor; and every pair of values of two factors, where the
@@ -52,4 +50,4 @@ def crossed(
         )
         for place in places
     ]
-    return pytest.mark.parametrize(tuple(factors), parameters, ids=ids)
+    return pytest.mark.parametrize(tuple(factors), parameters)

@@ -50,7 +50,7 @@ def test_no_name_has_three_homes() -> None:
     for name, tree in TREES.items():
         for defined in set(_defined(tree)) - CONVENTIONS:
             homes[defined].append(name)
-    assert {name: found for name, found in homes.items() if len(found) > MOST_HOMES} == {}
+    assert {name: files for name, files in homes.items() if len(files) > MOST_HOMES} == {}
 
 
 def _what(call: ast.Call) -> str | None:

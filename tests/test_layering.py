@@ -24,29 +24,10 @@ PACKAGE = ROOT / "rmsnorm_export"
 SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
-    "errors",
-    "printable",
-    "strict",
-    "records",
-    "system",
-    "options",
-    "op",
-    "recognize",
-    "runtime",
-    "graph",
-    "lower",
-    "proof",
-    "rewrite",
-    "torch_options",
-    "torch",
-    "tensorrt",
-    "compare",
-    "benchmark",
-    "deploy",
-    "diagnosis",
-    "show",
-    "cli",
-]
+    "errors", "printable", "strict", "records", "system", "options", "op", "recognize", "runtime",
+    "graph", "lower", "proof", "rewrite", "torch_options", "torch", "tensorrt", "compare",
+    "benchmark", "deploy", "diagnosis", "show", "cli",
+]  # fmt: skip
 """From the ground up: imports stay on a floor or go down this list."""
 
 SEEN_BY = {"show": {"cli"}}
@@ -59,62 +40,33 @@ LOOKED_UP = {("rmsnorm_export.system.shown", "rmsnorm_export.show")}
 MAY_IMPORT_ROOT = {"cli"}
 
 PUBLIC = [
-    "BackendMissingError",
-    "Benchmark",
-    "Deployment",
-    "EngineResult",
-    "Error",
-    "ExportResult",
-    "InputError",
-    "Packaged",
-    "Refusal",
-    "Report",
-    "RequirementError",
-    "Result",
-    "Site",
-    "UsageError",
-    "Verification",
-    "VerificationError",
-    "bench",
-    "build_engine",
-    "doctor",
-    "export",
-    "export_generation",
-    "inspect",
-    "optimize",
-    "package_model",
-    "plugin",
-    "run_pipeline",
-    "session_options",
-    "verify",
-]
+    "BackendMissingError", "Benchmark", "Deployment", "EngineResult", "Error", "ExportResult",
+    "InputError", "Packaged", "Refusal", "Report", "RequirementError", "Result", "Site",
+    "UsageError", "Verification", "VerificationError", "bench", "build_engine", "doctor", "export",
+    "export_generation", "inspect", "optimize", "package_model", "plugin", "run_pipeline",
+    "session_options", "verify",
+]  # fmt: skip
 
-HEAVY = ["click", "ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich"]
-HEAVY += [
-    "jsonschema",
-    "matplotlib",
-    "polygraphy",
-    "tomli",
-    "tomllib",
-    "tritonclient",
-    "yaml",
-    "tensorrt",
-    "tensorrt_rtx",
-    "torch",
-    "transformers",
-]
+HEAVY = [
+    "click", "jsonschema", "matplotlib", "ml_dtypes", "numpy", "onnx", "onnx_ir", "onnxruntime",
+    "onnxscript", "polygraphy", "rich", "tensorrt", "tensorrt_rtx", "tomli", "tomllib", "torch",
+    "transformers", "tritonclient", "yaml",
+]  # fmt: skip
 
 
-def _modules() -> dict[str, Path]:
-    """Dotted name -> file, for every module of the package."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+def _named(folder: Path) -> dict[str, Path]:
+    """Dotted name -> file, for every module below a folder."""
+    names = {}
+    for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
 
 
-MODULES = _modules()
+MODULES = _named(PACKAGE)
+TOOLS = {**_named(ROOT / "bench"), **_named(ROOT / "tests" / "tools")}
+"""What measures, and what the tests are made with."""
+EVERY = MODULES | TOOLS
 
 
 def _imported(
@@ -132,7 +84,7 @@ def _imported(
                 base = ".".join([*anchor, base] if base else anchor)
             # `from package import name` means the module of that name where there is one.
             targets = [
-                f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
+                f"{base}.{alias.name}" if f"{base}.{alias.name}" in EVERY else base
                 for alias in node.names
             ]
         elif (
@@ -160,7 +112,7 @@ def _floor(name: str) -> str:
 def _violations(name: str, path: Path) -> list[str]:
     """The imports of one module that point up, or at what only others may see."""
     floor = _floor(name)
-    found = []
+    upward = []
     for line, target in _imported(name, path):
         other = _floor(target)
         if not other:
@@ -169,8 +121,16 @@ def _violations(name: str, path: Path) -> list[str]:
             allowed = FLOORS.index(other) <= FLOORS.index(floor)
             allowed = allowed and floor in {other, *SEEN_BY.get(other, FLOORS)}
         if not allowed and (name, target) not in LOOKED_UP:
-            found.append(f"{path.relative_to(ROOT)}:{line}: {floor} imports {target}")
-    return found
+            upward.append(f"{path.relative_to(ROOT)}:{line}: {floor} imports {target}")
+    return upward
+
+
+def _circles(below: dict[str, set[str]]) -> list[str]:
+    """The modules that are left when those that import none of the others are taken away."""
+    while free := [name for name, targets in below.items() if not targets & below.keys() - {name}]:
+        for name in free:
+            del below[name]
+    return sorted(below)
 
 
 def test_the_floors_are_the_tree() -> None:
@@ -179,16 +139,13 @@ def test_the_floors_are_the_tree() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     below = {
-        name: {target for _, target in _imported(name, path) if target in MODULES} - {name}
+        name: {target for _, target in _imported(name, path)}
         for name, path in MODULES.items()
         # The package names everything, lazily; a folder's own page may name what is in it.
         if path.name != "__init__.py"
     }
-    left = dict(below)
-    while free := [name for name, targets in left.items() if not targets & left.keys()]:
-        for name in free:
-            del left[name]
-    assert sorted(left) == []
+    assert _circles(below) == []
+    assert _circles({"a": {"b"}, "b": {"a"}, "c": set()}) == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if "." in name])
@@ -217,24 +174,12 @@ def test_an_import_that_points_up_is_seen(
     assert len(_violations("rmsnorm_export.op.spec", copy)) == 1
 
 
-TOOLS = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-    for folder in ("bench", "tests/tools")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
-"""Dotted name -> file, for what measures and what the tests are made with."""
-
-
 def test_tools_import_each_other_in_no_circle() -> None:
     below = {
-        name: {target for _, target in _imported(name, path, ("bench", "tests"))} & TOOLS.keys()
+        name: {target for _, target in _imported(name, path, ("bench", "tests"))}
         for name, path in TOOLS.items()
     }
-    left = {name: targets - {name} for name, targets in below.items()}
-    while free := [name for name, targets in left.items() if not targets & left.keys()]:
-        for name in free:
-            del left[name]
-    assert sorted(left) == []
+    assert _circles(below) == []
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -251,10 +196,7 @@ def test_scripts_are_demo_and_test() -> None:
 
 def test_public_names() -> None:
     assert sorted(rmsnorm_export.__all__) == sorted(PUBLIC)
-    missing = [
-        name for name in rmsnorm_export.__all__ if getattr(rmsnorm_export, name, None) is None
-    ]
-    assert missing == []
+    assert [name for name in PUBLIC if getattr(rmsnorm_export, name, None) is None] == []
     assert set(PUBLIC) <= set(dir(rmsnorm_export))
 
 
@@ -269,20 +211,12 @@ def _lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def _sources() -> list[Path]:
-    """Every source file of the repository."""
+def test_no_file_is_long() -> None:
     folders = (PACKAGE, ROOT / "bench", ROOT / "tests")
     files = [path for folder in folders for path in folder.rglob("*.py")]
-    files += [path for path in (ROOT / "plugins").rglob("*") if path.suffix in _PLUGIN_SUFFIXES]
-    return files
-
-
-_PLUGIN_SUFFIXES = {".cu", ".cuh", ".cpp", ".h"}
-
-
-def test_no_file_is_long() -> None:
-    long = {str(path.relative_to(ROOT)): n for path in _sources() if (n := _lines(path)) >= 500}
-    assert long == {}
+    suffixes = {".cu", ".cuh", ".cpp", ".h"}
+    files += [path for path in (ROOT / "plugins").rglob("*") if path.suffix in suffixes]
+    assert [path for path in files if _lines(path) >= 500] == []
 
 
 def test_most_files_are_short() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spellings import run
 from spellings.case import Case
-from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
+from spellings.choices import FRAME_OPTIONS, SINGLE, single
 from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 from spellings.strategy import look_alikes, true_norms
@@ -24,9 +24,6 @@ import rmsnorm_export as rx
 
 TARGETS = ("portable", "onnx", "ort")
 NUMERICS = ("exact", "reordered", "upcast")
-
-ALL_OPTIONS = {**FRAME_OPTIONS, **SPELLING_OPTIONS}
-SINGLE = [(name, value) for name, values in ALL_OPTIONS.items() for value in values]
 
 
 def shown(value: object) -> str:
@@ -41,9 +38,9 @@ alike = functools.cache(lambda name: LOOK_ALIKES[name].build())
 def prove_ground_truth(case: Case) -> None:
     """The model is valid, runs, and computes in float64 what the case claims."""
     onnx.checker.check_model(case.model, full_check=True)
-    found = run.outputs(case)
+    outputs = run.outputs(case)
     for name, expected in (case.expected or {}).items():
-        actual = found[name]
+        actual = outputs[name]
         problem = run.disagreement(actual, expected, run.tolerance(case, actual), case.axes)
         assert not problem, f"{name}: {problem}"
 
@@ -96,9 +93,9 @@ def compare(case: Case, model: onnx.ModelProto, *, changed: bool) -> None:
     ]
     if not case.runs and operators(model) & NATIVE:
         return  # nothing here computes these operators in bfloat16 as the targets do
-    wanted, found = run.outputs(case), run.outputs(case, model)
-    for name, expected in wanted.items():
-        actual = found[name]
+    outputs = run.outputs(case, model)
+    for name, expected in run.outputs(case).items():
+        actual = outputs[name]
         assert actual.dtype == expected.dtype
         if not changed:
             assert np.array_equal(*(value.astype(np.float64) for value in (actual, expected)), True)

@@ -202,7 +202,7 @@ class SharedConstants:
 
     def __init__(self, context: LowerContext) -> None:
         self.context = context
-        self._made: dict[tuple[object, ...], ir.Value] = {}
+        self._constants: dict[tuple[object, ...], ir.Value] = {}
 
     def value(
         self, site: SiteBuilder, scope: str, label: str, array: Array, dtype: int
@@ -211,10 +211,10 @@ class SharedConstants:
         # Of the main graph every subgraph sees the initializers; a function has its own.
         place = "main" if scope == "main" or scope.startswith("main/") else scope
         key = (array.tobytes(), array.shape, dtype, place)
-        if key not in self._made:
-            self._made[key] = constant(self.context.names(f"{DOMAIN}.{label}"), array, dtype)
-        site.initializers.append(self._made[key])
-        return self._made[key]
+        if key not in self._constants:
+            self._constants[key] = constant(self.context.names(f"{DOMAIN}.{label}"), array, dtype)
+        site.initializers.append(self._constants[key])
+        return self._constants[key]
 
 
 def _stem(match: Match) -> str:

@@ -59,15 +59,15 @@ def _nodes(plan: Planned, shared: SharedConstants) -> Lowered:
             (old for old, new in zip(results, body.outputs, strict=False) if new is output), None
         )
         if old is part.output:
-            made = site.like(old, output_type(part), "output")
+            written = site.like(old, output_type(part), "output")
             attributes = {a.name: a.value for a in node.attributes.values()}
-            site.norm(node.op_type, operands_, attributes, [made])
+            site.norm(node.op_type, operands_, attributes, [written])
         else:
-            made, *more = site.copy(node, operands_, label)
+            written, *more = site.copy(node, operands_, label)
             values.update(zip(node.outputs[1:], more, strict=True))
             if old is not None:
-                made.shape, made.type = old.shape, old.type
-        values[output] = made
+                written.shape, written.type = old.shape, old.type
+        values[output] = written
         if old is not None:
-            replace[old] = (old, made)
+            replace[old] = (old, written)
     return site.lowered(*(replace[old] for old in results if old is not None), notes=plan.notes)

@@ -139,7 +139,7 @@ class _Walk:
         op_type, sources = node.op_type, self._sources(node)
         attributes = [_own_attribute(node, attribute) for attribute in node.attributes.values()]
         if len(sources) < len(node.inputs):
-            sizes = self._known_sizes(node)
+            sizes = self._run_sizes(node)
             op_type = "Cast" if sizes is None else "Constant"
             attributes = [ir.AttrInt64("to", self._type_of(node.outputs[0]) or 0)]
             if sizes is not None:
@@ -162,9 +162,9 @@ class _Walk:
         """
         if standard(node) == "CastLike" and self._type_of(node.outputs[0]) is not None:
             return node.inputs[:1]
-        return node.inputs if self._known_sizes(node) is None else ()
+        return node.inputs if self._run_sizes(node) is None else ()
 
-    def _known_sizes(self, node: ir.Node) -> Sequence[int] | int | None:
+    def _run_sizes(self, node: ir.Node) -> Sequence[int] | int | None:
         """What a Shape or Size gives in the runs of the new model, where that is known."""
         value = node.inputs[0] if standard(node) in ("Shape", "Size") else None
         sizes = None if value is None or value in self._copies else self._sizes_of(value)

@@ -56,7 +56,7 @@ class Constants:
     """
 
     def __init__(self) -> None:
-        self._known: dict[ir.Value, np.ndarray | None] = {}
+        self._arrays: dict[ir.Value, np.ndarray | None] = {}
         self._repeated: dict[ir.Value, np.ndarray | None] = {}
         self._untyped = False
         self.earlier: dict[ir.Value, ir.Value] = {}
@@ -105,12 +105,12 @@ class Constants:
         return self._repeated[value]
 
     def _array(self, value: ir.Value, depth: int) -> np.ndarray | None:
-        if value in self._known:
-            return self._known[value]
+        if value in self._arrays:
+            return self._arrays[value]
         result = self._evaluate(value, depth)
         # A type that is not known yet may be known later, once the calls of a function are.
         if result is not None or not self._untyped:
-            self._known[value] = result
+            self._arrays[value] = result
         return result
 
     def _evaluate(self, value: ir.Value, depth: int) -> np.ndarray | None:

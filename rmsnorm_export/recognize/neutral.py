@@ -117,9 +117,9 @@ def _whole_slice(ctx: Context, node: ir.Node) -> ir.Value | None:
     """From the first to the last element of every axis that it names."""
     if len(node.inputs) < 3:
         return None
-    given = [None if v is None else ctx.constants.ints(v) for v in node.inputs[1:5]]
-    starts, ends = given[0], given[1]
-    steps = given[3] if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
+    bounds = [None if v is None else ctx.constants.ints(v) for v in node.inputs[1:5]]
+    starts, ends = bounds[0], bounds[1]
+    steps = bounds[3] if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
     if not starts or not ends or steps is None or set(steps) != {1} or set(starts) != {0}:
         return None
     whole = min(ends) >= _ENDLESS or (
@@ -210,8 +210,8 @@ def _takes_back(ctx: Context, node: ir.Node, before: ir.Node) -> bool:
     """Squeeze of the axes that an Unsqueeze has made, or the reverse, whatever the rank."""
     if {node.op_type, before.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
-    after, made = axes_of(node, ctx.constants), axes_of(before, ctx.constants)
-    return bool(after) and after == made
+    axes, axes_before = axes_of(node, ctx.constants), axes_of(before, ctx.constants)
+    return bool(axes) and axes == axes_before
 
 
 NEUTRAL: dict[str, Callable[[Context, ir.Node], ir.Value | None]] = {

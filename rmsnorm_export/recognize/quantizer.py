@@ -13,7 +13,7 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 
-Found = tuple[ir.Value, Quantized, tuple[str, ...]]
+Codes = tuple[ir.Value, Quantized, tuple[str, ...]]
 """The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
 
 _STATIC: dict[int, Quantize] = {CODE_TYPES["int8"][0]: "int8", CODE_TYPES["fp8"][0]: "fp8"}
@@ -27,7 +27,7 @@ _OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
 """Domain and type of a node that TensorRT's parser knows and ModelOpt writes."""
 
 
-def quantizer(ctx: Context, match: Match) -> Found | Refusal | None:
+def quantizer(ctx: Context, match: Match) -> Codes | Refusal | None:
     """Return what makes codes of ``match``, or why it does so by itself; None: nothing."""
     y = match.output
     for node in ctx.read_by(y):
@@ -57,7 +57,7 @@ def kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusa
     return refuse(node, "quantizer-kept", message, found, hint, match.scope)
 
 
-def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Found | Refusal:
+def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Codes | Refusal:
     """One QuantizeLinear with one scale for all rows."""
     _, scale, zero = (*node.inputs, None, None)[:3]
     codes, plain = node.outputs[0], node.attributes
@@ -105,7 +105,7 @@ def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refu
                  "quantize once for all that read the norm")  # fmt: skip
 
 
-def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Found | None:
+def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Codes | None:
     """``codes(y / s)`` with ``s = max |y| of the row / 127 or / 448``; other forms are nothing."""
     scales, nodes, least = division.inputs[1], {division}, 0.0
     current, guarded = scales, False

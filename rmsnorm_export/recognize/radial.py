@@ -486,8 +486,8 @@ def by_reference(ctx: Context, node: ir.Node) -> None:
             ctx.spoil(node, fact, *reason)
         elif isinstance(fact, Square) and node.op_type in ("ReduceMean", "ReduceSum"):
             candidate = ctx.candidate(node)
-            made = Radial(
+            radial = Radial(
                 fact.x, candidate, node.graph, -1, None, True, fact.dtype, fact.dtype, spoiled=True
             )
             ctx.flaw(candidate, node, *reason)
-            ctx.set_radial(node.outputs[0], made)
+            ctx.set_radial(node.outputs[0], radial)

@@ -39,7 +39,7 @@ _SIGN, _ELEMENT, _TABLE, _ENTRY = range(4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class Embedding:
     """The embedding: its value, the elements that are turned, how pairs lie, and the tables."""
 
     output: ir.Value
@@ -81,7 +81,7 @@ class _Row:
         return dataclasses.replace(self, terms=terms, sources=sources)
 
 
-def rotary(ctx: Context, match: Match) -> Found | Refusal | None:
+def rotary(ctx: Context, match: Match) -> Embedding | Refusal | None:
     """The rotary embedding of ``match``, or why it stays what it is; None: there is none."""
     spec, n, y = match.spec, match.n, match.output
     whole = spec.axis == -1 and spec.last_axis == -1 and not spec.partial_size
@@ -102,28 +102,28 @@ class _Follow:
         self._factors: dict[ir.Value, int] = {}
         self._unknown: ir.Node | None = None
 
-    def embedding(self, y: ir.Value) -> Found | Refusal | None:
+    def embedding(self, y: ir.Value) -> Embedding | Refusal | None:
         terms = np.zeros((4, 2, self._n), np.int64)
         terms[_SIGN, 0], terms[_ELEMENT, 0], terms[_TABLE] = 1, np.arange(self._n), _NONE
         self._rows[y] = _Row(tuple(range((self._match.rank or 1) - 1)), terms, ())
-        queue, found = [y], list[Found]()
+        queue, embeddings = [y], list[Embedding]()
         for value in queue:
             for node in self._ctx.read_by(value):
-                for made, row in self._made(node):
-                    if made in self._rows or row.terms.size > 8 * _MOST_ELEMENTS:
+                for output, row in self._described(node):
+                    if output in self._rows or row.terms.size > 8 * _MOST_ELEMENTS:
                         continue
-                    self._rows[made] = row
-                    queue.append(made)
-                    if (whole := self._complete(made, row)) is not None:
-                        found.append(whole)
+                    self._rows[output] = row
+                    queue.append(output)
+                    if (whole := self._complete(output, row)) is not None:
+                        embeddings.append(whole)
             if len(queue) > _MOST_VALUES:
                 break
         # Behind the embedding there may be a part of no elements that passes.
-        outcomes = [self._taken(whole) for whole in reversed(found)]
+        outcomes = [self._taken(whole) for whole in reversed(embeddings)]
         first = outcomes[0] if outcomes else None
-        return next((o for o in outcomes if isinstance(o, Found)), first)
+        return next((o for o in outcomes if isinstance(o, Embedding)), first)
 
-    def _made(self, node: ir.Node) -> Iterable[tuple[ir.Value, _Row]]:
+    def _described(self, node: ir.Node) -> Iterable[tuple[ir.Value, _Row]]:
         """The outputs of ``node`` that are known now."""
         op = standard(node)
         source = self._ctx.earlier.get(node.outputs[0]) if "Cast" not in op else None
@@ -131,14 +131,14 @@ class _Follow:
             return [(node.outputs[0], dataclasses.replace(same, sources=(source,)))]
         first = node.inputs[0] if node.inputs else None
         row = self._row(first)
-        made: _Row | list[_Row] | None = None
+        rows: _Row | list[_Row] | None = None
         if op in _OF_SEVERAL:
-            made = _OF_SEVERAL[op](self, node)
+            rows = _OF_SEVERAL[op](self, node)
         elif op in _OF_ONE and first is not None and row is not None:
-            made = _OF_ONE[op](self, node, first, row)
-        if made is None:
+            rows = _OF_ONE[op](self, node, first, row)
+        if rows is None:
             return ()
-        rows = made if isinstance(made, list) else [made]
+        rows = rows if isinstance(rows, list) else [rows]
         return zip(node.outputs, rows, strict=False)
 
     # Transfer functions: None where the output is not described.
@@ -191,8 +191,8 @@ class _Follow:
         for place in range(-len(other), -1):
             size = other[place]
             written = None if result is None or len(result) != rank else result[place]
-            said = written.value if isinstance(written, ir.SymbolicDim) else written
-            if size == 1 or (own[place] is not None and own[place] in (size, said)):
+            declared = written.value if isinstance(written, ir.SymbolicDim) else written
+            if size == 1 or (own[place] is not None and own[place] in (size, declared)):
                 continue
             if isinstance(size, int) and isinstance(own[place], int):
                 return False
@@ -200,8 +200,8 @@ class _Follow:
         return True
 
     def _table(self, table: ir.Value, lead: tuple[int, ...]) -> int:
-        for place, (known, at) in enumerate(self._tables):
-            if at == lead and self._ctx.same(known, table):
+        for place, (other, at) in enumerate(self._tables):
+            if at == lead and self._ctx.same(other, table):
                 return place
         self._tables.append((table, lead))
         return len(self._tables) - 1
@@ -266,11 +266,11 @@ class _Follow:
         terms = row.terms
         if not len(starts) == len(ends) == len(axes) == len(steps):
             return None
-        for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
-            axis = self._inner(row, given)
-            if axis is None or step < 1:
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            inner = self._inner(row, axis)
+            if inner is None or step < 1:
                 return None
-            place = (*[slice(None)] * (2 + axis), slice(start, end, step))
+            place = (*[slice(None)] * (2 + inner), slice(start, end, step))
             terms = terms[place]
         return row.with_terms(terms, value)
 
@@ -291,8 +291,8 @@ class _Follow:
         if sorted(order) != list(range(rank)) or max(order[:lead], default=-1) >= lead:
             return None
         inner = [2 + axis - lead for axis in order[lead:]]
-        made = row.with_terms(row.terms.transpose(0, 1, *inner), value)
-        return dataclasses.replace(made, lead=tuple(row.lead[axis] for axis in order[:lead]))
+        turned = row.with_terms(row.terms.transpose(0, 1, *inner), value)
+        return dataclasses.replace(turned, lead=tuple(row.lead[axis] for axis in order[:lead]))
 
     def reshaped(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
         before, after = (self._ctx.types.shape(v) for v in (value, node.outputs[0]))
@@ -308,10 +308,10 @@ class _Follow:
             return None
         else:
             sizes = after[lead:]
-        known = tuple(size for size in sizes or () if isinstance(size, int))
-        if not known or len(known) != len(sizes or ()) or np.prod(known) != np.prod(row.sizes):
+        static = tuple(size for size in sizes or () if isinstance(size, int))
+        if not static or len(static) != len(sizes or ()) or np.prod(static) != np.prod(row.sizes):
             return None
-        return row.with_terms(row.terms.reshape(4, 2, *known), value)
+        return row.with_terms(row.terms.reshape(4, 2, *static), value)
 
     def _row(self, value: ir.Value | None) -> _Row | None:
         return None if value is None else self._rows.get(value)
@@ -324,7 +324,7 @@ class _Follow:
 
     # Whether a value is the embedding, and stands alone.
 
-    def _complete(self, value: ir.Value, row: _Row) -> Found | None:
+    def _complete(self, value: ir.Value, row: _Row) -> Embedding | None:
         if row.sizes != (self._n,) or self._ctx.types.dtype(value) != self._match.dtype:
             return None
         sign, element, table, _entry = row.terms
@@ -367,17 +367,17 @@ class _Follow:
             for value, at in self._factors.items()
             if at == number and value is not table and self._ctx.same(value, table)
         ]
-        made = Rotary(cos_table, sin_table, not full, order, tuple(aliases))
-        return Found(value, made, size, interleaved)
+        tables = Rotary(cos_table, sin_table, not full, order, tuple(aliases))
+        return Embedding(value, tables, size, interleaved)
 
     def _width(self, table: np.int64) -> int | None:
         dims = self._ctx.types.shape(self._tables[int(table)][0])
         return dims[-1] if dims and isinstance(dims[-1], int) else None
 
-    def _taken(self, found: Found) -> Found | Refusal:
+    def _taken(self, embedding: Embedding) -> Embedding | Refusal:
         """The embedding, if nothing but it reads the norm and what is made of it on the way."""
         inside: dict[ir.Value, None] = {}
-        stack = [found.output]
+        stack = [embedding.output]
         while stack:
             value = stack.pop()
             if value not in inside:
@@ -385,26 +385,26 @@ class _Follow:
                 stack.extend(self._rows[value].sources)
         nodes = {node for value in inside if (node := value.producer()) is not None}
         start = self._match.output.producer()
-        last = found.output.producer()
+        last = embedding.output.producer()
         assert last is not None
         nodes.discard(start)
         if start is None or any(node.graph is not start.graph for node in nodes):
             where, hint = self._match.scope, "keep both in one graph"
             return self._kept(last, "it is in another graph than the norm", where, hint)
         for value in inside:
-            if value is found.output:
+            if value is embedding.output:
                 continue
             others = [n for n in self._ctx.read_by(value) if not self._inside(n, nodes, start)]
             if others or value.is_graph_output():
                 names = [f"{n.op_type} {n.name!r}" for n in others] or ["an output of the graph"]
                 hint = "the norm is one node without it"
-                said = ", ".join(sorted(names)[:4])
-                return self._kept(last, "others read what it is made of, too", said, hint)
+                readers = ", ".join(sorted(names)[:4])
+                return self._kept(last, "others read what it is made of, too", readers, hint)
         if (node := self._unknown) is not None:
             hint = "store shapes in the model (value_info), e.g. by onnx.shape_inference"
-            said = ", ".join(self._ctx.describe(v) for v in node.inputs)
-            return self._kept(node, "its tables are not known to fit the rows", said, hint)
-        return found
+            inputs = ", ".join(self._ctx.describe(v) for v in node.inputs)
+            return self._kept(node, "its tables are not known to fit the rows", inputs, hint)
+        return embedding
 
     def _inside(self, node: ir.Node, nodes: set[ir.Node], start: ir.Node) -> bool:
         """``node`` goes with the embedding: a part of it, or what its parts alone read, as a size

@@ -66,7 +66,7 @@ class Types:
         self._constants = constants
         self._calls: _Calls = {} if calls is None else calls
         self._depth = depth
-        self._known: dict[ir.Value, Info] = {}
+        self._infos: dict[ir.Value, Info] = {}
         self._seeds: dict[ir.Value, Info] = {}
         self._elements: dict[ir.Value, Held] = {}
         self._unnamed = 0
@@ -97,14 +97,14 @@ class Types:
 
     def seed(self, value: ir.Value, info: Info) -> None:
         """Say what a function's input is, from the places that call it."""
-        self._known[value] = self._seeds[value] = info
+        self._infos[value] = self._seeds[value] = info
 
     def integers(self, value: ir.Value) -> tuple[int, ...] | None:
         """The elements of a small tensor of sizes, where all of them are known numbers."""
         self._settle(value, holds=True)
         sizes = in_order(self._elements[value])
-        known = tuple(size for size in sizes or () if isinstance(size, int))
-        return None if sizes is None or len(known) < len(sizes) else known
+        numbers = tuple(size for size in sizes or () if isinstance(size, int))
+        return None if sizes is None or len(numbers) < len(sizes) else numbers
 
     def info(self, value: ir.Value) -> Info:
         """Type and dimensions for a reader."""
@@ -112,31 +112,31 @@ class Types:
         return (dtype, outside(dims))
 
     def _local(self, value: ir.Value) -> Info:
-        known = self._known
-        if value in known:
-            return known[value]
+        infos = self._infos
+        if value in infos:
+            return infos[value]
         declared = self._declared(value)
         if declared[0] is not None and _complete(declared[1]):
-            known[value] = declared
+            infos[value] = declared
             return declared
         self._settle(value, holds=False)
-        return known[value]
+        return infos[value]
 
     def _settle(self, value: ir.Value, *, holds: bool) -> None:
         """Find out the type and shape of a value, or what it ``holds``."""
-        known = self._known
+        infos = self._infos
         # Depth first with our own stack: chains of a million nodes are no recursion error. What a
         # value holds (True) is asked for where it is a size.
         stack = [(value, holds)]
         opened: set[tuple[ir.Value, bool]] = set()
         while stack:
             top, holds = stack[-1]
-            if top in (self._elements if holds else known):
+            if top in (self._elements if holds else infos):
                 stack.pop()
                 continue
             needed = self._elements_need(top) if holds else self._info_needs(top)
             missing = [
-                (v, inner) for v, inner in needed if v not in (self._elements if inner else known)
+                (v, inner) for v, inner in needed if v not in (self._elements if inner else infos)
             ]
             if missing and (top, holds) not in opened:
                 opened.add((top, holds))
@@ -146,7 +146,7 @@ class Types:
             if holds:
                 self._elements[top] = self._held(top)
             else:
-                known[top] = self._information(top)
+                infos[top] = self._information(top)
 
     def _info_needs(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
         node = value.producer()
@@ -176,21 +176,21 @@ class Types:
         node, index = value.producer(), value.index() or 0
         if node is None:
             owner, source = self._goes_in(value)
-            info = UNKNOWN if source is None else self._known.get(source, UNKNOWN)
+            info = UNKNOWN if source is None else self._infos.get(source, UNKNOWN)
             if owner is None or value.graph is None:
                 return UNKNOWN
             return info_of_input(owner, value.graph.inputs.index(value), info)
         if standard(node) in FLOW:
-            infos = [self._known.get(v, UNKNOWN) for v in needs_of_output(node, index)]
+            infos = [self._infos.get(v, UNKNOWN) for v in needs_of_output(node, index)]
             return info_of_output(node, index, infos)
         rule = self._rule(node)
-        inputs = [UNKNOWN if v is None else self._known.get(v, UNKNOWN) for v in node.inputs]
-        given = {
+        inputs = [UNKNOWN if v is None else self._infos.get(v, UNKNOWN) for v in node.inputs]
+        sizes = {
             i: in_order(self._elements.get(v))
             for i in SIZES.get(standard(node), ())
             if i < len(node.inputs) and (v := node.inputs[i])
         }
-        call = Call(node, inputs, index, self._constants, given)
+        call = Call(node, inputs, index, self._constants, sizes)
         info = UNKNOWN if rule is None else applied(rule, call)
         if info[0] is not None and info[1] is not None and None not in info[1]:
             return info
@@ -264,16 +264,16 @@ class Types:
         return [(value, False), *((v, holds) for v in node.inputs if v is not None)]
 
     def _held(self, value: ir.Value) -> Held:
-        known = held(self._constants.array(value))
+        constant = held(self._constants.array(value))
         node = value.producer()
-        if known is not None or node is None or standard(node) not in OPERATORS:
-            return known
+        if constant is not None or node is None or standard(node) not in OPERATORS:
+            return constant
         if depends_on_caller(node) or None in node.inputs or not node.inputs:
             return None
         first = node.inputs[0]
-        dims = None if first is None else self._known.get(first, UNKNOWN)[1]
+        dims = None if first is None else self._infos.get(first, UNKNOWN)[1]
         parts = [self._elements.get(v) for v in node.inputs if v is not None]
-        return elements(node, dims, parts, self._known[value][0])
+        return elements(node, dims, parts, self._infos[value][0])
 
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
@@ -286,22 +286,22 @@ class Types:
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
         # A symbol of one call is not that of another.
-        given: list[Info] = [(dtype, outside(dims)) for dtype, dims in call.inputs]
-        key = (call.node.op_identifier(), call.index, tuple(given))
+        inputs: list[Info] = [(dtype, outside(dims)) for dtype, dims in call.inputs]
+        key = (call.node.op_identifier(), call.index, tuple(inputs))
         if key in self._calls:
             return self._calls[key]
         if len(self._calls) >= _MOST_CALLS or self._depth >= _DEEPEST_CALL:
             return UNKNOWN
         self._calls[key] = UNKNOWN
-        self._calls[key] = self._body(call, given)
+        self._calls[key] = self._body(call, inputs)
         return self._calls[key]
 
-    def _body(self, call: Call, given: list[Info]) -> Info:
+    def _body(self, call: Call, inputs: list[Info]) -> Info:
         function = self._model.functions[call.node.op_identifier()]
         inner = Types(self._model, self._constants, self._calls, self._depth + 1)
         inner._owners = self._bodies()
         for position, value in enumerate(function.inputs):
-            inner.seed(value, given[position] if position < len(given) else UNKNOWN)
+            inner.seed(value, inputs[position] if position < len(inputs) else UNKNOWN)
         # The types of one call are not those of the function: a CastLike is no constant here.
         type_of, self._constants.type_of = self._constants.type_of, None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from rmsnorm_export.recognize.types import Types
 NAMES = {FLOAT: "float", FLOAT16: "float16", DOUBLE: "double", BFLOAT16: "bfloat16"}
 F32_EPSILON = float(np.float32(1e-6))
 SPEC = NormSpec(epsilon=F32_EPSILON)
+GEMMA_SPEC = dataclasses.replace(SPEC, scale_before_cast=True)
 
 CORE = """
   p = Pow ({row}, two)
@@ -34,10 +36,23 @@ CORE = """
 PLAIN = "{core}\n  y = Mul (v, w)"
 LLAMA = "{core}\n  vh = Cast <to = {dtype}> (v)\n  y = Mul (w, vh)"
 GEMMA = "{core}\n  wf = Cast <to = 1> (w)\n  yf = Mul (v, wf)\n  y = Cast <to = {dtype}> (yf)"
+ROOT = "  a = Add (m, epsilon)\n  s = Sqrt (a)\n"
+TAIL = ROOT + "  v = Div (x, s)\n  y = Mul (v, w)\n"
+OFFSET = "  one = Constant <value_float = 1.0> ()\n  g = Add (w, one)\n"
+CONSTANTS = """  two = Constant <value_float = 2.0> ()
+  axes = Constant <value_ints = [-1]> ()
+  epsilon = Constant <value_float = 0.000001> ()"""
+ORDERS: dict[str, tuple[str, int, NormSpec]] = {
+    "float": (PLAIN, FLOAT, SPEC),
+    "float16 LLaMA": (LLAMA, FLOAT16, SPEC),
+    "float16 Gemma": (GEMMA, FLOAT16, GEMMA_SPEC),
+    "bfloat16 LLaMA": (LLAMA, BFLOAT16, SPEC),
+}
 NORM = "SimplifiedLayerNormalization <axis = -1, epsilon = 0.000001>"
 ROLES = {"x": "x", "w": "scale", "b": "bias", "h": "residual", "z": "gate", "y": "output",
          "t": "sum"}  # fmt: skip
 """Names in the texts, and what they are in a match."""
+OUTPUTS = ("y", "t")
 
 
 def source(
@@ -63,10 +78,11 @@ def source(
         body = f"  xf = Cast <to = {stash}> (x)\n" + body
     body = body.replace("{core}", CORE).replace("{dtype}", str(dtype)).replace("{norm}", NORM)
     body = body.replace("{row}", row or ("x" if dtype == stash else "xf"))
-    arguments = ", ".join(
-        f"{w}[{n}] {name}" if name in ("w", "b") else f"{t}[{shape}, {n}] {name}" for name in inputs
+    types = dict.fromkeys("wb", f"{w}[{n}]")
+    arguments, results = (
+        ", ".join(f"{types.get(name, f'{t}[{shape}, {n}]')} {name}" for name in names)
+        for names in (inputs, outputs)
     )
-    results = ", ".join(f"{t}[{shape}, {n}] {name}" for name in outputs)
     text = (
         f'<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>\n'
         f"site ({arguments}) => ({results})\n"
@@ -82,45 +98,41 @@ def source(
 
 
 def values(model: ir.Model) -> dict[str, ir.Value]:
-    """Every value of the main graph by name."""
-    graph = model.graph
-    outputs = (value for node in graph for value in node.outputs)
-    named = (*graph.inputs, *graph.initializers.values(), *outputs)
-    return {value.name: value for value in named if value.name}
+    """Every value by name."""
+    return ir.convenience.create_value_mapping(model.graph)
 
 
 def match_of(model: ir.Model, spec: NormSpec = SPEC, dtype: int = FLOAT, *, n: int = 96) -> Match:
     """The match whose roles have the names of ``ROLES``."""
     named = values(model)
     roles: Any = {role: named.get(name) for name, role in ROLES.items()}
+    rank, nodes = len(named["x"].shape or ()), tuple(model.graph)
     return Match(
-        spec=spec,
-        **roles,
-        dtype=dtype,
-        offset_scale=named.get("w"),
-        n=n,
-        rank=len(named["x"].shape or ()),
-        nodes=tuple(model.graph),
+        spec=spec, **roles, dtype=dtype, offset_scale=named.get("w"), n=n, rank=rank, nodes=nodes
     )
 
 
 def site(body: str, spec: NormSpec = SPEC, *, n: int = 96, **arguments: Any) -> Match:
     """The match of a source."""
-    dtype = arguments.get("dtype", FLOAT)
-    return match_of(source(body, n=n, **arguments), spec, dtype, n=n)
+    return match_of(source(body, n=n, **arguments), spec, arguments.get("dtype", FLOAT), n=n)
+
+
+def site_of(order: str, n: int = 96) -> Match:
+    """The match of one of ``ORDERS``."""
+    body, dtype, spec = ORDERS[order]
+    return site(body, spec, dtype=dtype, n=n)
 
 
 def written(match: Match, body: str, numerics: Numerics = "exact", **arguments: Any) -> Lowered:
     """The site as the nodes of ``body``, which names values as the source does."""
     min_opset = 23 if "RMSNormalization" in body else 0
-    inputs = [name for name, role in ROLES.items() if role not in ("output", "sum")]
-    arguments = {"row": "x", "dtype": match.dtype, **arguments}
-    model = source(body, inputs=[i for i in inputs if getattr(match, ROLES[i])], **arguments)
+    old = {name: value for name, role in ROLES.items() if (value := getattr(match, role))}
+    inputs = [name for name in old if name not in OUTPUTS]
+    model = source(body, inputs=inputs, **{"row": "x", "dtype": match.dtype, **arguments})
     named = values(model)
     for value in model.graph.inputs:
-        value.replace_all_uses_with(getattr(match, ROLES[value.name or ""]))
-    pairs = [(getattr(match, role), named[name]) for name, role in list(ROLES.items())[-2:]
-             if getattr(match, role) is not None]  # fmt: skip
+        value.replace_all_uses_with(old[value.name or ""])
+    pairs = [(old[name], named[name]) for name in OUTPUTS if name in old]
     stored = list(model.graph.initializers.values())
     return Lowered(tuple(model.graph), pairs, numerics, match, stored, min_opset=min_opset)
 
@@ -131,11 +143,9 @@ def one_node(match: Match, op: str = NORM, numerics: Numerics = "exact") -> Lowe
     return written(match, f"  y = {op} ({scaled})", numerics)
 
 
-def prove(match: Match, lowered: Lowered, *, numerics: Numerics | None = None,
-          stored_scale: np.ndarray | None = None) -> Proof:  # fmt: skip
+def prove(match: Match, lowered: Lowered, stored_scale: np.ndarray | None = None) -> Proof:
     """``prove_site`` with the imports of the models made here."""
     model = ir.Model(match.nodes[-1].graph, ir_version=10)
     proving = Proving(Types(model, Constants()), {"": 18, "com.microsoft": 1})
-    return prove_site(
-        match, lowered, proving, numerics=numerics or lowered.numerics, stored_scale=stored_scale
-    )
+    numerics = lowered.numerics
+    return prove_site(match, lowered, proving, numerics=numerics, stored_scale=stored_scale)

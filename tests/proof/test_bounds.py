@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from proof.sites import GEMMA, LLAMA, match_of, source
+from proof.sites import ORDERS, SPEC, site_of
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
@@ -17,45 +17,33 @@ from rmsnorm_export.proof.bounds import Bounds, Row
 from rmsnorm_export.proof.feeds import Batch, batches, random_weights, sum_of
 from rmsnorm_export.proof.judge import Judge, Rows
 
-EPSILON = float(np.float32(1e-6))
-SPEC = NormSpec(epsilon=EPSILON)
-ORDERS = {
-    "float": ("{core}\n  y = Mul (v, w)", FLOAT, SPEC),
-    "float16 LLaMA": (LLAMA, FLOAT16, SPEC),
-    "float16 Gemma": (GEMMA, FLOAT16, dataclasses.replace(SPEC, scale_before_cast=True)),
-    "bfloat16 LLaMA": (LLAMA, BFLOAT16, SPEC),
-}
-
 
 @functools.cache
 def runs(order: str, n: int) -> list[tuple[Batch, np.ndarray, Rows]]:
     """Inputs, the scale, and what the formula makes of them, in float64."""
     _, dtype, spec = ORDERS[order]
     scale = random_weights(spec, n, 0)[0].astype(numpy_dtype(dtype))
-    made = []
+    rows = []
     for batch in batches(spec, dtype, (5, 4), (n,), 0):
-        expected = reference_float64(spec, batch.x, scale)
-        assert isinstance(expected, np.ndarray)
+        expected = np.asarray(reference_float64(spec, batch.x, scale))
         mean = np.square(batch.x.astype(np.float64)).mean(axis=-1).reshape(-1)
-        made.append((batch, scale, Rows(batch.cases, {"y": expected}, mean, None, "")))
-    return made
+        rows.append((batch, scale, Rows(batch.cases, {"y": expected}, mean, None, "")))
+    return rows
 
 
 def caught(order: str, n: int, what: str, error: float) -> bool:
     """Whether a node that is off by ``error`` (relative), and else right, is no exact one."""
-    body, dtype, spec = ORDERS[order]
-    match = match_of(source(body, dtype=dtype, n=n), spec, dtype, n=n)
+    match = site_of(order, n)
+    spec = match.spec
     judge = Judge(match, spec, n, "exact")
-    wrong = dataclasses.replace(spec, epsilon=float(np.float32(EPSILON * (1 + error))))
+    wrong = dataclasses.replace(spec, epsilon=float(np.float32(spec.epsilon * (1 + error))))
     for batch, scale, rows in runs(order, n):
         if what == "epsilon":
             before, after = (reference_exact(s, batch.x, scale) for s in (spec, wrong))
         else:  # rounded to the type of X such a gain would be the right one
             exact = rows.expected["y"]
             before, after = (y.astype(batch.x.dtype) for y in (exact, exact * (1 + error)))
-        assert isinstance(before, np.ndarray)
-        assert isinstance(after, np.ndarray)
-        judge.distance(rows, "y", before, after, "numpy")
+        judge.distance(rows, "y", np.asarray(before), np.asarray(after), "numpy")
     return not judge.proof().passed
 
 
@@ -90,7 +78,7 @@ def test_the_length_of_a_row_does_not_widen_its_bound(n: int) -> None:
 @pytest.mark.parametrize("n", [3, 96, 4104, 1 << 16])
 @pytest.mark.parametrize("kind", ["RMSNorm", "SkipRMSNorm"])
 def test_sums_are_exact_in_the_rows_that_say_so(dtype: int, stash: int, n: int, kind) -> None:
-    spec = NormSpec(epsilon=EPSILON, stash_type=stash, kind=kind)
+    spec = NormSpec(epsilon=SPEC.epsilon, stash_type=stash, kind=kind)
     seen = set()
     for batch in batches(spec, dtype, (14,), (n,), 3):
         total = batch.x + batch.residual if kind == "SkipRMSNorm" else batch.x

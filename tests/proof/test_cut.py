@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from proof.sites import PLAIN, source, values
+from proof.sites import CONSTANTS, PLAIN, TAIL, source, values
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.evaluate import run_numpy
 from rmsnorm_export.runtime.session import run_onnxruntime
 
-OPSETS = {"": 18}
+NORM = "  p = Pow (x, two)\n  m = ReduceMean (p, axes)\n" + TAIL
 
 
 def text(model: ir.Model) -> bytes:
@@ -36,96 +37,74 @@ def typed(*values: ir.Value) -> Callable[[ir.Value], int | None]:
     return lambda value: 1 if value in values else value.dtype
 
 
+def part(outputs: Sequence[ir.Value], inputs: Sequence[ir.Value], **options: Any) -> ir.Model:
+    return cut(outputs, inputs, **{"opset_imports": {"": 18}, **options})
+
+
 def test_a_chain_between_other_nodes() -> None:
-    model = source(f"  x1 = Sin (x0)\n  x = Cos (x1)\n{PLAIN}\n  z = Tan (y)",
-                   inputs=("x0", "w"), outputs=("z",))  # fmt: skip
+    body = f"  x1 = Sin (x0)\n  x = Cos (x1)\n{PLAIN}\n  z = Tan (y)"
+    model = source(body, inputs=("x0", "w"), outputs="z")
     before, named = text(model), values(model)
-    ends = [named["y"]], [named["x"], named["w"]]
-    small = cut(*ends, opset_imports=OPSETS, type_of=typed(named["x"]))
-    assert [node.op_type for node in small.graph] == [
-        "Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul", "Mul", "Identity",
-    ]  # fmt: skip
+    small = part([named["y"]], [named["x"], named["w"]], type_of=typed(named["x"]))
+    expected = ["Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul", "Mul", "Identity"]
+    assert [node.op_type for node in small.graph] == expected
     assert [value.name for value in small.graph.inputs] == ["x0", "x1"]
     gives_the_norm(small)
     assert text(model) == before
 
 
 def test_equal_layers_give_equal_bytes() -> None:
-    layer = "{0}p = Pow (x, two)\n {0}m = ReduceMean ({0}p, axes)\n {0}a = Add ({0}m, epsilon)\n"
-    layer += " {0}s = Sqrt ({0}a)\n {0}v = Div (x, {0}s)\n {0}y = Mul ({0}v, w)\n"
-    model = source(layer.format("i") + layer.format("j") + " y = Add (iy, jy)")
+    layers = "".join(re.sub(r"\b([pmasvy])\b", rf"{layer}\1", NORM) for layer in "ij")
+    model = source(layers + "  y = Add (iy, jy)")
     named = values(model)
     inputs = [named["x"], named["w"]]
-    first, second = (cut([named[y]], inputs, opset_imports=OPSETS) for y in ("iy", "jy"))
+    first, second = (part([named[y]], inputs) for y in ("iy", "jy"))
     assert text(first) == text(second)
 
 
-BRANCH = """<ir_version: 10, opset_import: ["" : 18]>
-main (bool c, float[B, S, 96] h, float[96] w) => (float[B, S, 96] z)
-< float two = {2.0}, int64[1] axes = {-1}, float epsilon = {0.000001} > {
-  x = Cos (h)
-  z = If (c) <
-    then_branch = taken () => (float[B, S, 96] y) {
-      p = Pow (x, two)
-      m = ReduceMean (p, axes)
-      a = Add (m, epsilon)
-      s = Sqrt (a)
-      v = Div (x, s)
-      y = Mul (v, w)
-    },
-    else_branch = other () => (float[B, S, 96] k) { k = Identity (x) }
-  >
-}"""
+BRANCH = f"""  x = Cos (h)
+  c = Cast <to = 9> (two)
+  z = If (c) <then_branch = taken () => (float[B, S, 96] y) {{ {NORM} }},
+    else_branch = other () => (float[B, S, 96] k) {{ k = Identity (x) }}>"""
 
 
 def test_inside_a_subgraph() -> None:
-    model = ir.from_onnx_text(BRANCH)
+    model = source(BRANCH, inputs="hw", outputs="z")
     before, outer = text(model), values(model)
-    holder = outer["z"].producer()
-    assert holder is not None
-    (y,) = holder.attributes["then_branch"].as_graph().outputs
+    (y,) = outer["z"].producer().attributes["then_branch"].as_graph().outputs
     inputs = [outer["x"], outer["w"]]
-    gives_the_norm(cut([y], inputs, opset_imports=OPSETS, type_of=typed(outer["x"], y)))
+    gives_the_norm(part([y], inputs, type_of=typed(outer["x"], y)))
     assert text(model) == before
     with pytest.raises(InputError, match="holds a subgraph"):
-        cut([outer["z"]], [*inputs, outer["c"]], opset_imports=OPSETS)
+        part([outer["z"]], [*inputs, outer["c"]])
 
 
 FUNCTION = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
 main (float[B, 96] x, float[96] w) => (float[B, 96] y) { y = local.Norm <power = 2.0> (x, w) }
 <domain: "local", opset_import: ["" : 18]>
 Norm <power: float> (x, w) => (y) {
-  two = Constant <value_float: float = @power> ()
-  p = Pow (x, two)
-  axes = Constant <value_ints = [-1]> ()
-  m = ReduceMean (p, axes)
-  e = Constant <value_float = 0.000001> ()
-  a = Add (m, e)
-  s = Sqrt (a)
-  v = Div (x, s)
-  y = Mul (v, w)
+  NORM
 }
 <domain: "local", opset_import: ["" : 18]>
 Other (x) => (y) { y = Neg (x) }"""
+POWER = CONSTANTS.replace("value_float = 2.0", "value_float: float = @power")
+FUNCTION = FUNCTION.replace("NORM", f"{POWER}\n{NORM}")
 
 
 def test_inside_a_function_body_and_around_its_call() -> None:
     model = ir.from_onnx_text(FUNCTION)
     function, named = next(iter(model.functions.values())), values(model)
     inputs, output = list(function.inputs), function.outputs[0]
-    whole = cut(
-        [named["y"]],
-        [named["x"], named["w"]],
-        opset_imports={"": 18, "local": 1},
-        functions=list(model.functions.values()),
-    )
+    opsets, functions = {"": 18, "local": 1}, list(model.functions.values())
+    ends = [named["y"]], [named["x"], named["w"]]
+    whole = part(*ends, opset_imports=opsets, functions=functions)
     assert list(whole.functions) == [("local", "Norm", "")]
     gives_the_norm(whole)
-    options: dict[str, Any] = {"opset_imports": OPSETS, "type_of": typed(*inputs, output)}
+    type_of = typed(*inputs, output)
     with pytest.raises(InputError, match="depends on the function's caller"):
-        cut([output], inputs, **options)
+        part([output], inputs, type_of=type_of)
     function[0].attributes["value_float"] = ir.AttrFloat32("value_float", 2.0)
-    gives_the_norm(cut([output], inputs, **options))
+    gives_the_norm(part([output], inputs, type_of=type_of))
 
 
 def test_detached_nodes_use_values_of_a_graph_and_no_weight_is_copied() -> None:
@@ -135,10 +114,8 @@ def test_detached_nodes_use_values_of_a_graph_and_no_weight_is_copied() -> None:
     new = ir.node("Mul", [ir.node("Mul", [named["v"], named["w"]]).outputs[0], weight])
     ends = new.outputs, [named["x"], named["w"]]
     with pytest.raises(InputError, match="96 elements"):
-        cut(*ends, opset_imports=OPSETS)
-    gives_the_norm(
-        cut(*ends, opset_imports=OPSETS, constants=[weight], type_of=typed(*new.outputs))
-    )
+        part(*ends)
+    gives_the_norm(part(*ends, constants=[weight], type_of=typed(*new.outputs)))
     assert text(model) == before
 
 
@@ -147,52 +124,49 @@ def test_an_input_that_is_not_given(missing: str) -> None:
     """An initializer that is an input, too, is no constant."""
     model = source(PLAIN)
     named = values(model)
-    if missing not in [value.name for value in model.graph.inputs]:
+    if missing == "epsilon":
         model.graph.inputs.append(named[missing])
-    given = [named[name] for name in ("x", "w") if name != missing]
+    inputs = [named[name] for name in ("x", "w") if name != missing]
     with pytest.raises(InputError, match=f"'{missing}', an input of the graph"):
-        cut([named["y"]], given, opset_imports=OPSETS)
+        part([named["y"]], inputs)
 
 
 @pytest.mark.parametrize("cyclic", [False, True])
 def test_a_walk_that_misses_its_inputs_ends(cyclic: bool) -> None:
-    first = ir.node("Neg", [ir.Value(name="start")])
-    last = first
+    start = ir.Value(name="start")
+    first = last = ir.node("Neg", [start])
     for _ in range(2000):
-        last = ir.node("Neg", [last.outputs[0]])
+        last = ir.node("Neg", last.outputs)
     if cyclic:
         first.replace_input_with(0, last.outputs[0])
-    start = [] if cyclic else [value for value in first.inputs if value is not None]
     with pytest.raises(InputError, match="more than 512 nodes"):
-        cut(last.outputs, start, opset_imports=OPSETS)
+        part(last.outputs, [start])
 
 
 def test_a_second_cast_of_the_same_value_is_the_input() -> None:
     body = "  xf = Cast <to = 1> (x)\n  i = Identity (x)\n  xg = Cast <to = 1> (i)\n"
-    body += "  p = Pow (xg, two)\n  m = ReduceMean (p, axes)\n  a = Add (m, epsilon)\n"
-    body += "  s = Sqrt (a)\n  v = Div (xf, s)\n  y = Mul (v, w)"
+    body += NORM.replace("(x", "(xf").replace("Pow (xf", "Pow (xg")
     named = values(source(body, dtype=10, row="xf"))
-    type_of = typed(named["xf"], named["w"], named["y"])
-    small = cut([named["y"]], [named["xf"], named["w"]], opset_imports=OPSETS, type_of=type_of)
+    inputs = [named["xf"], named["w"]]
+    small = part([named["y"]], inputs, type_of=typed(*inputs, named["y"]))
     assert "Cast" not in [node.op_type for node in small.graph]
     gives_the_norm(small)
 
 
 def test_the_shape_of_another_value_and_the_type_of_another_do_not_need_it() -> None:
-    named = values(
-        ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]>
+    text = """<ir_version: 10, opset_import: ["" : 18]>
     main (float[B, S, 12] x, int64[B, S] ids, float16 like) => (float16[B, S, 4, 3] y) {
       shape = Shape (ids)
       tail = Constant <value_ints = [4, 3]> ()
       target = Concat <axis = 0> (shape, tail)
       cut = Reshape (x, target)
       y = CastLike (cut, like)
-    }""")
-    )
+    }"""
+    named = values(ir.from_onnx_text(text))
     ends = [named["y"]], [named["x"]]
     with pytest.raises(InputError, match="'ids', an input"):
-        cut(*ends, opset_imports=OPSETS)
-    small = cut(*ends, opset_imports=OPSETS, sizes_of={named["ids"]: (2, 5)}.get)
+        part(*ends)
+    small = part(*ends, sizes_of={named["ids"]: (2, 5)}.get)
     x = np.arange(120, dtype=np.float32).reshape(2, 5, 12)
     for run in (run_numpy, run_onnxruntime):
         output = run(small, {"x0": x})["y0"]

@@ -5,42 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from proof.sites import NORM, PLAIN, one_node, prove, site, source, written
+from proof.sites import NORM, PLAIN, ROOT, TAIL, one_node, prove, site, source, written
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 
 TARGETS = ("portable", "onnx", "ort")
 
-ROOT = "  p = Pow (x, two)\n  m = ReduceMean (p, axes)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n"
-LAST = "  v = Div (x, s)\n  y = Mul (v, w)\n"
-X_FIRST = ROOT + "  r = Reciprocal (s)\n  q = Mul (x, w)\n  y = Mul (q, r)\n"
-RSTD_FIRST = ROOT + "  r = Reciprocal (s)\n  q = Mul (w, r)\n  y = Mul (x, q)\n"
-X_FIRST_DIVIDED = ROOT + "  q = Mul (x, w)\n  y = Div (q, s)\n"
-SCALED_SQUARES = (
-    "  k = Constant <value_float = 0.010416667> ()\n  p = Mul (x, x)\n  pk = Mul (p, k)\n"
-    "  m = ReduceSum (pk, axes)\n  a = Add (m, epsilon)\n  s = Sqrt (a)\n" + LAST
-)
-INVERTED_FIRST = ROOT.replace("s = Sqrt (a)", "i = Reciprocal (a)\n  r = Sqrt (i)")
+MEAN = "  p = Pow (x, two)\n  m = ReduceMean (p, axes)\n"
+RECIPROCAL = MEAN + ROOT + "  r = Reciprocal (s)\n"
+X_FIRST = RECIPROCAL + "  q = Mul (x, w)\n  y = Mul (q, r)\n"
+RSTD_FIRST = RECIPROCAL + "  q = Mul (w, r)\n  y = Mul (x, q)\n"
+X_FIRST_DIVIDED = MEAN + ROOT + "  q = Mul (x, w)\n  y = Div (q, s)\n"
+SCALED_SQUARES = "  k = Constant <value_float = 0.010416667> ()\n  p = Mul (x, x)\n"
+SCALED_SQUARES += "  pk = Mul (p, k)\n  m = ReduceSum (pk, axes)\n" + TAIL
+INVERTED_FIRST = MEAN + "  a = Add (m, epsilon)\n  i = Reciprocal (a)\n  r = Sqrt (i)\n"
 INVERTED_FIRST += "  v = Mul (x, r)\n  y = Mul (v, w)\n"
-L2 = (
-    "  k = Constant <value_float = 9.797959> ()\n  l = LpNormalization <axis = -1, p = 2> (x)\n"
-    "  v = Mul (l, k)\n  y = Mul (v, w)\n"
-)
-DROPPED_AXES = LAST.join([ROOT, ""]).replace(
-    "m = ReduceMean (p, axes)", "d = ReduceMean <keepdims = 0> (p, axes)\n  m = Unsqueeze (d, axes)"
-)
-PARTIAL = (
-    "  start = Constant <value_ints = [0]> ()\n  end = Constant <value_ints = [24]> ()\n"
-    "  last = Constant <value_ints = [-1]> ()\n  part = Slice (x, start, end, last)\n"
-    + ROOT.replace("Pow (x, two)", "Mul (part, part)") + LAST
-)  # fmt: skip
+L2 = "  k = Constant <value_float = 9.797959> ()\n  l = LpNormalization <axis = -1, p = 2> (x)\n"
+L2 += "  v = Mul (l, k)\n  y = Mul (v, w)\n"
+DROPPED_AXES = "  p = Pow (x, two)\n  d = ReduceMean <keepdims = 0> (p, axes)\n"
+DROPPED_AXES += "  m = Unsqueeze (d, axes)\n" + TAIL
+PARTIAL = "  part = Slice (x, start, end, axes)\n" + MEAN.replace("(x,", "(part,") + TAIL
+
+
+def optimized(model: ir.Model, **options: Any) -> rx.Result:
+    return rx.optimize(ir.serde.serialize_model(model), **options)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -52,12 +45,11 @@ PARTIAL = (
      (L2, 1e-6, "reordered"), (INVERTED_FIRST, 1e-6, "exact"), (INVERTED_FIRST, 0.0, "reordered")],
 )  # fmt: skip
 def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
-    model = ir.serde.serialize_model(source(body, epsilon=epsilon))
-    site = rx.optimize(model, target=target, prove=True).report.fused[0]
+    model = source(body, epsilon=epsilon)
+    (site,) = optimized(model, target=target, prove=True).report.fused
     assert site.numerics == numerics
-    assert site.proof is not None
     assert site.proof.passed
-    strict = rx.optimize(model, target=target, numerics="exact").report
+    strict = optimized(model, target=target, numerics="exact").report
     if numerics == "exact":
         assert len(strict.fused) == 1
         return
@@ -82,40 +74,25 @@ def test_a_proof_sees_that_they_are_not_exact(body: str, epsilon: float, words: 
     assert words in proof.reason
 
 
-def test_what_differs() -> None:
-    """A row whose squares overflow: its products with the scale do, too, or do not."""
-    model = source(X_FIRST)
-    x, w = np.full((1, 1, 96), 1e38, np.float32), np.full(96, 8, np.float32)
-    before = run_onnxruntime(model, {"x": x, "w": w})["y"]
-    after = run_onnxruntime(rx.optimize(ir.serde.serialize_model(model)).model, {"x": x, "w": w})
-    assert np.isnan(before).all()
-    assert (after["y"] == 0).all()
-
-
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-20, 1e-38, 1e-42, 0.0])
 @pytest.mark.parametrize("target", TARGETS)
 def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> None:
-    model = ir.serde.serialize_model(source(PLAIN, epsilon=epsilon))
-    proof = rx.optimize(model, target=target, prove=True).report.fused[0].proof
-    assert proof is not None
+    report = optimized(source(PLAIN, epsilon=epsilon), target=target, prove=True).report
+    proof = report.fused[0].proof
     assert proof.passed
     assert {"denormal", "smallest", "zeros", "no rows"} <= set(proof.cases)
 
 
 GROUPED = """<ir_version: 9, opset_import: ["" : {opset}]>
-main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y)
-<float epsilon = {{0.001}}, float two = {{2.0}}, int64[1] axes = {{-1}}> {{
+main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y) <float epsilon = {{0.001}},
+ int64[1] zero = {{0}}, int64[1] end = {{2}}, int64[2] size = {{4, 4}}> {{
   shape = Shape (x)
-  zero = Constant <value_ints = [0]> ()
-  end = Constant <value_ints = [2]> ()
   lead = Slice (shape, zero, end)
-  size = Constant <value_ints = [4, 4]> ()
   cut = Concat <axis = 0> (lead, size)
   g = Reshape (x, cut)
   p = Mul (g, g)
   m = ReduceMean <axes = [-1]> (p)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
+{root}
   v = Div (g, s)
   joined = Reshape (v, shape)
   y = Mul (w, joined)
@@ -126,15 +103,13 @@ main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y)
 @pytest.mark.parametrize("opset", [13, 14, 17])
 def test_no_rows_in_no_rows_out(opset: int, target: Any) -> None:
     """Groups are cut and joined: a Reshape takes a size of 0 for that of its input."""
-    model = onnx.parser.parse_model(GROUPED.format(opset=opset))
-    for value in (*model.graph.input, *model.graph.output):
-        assert value.type.tensor_type.elem_type == FLOAT
-    result = rx.optimize(model, target=target, prove=True)
+    model = ir.from_onnx_text(GROUPED.format(opset=opset, root=ROOT))
+    result = optimized(model, target=target, prove=True)
     w = np.ones(16, np.float32)
     for lead in ((2, 3), (0, 3), (2, 0), (0, 0)):
         x = np.ones((*lead, 16), np.float32)
-        before = run_onnxruntime(ir.serde.deserialize_model(model), {"x": x, "w": w})["y"]
-        after = run_onnxruntime(result.model, {"x": x, "w": w})["y"]
+        sides = (model, result.model)
+        before, after = (run_onnxruntime(side, {"x": x, "w": w})["y"] for side in sides)
         assert before.shape == after.shape == x.shape
         np.testing.assert_allclose(after, before, rtol=1e-6)
 
@@ -145,27 +120,26 @@ def test_a_proof_tries_no_rows(body: str) -> None:
     match = site(body)
     new = "  c = Constant <value_ints = [-1, 96]> ()\n  k = Shape (x)\n  d = {norm} (x, w)\n"
     new += "  flat = Reshape (d, c)\n  y = Reshape (flat, k)"
-    lowered = written(match, new)
-    proof = prove(match, lowered)
+    proof = prove(match, written(match, new))
     assert not proof.passed
     assert proof.reason.startswith("no rows: x of shape")
 
 
-@pytest.mark.parametrize("lead", [(2, 3), (0, 3), (2, 0)])
-def test_no_rows_of_which_a_part_counts(lead: tuple[int, int]) -> None:
+def test_no_rows_of_which_a_part_counts() -> None:
     """ONNX Runtime's mean over a tensor without elements is as long as the part: it fits no row."""
-    model = rx.optimize(ir.serde.serialize_model(source(PARTIAL)), prove=True).model
-    feeds = {"x": np.ones((*lead, 96), np.float32), "w": np.ones(96, np.float32)}
-    assert run_onnxruntime(model, feeds)["y"].shape == (*lead, 96)
+    extra = ", int64[1] start = {0}, int64[1] end = {24}"
+    model = optimized(source(PARTIAL, extra=extra), prove=True).model
+    for shape in ((2, 3, 96), (0, 3, 96), (2, 0, 96)):
+        feeds = {"x": np.ones(shape, np.float32), "w": np.ones(96, np.float32)}
+        assert run_onnxruntime(model, feeds)["y"].shape == shape
 
 
 def test_the_epsilon_of_a_rounded_count() -> None:
     """The sum times 1/48 in bfloat16: a row far below epsilon is divided by its root as before."""
     body = "  kf = Constant <value_float = 0.0208333> ()\n  k = Cast <to = 16> (kf)\n"
     body += "  p = Mul (x, x)\n  t = ReduceSum (p, axes)\n  m = Mul (t, k)\n"
-    body += "  a = Add (m, epsilon)\n  s = Sqrt (a)\n" + LAST
-    model = source(body, n=48, epsilon=1e-5, dtype=BFLOAT16, stash=BFLOAT16)
-    (site,) = rx.optimize(ir.serde.serialize_model(model), numerics="upcast").report.fused
+    model = source(body + TAIL, n=48, epsilon=1e-5, dtype=BFLOAT16, stash=BFLOAT16)
+    (site,) = optimized(model, numerics="upcast").report.fused
     assert site.epsilon == float(np.float32(1e-5).astype(numpy_dtype(BFLOAT16)))
 
 
@@ -175,7 +149,7 @@ def test_a_rounding_to_float32_is_not_one_to_a_half_type(target: Any) -> None:
     body = "  p = Mul (xf, xf)\n  m = ReduceMean (p, axes)\n  s = Sqrt (m)\n"
     body += "  r = Reciprocal (s)\n  rf = Cast <to = 1> (r)\n  y = Mul (x, rf)\n"
     model = source("  xf = Cast <to = 11> (x)\n" + body, stash=DOUBLE, inputs=("x",), row="x")
-    report = rx.optimize(ir.serde.serialize_model(model), target=target).report
+    report = optimized(model, target=target).report
     assert [refusal.reason for refusal in report.refused] == ["numerics"]
 
 
@@ -186,7 +160,7 @@ GATED_ROW += "  m = ReduceMean (p, axes)\n  s = Sqrt (m)\n  v = Div (t, s)\n  y 
 @pytest.mark.parametrize(("body", "inputs"), [(DROPPED_AXES, "xw"), (GATED_ROW, "xzw")])
 def test_right_rewrites_pass_at_the_edges(body: str, inputs: str) -> None:
     """ONNX Runtime does not reduce what has no elements; a gate makes a subnormal row smaller."""
-    model = ir.serde.serialize_model(source(body, inputs=tuple(inputs)))
+    model = source(body, inputs=inputs)
     for seed in range(3):
-        report = rx.optimize(model, prove=True, seed=seed).report
+        report = optimized(model, prove=True, seed=seed).report
         assert len(report.fused) == 1, report.refused

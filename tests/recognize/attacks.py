@@ -1,6 +1,6 @@
 """Files of a few hundred bytes that ask whoever evaluates them for memory or time without end.
 
-    python -m recognize.attacks STEP OFFSET
+    python -m tests.recognize.attacks STEP OFFSET
 
 answers a part of them, as a process of its own.
 """
@@ -11,7 +11,7 @@ import itertools
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from onnx import parser
 
@@ -27,6 +27,7 @@ _STORED = """float two = {2}, int64[1] ax = {-1}, float e = {1e-05}, int64[1] bi
  int64 z0 = {0}, int64 o1 = {1}, int64[1] z1 = {0}, int64[2] pads = {0, 1099511627776},
  float[1] scales = {1e12}, bool yes = {1}, float f0 = {0}, int64[2] square = {1048576, 1048576}"""
 
+_PAIR = "v1 = Concat<axis = 0>(one1, one1) "
 MAKERS = {
     "ConstantOfShape": "w = ConstantOfShape<value = float[1] {1}>(big)",
     "ConstantOfShape of a square": "w = ConstantOfShape<value = float[1] {1}>(square)",
@@ -47,11 +48,11 @@ MAKERS = {
     "Concat": " ".join(
         f"v{i + 1} = Concat<axis = 0>(v{i}, v{i})" for i in range(44)
     ).replace("(v0, v0)", "(one1, one1)") + " w = Identity(v44)",
-    "sum of a column and a row": " ".join(
+    "sum of a column and a row": _PAIR + " ".join(
         f"a{i} = Unsqueeze(v{i}, ax) s{i} = Add(a{i}, v{i}) v{i + 1} = Reshape(s{i}, ax)"
         for i in range(1, 12)
-    ).replace("v1,", "v1,") + " w = Identity(v12)",
-    "MatMul": " ".join(
+    ) + " w = Identity(v12)",
+    "MatMul": _PAIR + " ".join(
         f"a{i} = Unsqueeze(v{i}, ax) b{i} = Unsqueeze(v{i}, z1) s{i} = MatMul(a{i}, b{i}) "
         f"v{i + 1} = Reshape(s{i}, ax)"
         for i in range(1, 12)
@@ -63,8 +64,6 @@ MAKERS = {
     + " ".join(f"t{i + 1} = Add(t{i}, t{i})" for i in range(70))
     + " w = Expand(one1, t70)",
 }  # fmt: skip
-for _name in ("sum of a column and a row", "MatMul"):
-    MAKERS[_name] = "v1 = Concat<axis = 0>(one1, one1) " + MAKERS[_name]
 
 _NORM = """ qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) qa = Add(qm, e) qr = Sqrt(qa)
  qd = Div(h, qr)"""
@@ -82,38 +81,23 @@ _BODY = {
 }
 
 
-def _main(body: str) -> str:
-    return f"{_HEAD} g (float[B, 8] x) => (float[] y) <{_STORED}> {{ {body} }}"
+_ARGUMENTS = ", ".join(["x", *(p.split("=")[0].split()[-1] for p in _STORED.split("},"))])
+PLACES = {
+    "main": "(float[B, 8] x) => (float[] y) <{stored}> {{ {body} }}",
+    "branch": "(float[B, 8] x, bool cond) => (float[] out) <{stored}> {{ "
+    "out = If(cond) <then_branch = t () => (float[] y) {{ {body} }}, "
+    "else_branch = o () => (float[] z) {{ z = Identity(x) }}> }}",
+    "loop": "(float[B, 8] x) => (float[] out) <{stored}> {{ "
+    "out = Loop(o1, yes, x) <body = l (int64 it, bool go, float[?, ?] keep) => "
+    "(bool go2, float[] y) {{ go2 = Identity(go) {body} }}> }}",
+    "function": "(float[B, 8] x) => (float[] out) <{stored}> {{ out = f.Made({arguments}) }} "
+    '<domain: "f", opset_import: ["" : 18]> Made ({arguments}) => (y) {{ {body} }}',
+}
 
 
-def _in_branch(body: str) -> str:
-    return (
-        f"{_HEAD} g (float[B, 8] x, bool cond) => (float[] out) <{_STORED}> {{ "
-        f"out = If(cond) <then_branch = t () => (float[] y) {{ {body} }}, "
-        "else_branch = o () => (float[] z) { z = Identity(x) }> }"
-    )
-
-
-def _in_loop(body: str) -> str:
-    return (
-        f"{_HEAD} g (float[B, 8] x) => (float[] out) <{_STORED}> {{ "
-        "out = Loop(o1, yes, x) <body = l (int64 it, bool go, float[?, ?] keep) => "
-        f"(bool go2, float[] y) {{ go2 = Identity(go) {body} }}> }}"
-    )
-
-
-def _in_function(body: str) -> str:
-    names = [part.split("=")[0].split()[-1].strip() for part in _STORED.split("},")]
-    arguments = ", ".join(["x", *names])
-    return (
-        f"{_HEAD} g (float[B, 8] x) => (float[] out) <{_STORED}> {{ out = f.Made({arguments}) }} "
-        f'<domain: "f", opset_import: ["" : 18]> Made ({arguments}) => (y) {{ {body} }}'
-    )
-
-
-PLACES: dict[str, Callable[[str], str]] = {
-    "main": _main, "branch": _in_branch, "loop": _in_loop, "function": _in_function,
-}  # fmt: skip
+def _text(body: str, place: str = "main") -> str:
+    frame = PLACES[place].format(stored=_STORED, arguments=_ARGUMENTS, body=body)
+    return f"{_HEAD} g {frame}"
 
 
 def _norms(count: int, elements: int, dtype: str) -> str:
@@ -132,13 +116,11 @@ def attacks() -> Iterator[tuple[str, bytes]]:
     """Name and bytes of every file."""
     for maker, text in MAKERS.items():
         for use, body in _BODY.items():
-            for place, frame in PLACES.items():
-                if place != "main" and use in ("row", "shape between"):
-                    continue
-                model = parser.parse_model(frame(body.replace("{maker}", text)))
+            for place in ("main",) if use in ("row", "shape between") else PLACES:
+                model = parser.parse_model(_text(body.replace("{maker}", text), place))
                 yield f"{maker}, {use}, {place}", model.SerializeToString()
     for levels in (20, 40, 60):
-        text = _main("h = f.F0(x)" + _NORM + " y = Identity(qd)") + nested(levels)
+        text = _text("h = f.F0(x)" + _NORM + " y = Identity(qd)") + nested(levels)
         yield f"functions of functions, {levels}", parser.parse_model(text).SerializeToString()
     for count, elements in ((12, 2**18), (40, 2**14), (40, 2**16), (40, 64)):
         for dtype in ("float", "float16", "bfloat16", "double"):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import warnings
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import onnx
 import torch
 from torch import Tensor, nn
 
+from tests.tools.corpus.exporters import export_module
+
 N = 24
-EXPORTERS = {"TorchScript": (False, 17), "dynamo 18": (True, 18), "dynamo 23": (True, 23)}
 Formula = Callable[[Tensor, nn.Module], Tensor]
 
 
@@ -35,14 +36,8 @@ def export(
     dtype: torch.dtype = torch.float32,
 ) -> onnx.ModelProto:
     """Return the model that an exporter makes of a formula."""
-    dynamo, opset = EXPORTERS[exporter]
     module, x = Norm(formula).eval().to(dtype), torch.randn(shape, dtype=dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if dynamo:
-            program = torch.onnx.export(module, (x,), dynamo=True, opset_version=opset)
-            assert program is not None
-            return program.model_proto
-        target = io.BytesIO()
-        torch.onnx.export(module, (x,), target, dynamo=False, opset_version=opset)
-    return onnx.load_from_string(target.getvalue())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        export_module(module, (x,), path, exporter, dynamic_axes=())
+        return onnx.load(path)

@@ -51,7 +51,7 @@ class Program:
         ]
         graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name=name)])
         try:
-            result = run_onnxruntime(ir.from_proto(_of_opset(graph)), feeds)[name]
+            result = run_onnxruntime(_model(graph), feeds)[name]
         except Exception:
             return False
         self.nodes.append(node)
@@ -64,38 +64,33 @@ class Program:
         for node in self.nodes:
             array = self.values[node.output[0]]
             if array.dtype == np.int64 and array.ndim == 1:
-                made = f"of_{node.output[0]}"
-                nodes.append(helper.make_node("ConstantOfShape", [node.output[0]], [made]))
-        graph = helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, DIMS)],
-            [],
-            [numpy_helper.from_array(a, name) for name, a in self.constants.items()],
-        )
-        return ir.from_proto(_of_opset(graph))
+                tensor = f"of_{node.output[0]}"
+                nodes.append(helper.make_node("ConstantOfShape", [node.output[0]], [tensor]))
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, DIMS)
+        stored = [numpy_helper.from_array(a, name) for name, a in self.constants.items()]
+        return _model(helper.make_graph(nodes, "g", [x], [], stored))
 
 
-def _of_opset(graph: onnx.GraphProto) -> onnx.ModelProto:
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+def _model(graph: onnx.GraphProto) -> ir.Model:
+    opsets = [helper.make_opsetid("", OPSET)]
+    return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=9))
 
 
 def program(seed: int, length: int = 14) -> Program:
     """A program of up to ``length`` nodes that ran."""
-    made = Program(seed)
-    made.add("Shape", ["x"])
+    built = Program(seed)
+    built.add("Shape", ["x"])
     for _ in range(3 * length):
-        if len(made.nodes) >= length:
+        if len(built.nodes) >= length:
             break
         with contextlib.suppress(IndexError):  # no value that the step could take
-            made.random.choice(STEPS)(made)
-    return made
+            built.random.choice(STEPS)(built)
+    return built
 
 
 def _pick(p: Program, wanted: Callable[[np.ndarray], bool] = lambda a: a.size <= 16) -> str:
     names = [name for name, array in p.values.items() if wanted(array)]
-    late = names[-4:] if p.random.random() < 0.6 else names
-    return p.random.choice(late)
+    return p.random.choice(names[-4:] if p.random.random() < 0.6 else names)
 
 
 def _sizes(p: Program) -> str:
@@ -138,12 +133,11 @@ def _binary(p: Program) -> None:
         second = p.constant(number if fits else 2, dtype=dtype, scalar=p.random.random() < 0.5)
     else:
         second = _pick(p, lambda a: a.size <= 8 and a.dtype == dtype)
-    if op in ("Div", "Mod") and (p.values[second] == 0).any():
+    divides, array = op in ("Div", "Mod"), p.values[second]
+    if divides and ((array == 0).any() or (dtype.kind == "i" and (array == -1).any())):
         return  # ONNX Runtime dies of it
-    if dtype.kind == "i" and op in ("Div", "Mod") and (p.values[second] == -1).any():
-        return
-    pair = [first, second] if p.random.random() < 0.8 or op in ("Div", "Mod") else [second, first]
-    p.add(op, pair)
+    straight = p.random.random() < 0.8 or divides
+    p.add(op, [first, second] if straight else [second, first])
 
 
 def _cast(p: Program) -> None:
@@ -172,8 +166,8 @@ def _axes(p: Program) -> None:
 
 
 def _few(p: Program, name: str) -> bool:
-    wanted = p.values[name].astype(object)
-    return all(0 <= abs(n) <= _MOST for n in wanted) and np.prod(np.maximum(wanted, 1)) <= _MOST
+    sizes = p.values[name].astype(object)
+    return all(abs(n) <= _MOST for n in sizes) and np.prod(np.maximum(sizes, 1)) <= _MOST
 
 
 def _from_sizes(p: Program) -> None:

@@ -11,8 +11,9 @@ from torch.nn.functional import normalize as unit_row
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.recognize import text_models as text
-from tests.recognize.exports import EXPORTERS, N, export
+from tests.recognize.exports import N, export
 from tests.sample import crossed
+from tests.tools.corpus.exporters import EXPORTERS
 
 LINE, IMAGE, VOLUME = (2, N, 5), (2, N, 4, 5), (2, N, 3, 4, 5)
 
@@ -37,14 +38,11 @@ def wan(x, p):
     return unit_row(x, dim=1) * N**0.5 * behind(p.weight, x) + behind(p.bias, x)
 
 
-@crossed(
-    3,
-    exporter=list(EXPORTERS),
-    case=[
-        *((timm, LINE), (timm, IMAGE), (timm, VOLUME), (ltx, VOLUME)),
-        *((wan, LINE), (wan, IMAGE), (wan, VOLUME)),
-    ],
-)
+NORMS = [(timm, LINE), (timm, IMAGE), (timm, VOLUME), (ltx, VOLUME)]
+NORMS += [(wan, LINE), (wan, IMAGE), (wan, VOLUME)]
+
+
+@crossed(3, exporter=EXPORTERS, case=NORMS)
 def test_they_are_one_node_without_transposes(case, exporter):
     formula, shape = case
     model = export(formula, exporter, shape)
@@ -58,21 +56,19 @@ def test_they_are_one_node_without_transposes(case, exporter):
     assert "Transpose" not in {node.op_type for node in result.model.graph.all_nodes()}
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     x[0, :, 0] = 0
-    feeds = {model.graph.input[0].name: x}
-    expected = run_onnxruntime(ir.serde.deserialize_model(model), feeds)
-    for key, values in run_onnxruntime(result.model, feeds).items():
-        np.testing.assert_allclose(values, expected[key], rtol=2e-6, atol=1e-6)
+    sides = (ir.serde.deserialize_model(model), result.model)
+    before, after = (run_onnxruntime(side, {"input0": x}) for side in sides)
+    np.testing.assert_allclose(*after.values(), *before.values(), rtol=2e-6, atol=1e-6)
     for target in ("ort", "onnx"):
         (refusal,) = rx.optimize(model, target=target, numerics="unclamped").report.refused
         assert (refusal.reason, refusal.kind) == ("channels", "norm")
 
 
-@crossed(
-    3,
-    exporter=["dynamo 18", "TorchScript", "dynamo 23"],
-    # Without a scale along it the second axis of three may be tokens.
-    case=[(over(0), IMAGE), (over(2), IMAGE), (over((1, 2)), IMAGE), (ltx, LINE)],
-)
+OTHERS = [(over(0), IMAGE), (over(2), IMAGE), (over((1, 2)), IMAGE), (ltx, LINE)]
+"""Without a scale along it the second axis of three may be tokens."""
+
+
+@crossed(3, exporter=EXPORTERS, case=OTHERS)
 def test_other_axes_are_look_alikes(case, exporter):
     report = rx.optimize(export(case[0], exporter, case[1])).report
     assert not report.fused

@@ -16,7 +16,7 @@ import pytest
 from onnx import load, save
 from onnx.parser import parse_model
 from packaging.version import Version
-from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
+from spellings.choices import SINGLE, single
 from spellings.place import build
 
 import rmsnorm_export as rx
@@ -27,11 +27,6 @@ from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
 from tests.tools.runtimes.measure import run_files
 
 SESSIONS = 30
-SPELLINGS = [
-    (name, value)
-    for name, values in {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items()
-    for value in values
-]
 Files = dict[str, tuple[Path, Any]]
 
 
@@ -171,7 +166,7 @@ def test_results_of_the_spellings_load_where_the_table_says_so(
     row = consumer(runtime.label)
     sources: Files = {}
     results: Files = {}
-    for number, choice in enumerate(SPELLINGS):
+    for number, choice in enumerate(SINGLE):
         source, path = tmp_path / f"{number}.onnx", tmp_path / f"{number}.result.onnx"
         save(build(*single(*choice)).model, source)
         rx.optimize(source, target=row.target).save(path)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from .case import NUMPY, ONNX, Case
+from .case import NUMPY, Case
 from .graph import Graph
 
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -18,26 +18,17 @@ Step = Callable[[str], str]
 Body = Callable[["Alike"], str | Sequence[str]]
 
 
+@dataclasses.dataclass
 class Alike:
-    """What the builder of a look-alike works with: a graph, an input and the ordinary steps.
+    """What the builder of a look-alike works with: a graph, random numbers, the ordinary steps."""
 
-    Args:
-        opset: of the model.
-        constants: how constants are stored (``graph.CONSTANTS``).
-        seed: of inputs and weights.
-    """
+    g: Graph
+    rng: np.random.Generator
+    dtype: int
 
-    def __init__(self, opset: int, constants: str, seed: int) -> None:
-        self.g = Graph(opset, constants=constants)
-        self.rng = np.random.default_rng(seed)
-        self.dtype = FLOAT
-
-    @classmethod
-    def inside(cls, outer: Alike, graph: Graph) -> Alike:
+    def inside(self, *, is_function: bool = False) -> Alike:
         """The same for a subgraph or function body."""
-        inner = cls(outer.g.opset, outer.g.constants, 0)
-        inner.g, inner.rng, inner.dtype = graph, outer.rng, outer.dtype
-        return inner
+        return dataclasses.replace(self, g=self.g.child(is_function=is_function))
 
     def input(
         self,
@@ -122,7 +113,6 @@ class LookAlike:
     most: int
     refusal: bool
     opsets: tuple[int, ...]
-    runs: bool
     dtype: int
 
     def build(
@@ -134,32 +124,26 @@ class LookAlike:
     ) -> Case:
         """The model; ``opset`` is raised or lowered to what the builder can."""
         wanted = opset or self.opsets[0]
-        opset = min(self.opsets, key=lambda known: (abs(known - wanted), known))
-        alike = Alike(opset, constants, seed)
-        alike.dtype = self.dtype
+        opset = min(self.opsets, key=lambda other: (abs(other - wanted), other))
+        alike = Alike(Graph(opset, constants), np.random.default_rng(seed), self.dtype)
         returned = self.body(alike)
         for output in [returned] if isinstance(returned, str) else returned:
             alike.g.output(output, 0, None)
         model = alike.g.model(value_infos=False)
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        outputs = list(inferred.graph.output)
         del model.graph.output[:]
-        model.graph.output.extend(outputs)
+        model.graph.output.extend(inferred.graph.output)
         if value_infos:
             model.graph.value_info.extend(inferred.graph.value_info)
-        known = "" if value_infos else ", no value_info"
+        infos = "" if value_infos else ", no value_info"
         return Case(
             model=model,
-            variant=f"{self.name} (opset {opset}, constants {constants}{known}, seed {seed})",
+            variant=f"{self.name} (opset {opset}, constants {constants}{infos}, seed {seed})",
             feeds=alike.g.feeds,
             norms=self.norms,
             most=self.most,
-            is_look_alike=True,
             refusal=self.refusal,
-            dtype=self.dtype,
-            pure_half=self.dtype == FLOAT16,
             roundings=4,
-            runs=self.runs,
         )
 
 
@@ -173,7 +157,6 @@ def look_alike(
     most: int | None = None,
     refusal: bool | None = None,
     opsets: Sequence[int] = (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
-    runs: bool = True,
     dtype: int = FLOAT,
 ) -> Callable[[Body], Body]:
     """Registers a builder under its own name.
@@ -187,12 +170,7 @@ def look_alike(
         assert name not in LOOK_ALIKES, name
         largest = norms if most is None else most
         must = largest == 0 if refusal is None else refusal
-        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), runs, dtype)
+        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), dtype)
         return body
 
     return register
-
-
-def element_type(array: np.ndarray) -> int:
-    """ONNX element type of an array."""
-    return ONNX[array.dtype]

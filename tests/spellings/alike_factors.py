@@ -243,45 +243,41 @@ def residual_is_the_norm_itself(a: Alike) -> str:
 # gate
 
 
-def _gated(a: Alike, y: str, gate: str) -> str:
-    return a.g.op("Mul", y, gate)
-
-
 @look_alike(norms=1)
 def gate_is_the_input(a: Alike) -> str:
     x = a.input()
-    return _gated(a, a.chain(x), a.g.op("Mul", x, a.g.op("Sigmoid", x)))
+    return a.g.op("Mul", a.chain(x), a.g.op("Mul", x, a.g.op("Sigmoid", x)))
 
 
 @look_alike(norms=1)
 def gate_is_the_norm(a: Alike) -> str:
     y = a.chain(a.input())
-    return _gated(a, y, a.g.op("Sigmoid", y))
+    return a.g.op("Mul", y, a.g.op("Sigmoid", y))
 
 
 @look_alike(norms=1)
 def gate_of_other_shape(a: Alike) -> str:
     z = a.input("gate", (2, 1, 8))
-    return _gated(a, a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
 
 
 @look_alike(norms=1)
 def gate_is_a_vector(a: Alike) -> str:
     z = a.input("gate", (8,))
-    return _gated(a, a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
 
 
 @look_alike(norms=1)
 def gate_makes_it_larger(a: Alike) -> str:
     z = a.input("gate", (2, 3, 8))
-    return _gated(a, a.chain(a.input(shape=(3, 8))), a.g.op("Sigmoid", z))
+    return a.g.op("Mul", a.chain(a.input(shape=(3, 8))), a.g.op("Sigmoid", z))
 
 
 @look_alike(norms=1)
 def gate_of_two_tensors(a: Alike) -> str:
     """z1 * sigmoid(z2): no silu."""
     z, other = a.input("gate"), a.input("other")
-    return _gated(a, a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", other)))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", other)))
 
 
 @look_alike(norms=1)
@@ -289,24 +285,24 @@ def gate_is_quick_gelu(a: Alike) -> str:
     """z * sigmoid(1.702 z)."""
     z = a.input("gate")
     inner = a.g.op("Sigmoid", a.g.op("Mul", z, a.scalar(1.702)))
-    return _gated(a, a.chain(a.input()), a.g.op("Mul", z, inner))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Mul", z, inner))
 
 
 @look_alike(norms=1)
 def gate_is_tanh(a: Alike) -> str:
-    return _gated(a, a.chain(a.input()), a.g.op("Tanh", a.input("gate")))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Tanh", a.input("gate")))
 
 
 @look_alike(norms=1, opsets=(24,))
 def gate_is_swish_with_slope(a: Alike) -> str:
     z = a.input("gate")
-    return _gated(a, a.chain(a.input()), a.g.op("Swish", z, alpha=1.5))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Swish", z, alpha=1.5))
 
 
 @look_alike(norms=1)
 def gate_is_silu_of_silu(a: Alike) -> str:
     z = a.g.op("Sigmoid", a.input("gate"))
-    return _gated(a, a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
+    return a.g.op("Mul", a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
 
 
 @look_alike()

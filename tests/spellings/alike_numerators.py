@@ -218,9 +218,9 @@ def groups_below_not_above(a: Alike) -> str:
     return a.chain(below, divide=lambda v: a.g.op("Div", turned, v), weight="")
 
 
-def _part(a: Alike, start: int, end: int, step: int = 1, axis: int = -1) -> str:
+def _part(a: Alike, start: int, end: int, step: int = 1) -> str:
     x = a.input(shape=(8, 8))
-    bounds = [a.g.ints(value) for value in (start, end, axis, step)]
+    bounds = [a.g.ints(value) for value in (start, end, -1, step)]
     return a.chain(x, square=lambda v: a.square(a.g.op("Slice", v, *bounds)))
 
 

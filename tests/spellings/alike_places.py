@@ -66,7 +66,7 @@ def sum_over_unknown_length(a: Alike) -> str:
 # subgraphs
 
 
-def _branch(body: Graph, value: str, dims: tuple[int, ...]) -> Graph:
+def _branch(body: Graph, value: str, dims: tuple[int, ...] = (2, 3, 8)) -> Graph:
     body.output(value, FLOAT, dims)
     return body
 
@@ -80,7 +80,7 @@ def _if(a: Alike, then: Graph, otherwise: Graph) -> str:
 def root_from_one_branch(a: Alike) -> str:
     """The root comes out of an If whose other branch, taken here, says 1."""
     x = a.input()
-    inside = Alike.inside(a, a.g.child())
+    inside = a.inside()
     root = inside.root(inside.stabilise(inside.mean(inside.square(x))))
     other = a.g.child()
     ones = other.const(np.ones((2, 3, 1), np.float32))
@@ -97,8 +97,7 @@ def branch_finishes_an_outer_root(a: Alike) -> str:
     then, other = a.g.child(), a.g.child()
     y = then.op("Div", x, root)
     z = other.op("Mul", x, root)
-    dims = (2, 3, 8)
-    return _if(a, _branch(then, y, dims), _branch(other, z, dims))
+    return _if(a, _branch(then, y), _branch(other, z))
 
 
 @look_alike(refusal=False)
@@ -106,80 +105,80 @@ def branches_share_a_mean(a: Alike) -> str:
     """Each branch takes its own root of one mean: with epsilon, and inverted."""
     x = a.input()
     mean = a.mean(a.square(x))
-    then, other = Alike.inside(a, a.g.child()), Alike.inside(a, a.g.child())
+    then, other = a.inside(), a.inside()
     y = then.g.op("Div", x, then.g.op("Add", then.root(mean), x))
     z = other.g.op("Mul", x, other.root(other.stabilise(mean)))
-    dims = (2, 3, 8)
-    return _if(a, _branch(then.g, y, dims), _branch(other.g, z, dims))
+    return _if(a, _branch(then.g, y), _branch(other.g, z))
 
 
-def _loop(a: Alike, body: Graph, *carried: str, count: int) -> list[str]:
+def _loop(a: Alike, body: Graph, *carried: str) -> str:
     trips = a.g.const(np.array(3, np.int64), kind="node")
     going = a.g.const(np.array(True), kind="node")
-    return a.g.ops("Loop", trips, going, *carried, count=count, body=body.subgraph())
+    count = len(carried)
+    states = a.g.ops("Loop", trips, going, *carried, count=count, body=body.subgraph())
+    return a.ranked(states[0])
 
 
-def _loop_body(a: Alike, **carried: tuple[int, ...]) -> tuple[Alike, str]:
-    inside = Alike.inside(a, a.g.child())
+def _loop_body(a: Alike, **carried: tuple[int, ...]) -> Alike:
+    inside = a.inside()
     inside.g.declare("iteration", INT64, ())
     inside.g.declare("going", BOOL, ())
     for name, dims in carried.items():
         inside.g.declare(name, FLOAT, dims)
-    return inside, "going"
+    return inside
+
+
+def _sums(inside: Alike, y: str, **carried: tuple[int, ...]) -> None:
+    """The state sums ``y`` up; what is carried beside it grows by one."""
+    inside.g.output(inside.g.op("Identity", "going"), BOOL, ())
+    inside.g.output(inside.g.op("Add", "state", y), FLOAT, (2, 3, 8))
+    for name, dims in carried.items():
+        inside.g.output(inside.g.op("Add", name, inside.scalar(1.0)), FLOAT, dims)
 
 
 @look_alike(refusal=False)
 def root_of_the_previous_iteration(a: Alike) -> str:
     """Divided by the root of what x was one step before."""
-    inside, going = _loop_body(a, state=(2, 3, 8), before=(2, 3, 1))
+    inside = _loop_body(a, state=(2, 3, 8), before=(2, 3, 1))
     y = inside.g.op("Div", "state", "before")
     root = inside.root(inside.stabilise(inside.mean(inside.square("state"))))
-    inside.g.output(inside.g.op("Identity", going), BOOL, ())
+    inside.g.output(inside.g.op("Identity", "going"), BOOL, ())
     inside.g.output(inside.g.op("Add", y, inside.scalar(0.5)), FLOAT, (2, 3, 8))
     inside.g.output(root, FLOAT, (2, 3, 1))
     start = a.g.const(np.full((2, 3, 1), 3, np.float32))
-    return a.ranked(_loop(a, inside.g, a.input(), start, count=2)[0])
+    return _loop(a, inside.g, a.input(), start)
 
 
 @look_alike(norms=1)
 def loop_normalises_an_outer_value(a: Alike) -> str:
     """x is captured; the state only sums up."""
     x = a.input()
-    inside, going = _loop_body(a, state=(2, 3, 8))
+    inside = _loop_body(a, state=(2, 3, 8))
     y = inside.chain(x)
-    inside.g.output(inside.g.op("Identity", going), BOOL, ())
-    inside.g.output(inside.g.op("Add", "state", y), FLOAT, (2, 3, 8))
-    return a.ranked(_loop(a, inside.g, a.input("start"), count=1)[0])
+    _sums(inside, y)
+    return _loop(a, inside.g, a.input("start"))
 
 
 @look_alike(norms=1)
 def loop_carries_the_weight(a: Alike) -> str:
     """A weight that changes from one iteration to the next."""
     x = a.input()
-    inside, going = _loop_body(a, state=(2, 3, 8), gain=(8,))
+    inside = _loop_body(a, state=(2, 3, 8), gain=(8,))
     y = inside.chain(x, weight="gain")
-    inside.g.output(inside.g.op("Identity", going), BOOL, ())
-    inside.g.output(inside.g.op("Add", "state", y), FLOAT, (2, 3, 8))
-    inside.g.output(inside.g.op("Add", "gain", inside.scalar(1.0)), FLOAT, (8,))
-    return a.ranked(_loop(a, inside.g, a.input("start"), a.weight(), count=2)[0])
+    _sums(inside, y, gain=(8,))
+    return _loop(a, inside.g, a.input("start"), a.weight())
 
 
 @look_alike()
 def loop_carries_the_epsilon(a: Alike) -> str:
     x = a.input()
-    inside, going = _loop_body(a, state=(2, 3, 8), epsilon=())
+    inside = _loop_body(a, state=(2, 3, 8), epsilon=())
     y = inside.chain(x, stabilise=lambda v: inside.g.op("Add", v, "epsilon"))
-    inside.g.output(inside.g.op("Identity", going), BOOL, ())
-    inside.g.output(inside.g.op("Add", "state", y), FLOAT, (2, 3, 8))
-    inside.g.output(inside.g.op("Add", "epsilon", inside.scalar(1.0)), FLOAT, ())
-    return a.ranked(_loop(a, inside.g, a.input("start"), a.scalar(1e-5), count=2)[0])
+    _sums(inside, y, epsilon=())
+    return _loop(a, inside.g, a.input("start"), a.scalar(1e-5))
 
 
 # functions
-
-
-def _function(name: str, body: Graph, inputs: list[str], output: str) -> None:
-    body.add_function(name, inputs, [output])
 
 
 def _plain_norm(body: Graph, x: str, axes: list[int]) -> str:
@@ -192,7 +191,7 @@ def _plain_norm(body: Graph, x: str, axes: list[int]) -> str:
 def function_called_with_two_types(a: Alike) -> list[str]:
     """One body, float32 and float16: what is computed in half in one call is not in the other."""
     body = a.g.child(is_function=True)
-    _function("Norm", body, ["v"], _plain_norm(body, "v", [-1]))
+    body.add_function("Norm", ["v"], [_plain_norm(body, "v", [-1])])
     calls = [a.input(), a.input(values=a.rng.uniform(0.5, 2, (2, 3, 8)), dtype=FLOAT16)]
     return [a.g.op("Norm", x, domain=FUNCTION_DOMAIN) for x in calls]
 
@@ -201,7 +200,7 @@ def function_called_with_two_types(a: Alike) -> list[str]:
 def function_called_with_two_ranks(a: Alike) -> list[str]:
     """Axis 1 is the last one in the first call only."""
     body = a.g.child(is_function=True)
-    _function("Norm", body, ["v"], _plain_norm(body, "v", [1]))
+    body.add_function("Norm", ["v"], [_plain_norm(body, "v", [1])])
     calls = [a.input(shape=(3, 8)), a.input(shape=(2, 8, 8))]
     return [a.g.op("Norm", x, domain=FUNCTION_DOMAIN) for x in calls]
 
@@ -209,8 +208,8 @@ def function_called_with_two_ranks(a: Alike) -> list[str]:
 @look_alike(most=2, refusal=False)
 def function_called_with_weight_and_gate(a: Alike) -> list[str]:
     """The second argument is a weight in one call and a modulation in the other."""
-    body = Alike.inside(a, a.g.child(is_function=True))
-    _function("Norm", body.g, ["v", "w"], body.chain("v", weight="w"))
+    body = a.inside(is_function=True)
+    body.g.add_function("Norm", ["v", "w"], [body.chain("v", weight="w")])
     x = a.input()
     return [
         a.g.op("Norm", x, other, domain=FUNCTION_DOMAIN) for other in (a.weight(), a.input("scale"))
@@ -220,8 +219,8 @@ def function_called_with_weight_and_gate(a: Alike) -> list[str]:
 @look_alike(most=2, refusal=False)
 def function_called_with_growing_weight(a: Alike) -> list[str]:
     """[3, 1] * [8] grows, [3, 8] * [8] does not."""
-    body = Alike.inside(a, a.g.child(is_function=True))
-    _function("Norm", body.g, ["v", "w"], body.chain("v", weight="w"))
+    body = a.inside(is_function=True)
+    body.g.add_function("Norm", ["v", "w"], [body.chain("v", weight="w")])
     w = a.weight()
     return [
         a.g.op("Norm", a.input(shape=shape), w, domain=FUNCTION_DOMAIN)
@@ -232,7 +231,7 @@ def function_called_with_growing_weight(a: Alike) -> list[str]:
 @look_alike(most=2, refusal=False)
 def function_with_epsilon_attribute(a: Alike) -> list[str]:
     """Epsilon is an attribute of the call, another one in each."""
-    body = Alike.inside(a, a.g.child(is_function=True))
+    body = a.inside(is_function=True)
     constant = helper.make_node("Constant", [], ["epsilon"])
     attribute = constant.attribute.add()
     attribute.name, attribute.ref_attr_name = "value_float", "epsilon"
@@ -240,7 +239,7 @@ def function_with_epsilon_attribute(a: Alike) -> list[str]:
     body.g.nodes.append(constant)
     y = body.chain("v", stabilise=lambda v: body.g.op("Add", v, "epsilon"))
     opsets = [helper.make_opsetid("", a.g.opset)]
-    a.g.add_function_proto(
+    a.g.functions.append(
         helper.make_function(FUNCTION_DOMAIN, "Norm", ["v"], [y], body.g.nodes, opsets, ["epsilon"])
     )
     x = a.input()
@@ -251,7 +250,7 @@ def function_with_epsilon_attribute(a: Alike) -> list[str]:
 def function_finishes_an_outer_root(a: Alike) -> str:
     """x and its root go in; who sees only the body sees two unrelated inputs."""
     body = a.g.child(is_function=True)
-    _function("Finish", body, ["v", "root"], body.op("Div", "v", "root"))
+    body.add_function("Finish", ["v", "root"], [body.op("Div", "v", "root")])
     x = a.input()
     root = a.root(a.stabilise(a.mean(a.square(x))))
     return a.g.op("Finish", x, root, domain=FUNCTION_DOMAIN)
@@ -260,9 +259,9 @@ def function_finishes_an_outer_root(a: Alike) -> str:
 @look_alike(refusal=False)
 def function_gets_two_tensors(a: Alike) -> str:
     """Square of the first argument below the second; both are other values in the call."""
-    body = Alike.inside(a, a.g.child(is_function=True))
+    body = a.inside(is_function=True)
     y = body.chain("v", divide=lambda v: body.g.op("Div", "u", v))
-    _function("Norm", body.g, ["v", "u"], y)
+    body.g.add_function("Norm", ["v", "u"], [y])
     return a.g.op("Norm", a.input(), a.input("other"), domain=FUNCTION_DOMAIN)
 
 
@@ -270,7 +269,7 @@ def function_gets_two_tensors(a: Alike) -> str:
 def function_has_the_name_of_the_operator(a: Alike) -> list[str]:
     """The model brings its own ``RMSNorm`` that is something else; a real norm is beside it."""
     body = a.g.child(is_function=True)
-    _function("RMSNorm", body, ["v", "w"], body.op("Add", "v", "w"))
+    body.add_function("RMSNorm", ["v", "w"], [body.op("Add", "v", "w")])
     x = a.input()
     w = a.weight()
     return [a.g.op("RMSNorm", x, w, domain=FUNCTION_DOMAIN), a.chain(x, weight=w)]
@@ -281,7 +280,7 @@ def function_in_the_domain_of_the_operator(a: Alike) -> list[str]:
     """The same, in our own domain: a second function of that name would replace it."""
     nodes = [helper.make_node("Add", ["v", "w"], ["sum"])]
     opsets = [helper.make_opsetid("", a.g.opset)]
-    a.g.add_function_proto(
+    a.g.functions.append(
         helper.make_function("rmsnorm_export", "RMSNorm", ["v", "w"], ["sum"], nodes, opsets)
     )
     x, w = a.input(), a.weight()
@@ -334,21 +333,18 @@ def native_norm_behind_a_modulation(a: Alike) -> list[str]:
 def weight_from_outer_scope_of_same_shape_as_row(a: Alike) -> str:
     """The gain is a constant of the outer graph, the norm in a branch."""
     x, w = a.input(), a.weight()
-    inside = Alike.inside(a, a.g.child())
+    inside = a.inside()
     y = inside.chain(x, weight=w)
     other = a.g.child()
-    dims = (2, 3, 8)
-    then = _branch(inside.g, y, dims)
-    return _if(a, _branch(other, other.op("Neg", x), dims), then)
+    then = _branch(inside.g, y)
+    return _if(a, _branch(other, other.op("Neg", x)), then)
 
 
 @look_alike(refusal=False)
 def constant_shadowed_by_a_state(a: Alike) -> str:
     """The exponent comes from the loop: 2 in the first iteration only."""
     x = a.input(values=np.abs(a.rng.standard_normal((2, 3, 8))) + 0.5)
-    inside, going = _loop_body(a, state=(2, 3, 8), exponent=())
+    inside = _loop_body(a, state=(2, 3, 8), exponent=())
     y = inside.chain(x, square=lambda v: inside.g.op("Pow", v, "exponent"))
-    inside.g.output(inside.g.op("Identity", going), BOOL, ())
-    inside.g.output(inside.g.op("Add", "state", y), FLOAT, (2, 3, 8))
-    inside.g.output(inside.g.op("Add", "exponent", inside.scalar(1.0)), FLOAT, ())
-    return a.ranked(_loop(a, inside.g, a.input("start"), a.scalar(2.0), count=2)[0])
+    _sums(inside, y, exponent=())
+    return _loop(a, inside.g, a.input("start"), a.scalar(2.0))

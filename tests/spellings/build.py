@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -14,34 +15,30 @@ from .graph import FLOATS, Graph
 
 Evaluate = Callable[[np.ndarray], np.ndarray]
 
-FLOAT, DOUBLE, FLOAT16 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16
+FLOAT, DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 
 
+@dataclasses.dataclass
 class Norm:
     """Emits one spelling into a scope.
 
-    Args:
-        graph: where the nodes go.
-        frame: the graph around it, settled.
-        spelling: settled in ``frame``.
+    Attributes:
+        g: where the nodes go.
+        f: the graph around it, settled.
+        s: settled in the frame.
         rng: of the weights.
         leaks: collects ``(value, element type, rank)`` of the stages used elsewhere; None
             where none may leave the scope.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        frame: Frame,
-        spelling: Spelling,
-        rng: np.random.Generator,
-        leaks: list[tuple[str, int, int]] | None = None,
-    ) -> None:
-        self.g = graph
-        self.f = frame
-        self.s = spelling
-        self.rng = rng
-        self.leaks = leaks
+    g: Graph
+    f: Frame
+    s: Spelling
+    rng: np.random.Generator
+    leaks: list[tuple[str, int, int]] | None
+
+    def __post_init__(self) -> None:
+        frame, spelling = self.f, self.s
         self.own = FLOATS[frame.dtype]
         wider = FLOAT if frame.half else DOUBLE
         self.stash = self.own if spelling.rounding == "plain" else wider
@@ -57,7 +54,7 @@ class Norm:
     def stage(self, name: str, value: str, dtype: int, dropped: bool = False) -> str:
         """Passes a named value of the chain through what was chosen for it."""
         if self.leaks is not None and name in self.f.leaks:
-            rank = len(self.f.shape) if name == "cast" else self.rank
+            rank = len(self.f.shape) if name in ("cast", "gained") else self.rank
             self.leaks.append((value, dtype, rank - (self.axes if dropped else 0)))
         return self.g.op("Identity", value) if name in self.s.identities else value
 
@@ -77,8 +74,7 @@ class Norm:
         """A fed tensor of the shape of x: a residual or a gate."""
         array = self.rng.standard_normal(self.f.shape).astype(NUMPY[self.own])
         root = self.g.root
-        dims = dims_of(self.f)
-        name = self.g.resolve(root.input(root.fresh(hint), array, dims))
+        name = self.g.resolve(root.input(root.fresh(hint), array, dims_of(self.f)))
         return name, array.astype(np.float64)
 
     # the chain
@@ -126,25 +122,14 @@ class Norm:
         return y, evaluate
 
     def regroup(self, x: str) -> str:
-        groups, size = self.s.group, self.row
-        lead = self.f.lead
-        zeros = (0,) * len(lead)
-        shape = {
-            "zeros": (*zeros, groups, size),
-            "minus": (*zeros, -1, size),
-            "static": (*lead, groups, size),
-        }[self.s.reshape]
-        return self.g.op("Reshape", x, self.g.ints(*shape))
+        return self.reshaped(x, self.s.group, self.row)
 
-    def ungroup(self, x: str) -> str:
-        lead = self.f.lead
-        zeros = (0,) * len(lead)
-        shape = {
-            "zeros": (*zeros, self.f.n),
-            "minus": (*zeros, -1),
-            "static": (*lead, self.f.n),
-        }[self.s.reshape]
-        return self.g.op("Reshape", x, self.g.ints(*shape))
+    def reshaped(self, x: str, first: int, *rest: int) -> str:
+        """``x`` with these sizes behind the leading ones, of which ``minus`` omits the first."""
+        how = self.s.reshape
+        lead = self.f.lead if how == "static" else (0,) * len(self.f.lead)
+        sizes = (*lead, -1 if how == "minus" else first, *rest)
+        return self.g.op("Reshape", x, self.g.ints(*sizes))
 
     def core(self, x: str, wide: str, numerator: str) -> str:
         """The normalised row: in the stash type, or in that of x where 1/rms is rounded first."""
@@ -215,7 +200,7 @@ class Norm:
         if self.s.square == "mul":
             return self.g.op("Mul", x, x)
         kinds = {"int64": TensorProto.INT64, "int32": TensorProto.INT32, **FLOATS}
-        dtype = self.stash if self.s.exponent == "same" else kinds[self.s.exponent]
+        dtype = kinds.get(self.s.exponent, self.stash)
         return self.g.op("Pow", x, self.g.scalar(2, dtype, self.s.exponent_shape))
 
     def epsilon(self) -> str:
@@ -232,8 +217,7 @@ class Norm:
         if s.epsilon == "none":
             return 0.0
         stored = NUMPY[FLOAT if s.epsilon_via == "cast" and self.stash == DOUBLE else DOUBLE]
-        value = np.array(s.epsilon_value).astype(stored).astype(NUMPY[self.stash])
-        return float(value)
+        return float(np.array(s.epsilon_value).astype(stored).astype(NUMPY[self.stash]))
 
     def stabilised(self, value: str) -> str:
         if self.s.epsilon not in ("inside", "clamp_inside"):
@@ -317,7 +301,7 @@ class Norm:
         """Ungroup, round, weight and bias; the float64 function of the core with them."""
         g, s, f = self.g, self.s, self.f
         if s.group:
-            y = self.ungroup(y)
+            y = self.reshaped(y, self.f.n)
         if s.rounding == "llama" and self.stash != self.own:
             y = g.cast(y, self.own)
         if s.weight != "none" and s.gain == "last":
@@ -329,7 +313,7 @@ class Norm:
             array = self.rng.uniform(-0.25, 0.25, f.row).astype(NUMPY[self.scaled])
             bias = array.astype(np.float64)
             y = self.pair("Add", y, self.tensor(s.bias, array, "bias"), s.swap_bias)
-        y = self.stage_gained(y)
+        y = self.stage("gained", y, self.own if s.rounding in ("llama", "rstd") else self.stash)
         epsilon = self.epsilon_value()
         partial = self.part if s.partial != "none" else 0
 
@@ -346,12 +330,6 @@ class Norm:
             return core * gain + bias
 
         return y, evaluate
-
-    def stage_gained(self, y: str) -> str:
-        dtype = self.own if self.s.rounding in ("llama", "rstd") else self.stash
-        if self.leaks is not None and "gained" in self.f.leaks:
-            self.leaks.append((y, dtype, len(self.f.shape)))
-        return self.g.op("Identity", y) if "gained" in self.s.identities else y
 
     def activation(self, dtype: int) -> tuple[str, Evaluate]:
         """``act(gate)`` in ``dtype``; the function multiplies with it."""

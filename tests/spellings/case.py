@@ -35,11 +35,8 @@ class Case:
         norms: RMSNorms that must be found.
         most: RMSNorms that may be found; more than ``norms`` where a smaller norm sits inside
             something that is not one (a weightless core in front of a modulation).
-        is_look_alike: it was built to be mistaken for an RMSNorm.
         refusal: square, mean and root are all there and it must not become a norm: somebody has to
             be told why.
-        dtype: ONNX element type of the (first) normalised tensor.
-        pure_half: the chain is computed in a half type from the square on.
         reassociated: in a half type, x or 1/rms is multiplied with the weight before the other: a
             rounding in another place, which only the class ``upcast`` covers.
         reordered: the operator differs where a number overflows or is subnormal on the way, so that
@@ -57,21 +54,13 @@ class Case:
     feeds: dict[str, np.ndarray]
     norms: int
     most: int
-    is_look_alike: bool
     refusal: bool = False
-    dtype: int = TensorProto.FLOAT
-    pure_half: bool = False
     reassociated: bool = False
     reordered: bool = False
     roundings: int = 0
     axes: int = 1
     runs: bool = True
     expected: dict[str, np.ndarray] | None = None
-
-    @property
-    def opset(self) -> int:
-        """Version of the default domain."""
-        return next(entry.version for entry in self.model.opset_import if not entry.domain)
 
     def __repr__(self) -> str:
         return f"Case({self.variant})"

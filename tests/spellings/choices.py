@@ -13,80 +13,25 @@ from typing import Any
 STAGES = ("cast", "square", "mean", "stabilised", "root", "rstd", "normalised", "weight", "gained")
 """Values of a chain after which an Identity can stand, or which can be used elsewhere too."""
 
-FRAME_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "opset": (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
-    "dtype": ("float32", "float64", "float16", "bfloat16"),
-    "lead": ((2, 3), (3,), (), (2, 2, 3), (1, 1)),
-    "row": ((8,), (1,), (2,), (3,), (5,), (6,), (16,), (64,), (2, 3), (4, 1), (2, 2, 2)),
-    "producer": ("input", "identity", "matmul", "add", "transpose"),
-    "consumer": ("none", "neg", "matmul", "two", "add_x"),
-    "place": (
-        (),
-        ("if",),
-        ("if_both",),
-        ("loop",),
-        ("scan",),
-        ("function",),
-        ("if", "loop"),
-        ("function", "if"),
-        ("scan", "function"),
-        ("function", "function"),
-    ),
-    "symbolic": (False, True),
-    "value_infos": (True, False),
-    "constants": ("initializer", "node", "attribute"),
-    "share": (False, True),
-    "named": (True, False),
-    "rows": ("normal", "zero", "wide"),
-    "leaks": (frozenset(), *(frozenset({stage}) for stage in STAGES if stage != "weight")),
-    "leak_as": ("output", "consumer"),
-}
 
-SPELLING_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "rounding": ("plain", "llama", "gemma", "rstd"),
-    "casts": ("shared", "separate"),
-    "square": ("pow", "mul", "sumsq", "l2", "lp"),
-    "exponent": ("same", "float32", "int64", "int32", "float16", "float64"),
-    "exponent_shape": ((), (1,)),
-    "mean": ("mean", "sum_mul", "sum_div"),
-    "positive_axes": (False, True),
-    "keepdims": ("one", "omitted", "unsqueeze", "late"),
-    "epsilon": ("inside", "outside", "clamp", "clamp_inside", "none"),
-    "epsilon_value": (1e-5, 1e-6, 1e-3, 0.0),
-    "epsilon_shape": ((), (1,), (1, 1)),
-    "epsilon_via": ("plain", "identity", "cast"),
-    "root": ("sqrt", "pow"),
-    "inverse": ("div", "reciprocal", "one_div", "pow", "reciprocal_inside", "one_div_inside"),
-    "gain": ("last", "x", "rstd"),
-    "swap_epsilon": (False, True),
-    "swap_product": (False, True),
-    "swap_gain": (False, True),
-    "swap_bias": (False, True),
-    "swap_sum": (False, True),
-    "swap_gate": (False, True),
-    "weight": ("initializer", "local", "input", "none"),
-    "weight_shape": ("row", "one", "ones"),
-    "weight_via": ("plain", "identity", "cast", "unsqueeze"),
-    "weight_stash": (False, True),
-    "offset": ("none", "one_plus", "plus_one"),
-    "offset_late": (False, True),
-    "bias": ("none", "initializer", "input"),
-    "residual": ("none", "add", "add_used"),
-    "group": (0, 2, 4),
-    "reshape": ("zeros", "minus", "static"),
-    "partial": ("none", "slice", "split"),
-    "gate": ("none", "silu_after", "sigmoid_after", "silu_before", "sigmoid_before"),
-    "gate_own_type": (False, True),
-    "swish": (False, True),
-    "identities": (frozenset(), *(frozenset({stage}) for stage in STAGES)),
-}
+def _one_of(*values: Any) -> Any:
+    """A field that takes these values, by default the first."""
+    return dataclasses.field(default=values[0], metadata={"values": values})
+
+
+def _options(record: type) -> dict[str, tuple[Any, ...]]:
+    """The values of each field of ``_one_of``."""
+    fields = dataclasses.fields(record)
+    return {field.name: field.metadata["values"] for field in fields if field.metadata}
+
 
 _NO_STAGE: frozenset[str] = frozenset()
+_EACH_STAGE = [frozenset({stage}) for stage in STAGES]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The graph around the norms; meanings of the values in ``FRAME_OPTIONS``.
+    """The graph around the norms; each field with its values, the default first.
 
     Attributes:
         lead, row: shape of the normalised tensor, ``row`` being what is normalised together.
@@ -97,21 +42,26 @@ class Frame:
         seed: of the weights and inputs.
     """
 
-    opset: int = 17
-    dtype: str = "float32"
-    lead: tuple[int, ...] = (2, 3)
-    row: tuple[int, ...] = (8,)
-    producer: str = "input"
-    consumer: str = "none"
-    place: tuple[str, ...] = ()
-    symbolic: bool = False
-    value_infos: bool = True
-    constants: str = "initializer"
-    share: bool = False
-    named: bool = True
-    rows: str = "normal"
-    leaks: frozenset[str] = _NO_STAGE
-    leak_as: str = "output"
+    opset: int = _one_of(17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24)
+    dtype: str = _one_of("float32", "float64", "float16", "bfloat16")
+    lead: tuple[int, ...] = _one_of((2, 3), (3,), (), (2, 2, 3), (1, 1))
+    row: tuple[int, ...] = _one_of(
+        (8,), (1,), (2,), (3,), (5,), (6,), (16,), (64,), (2, 3), (4, 1), (2, 2, 2)
+    )
+    producer: str = _one_of("input", "identity", "matmul", "add", "transpose")
+    consumer: str = _one_of("none", "neg", "matmul", "two", "add_x")
+    place: tuple[str, ...] = _one_of(
+        (), ("if",), ("if_both",), ("loop",), ("scan",), ("function",),
+        ("if", "loop"), ("function", "if"), ("scan", "function"), ("function", "function"),
+    )  # fmt: skip
+    symbolic: bool = _one_of(False, True)
+    value_infos: bool = _one_of(True, False)
+    constants: str = _one_of("initializer", "node", "attribute")
+    share: bool = _one_of(False, True)
+    named: bool = _one_of(True, False)
+    rows: str = _one_of("normal", "zero", "wide")
+    leaks: frozenset[str] = _one_of(_NO_STAGE, *(s for s in _EACH_STAGE if "weight" not in s))
+    leak_as: str = _one_of("output", "consumer")
     seed: int = 0
 
     @property
@@ -158,42 +108,44 @@ class Spelling:
         gate_own_type: the gate is computed in the type of x instead of the wider one.
     """
 
-    rounding: str = "plain"
-    casts: str = "shared"
-    square: str = "pow"
-    exponent: str = "same"
-    exponent_shape: tuple[int, ...] = ()
-    mean: str = "mean"
-    positive_axes: bool = False
-    keepdims: str = "one"
-    epsilon: str = "inside"
-    epsilon_value: float = 1e-5
-    epsilon_shape: tuple[int, ...] = ()
-    epsilon_via: str = "plain"
-    root: str = "sqrt"
-    inverse: str = "div"
-    gain: str = "last"
-    swap_epsilon: bool = False
-    swap_product: bool = False
-    swap_gain: bool = False
-    swap_bias: bool = False
-    swap_sum: bool = False
-    swap_gate: bool = False
-    weight: str = "initializer"
-    weight_shape: str = "row"
-    weight_via: str = "plain"
-    weight_stash: bool = False
-    offset: str = "none"
-    offset_late: bool = False
-    bias: str = "none"
-    residual: str = "none"
-    group: int = 0
-    reshape: str = "zeros"
-    partial: str = "none"
-    gate: str = "none"
-    gate_own_type: bool = False
-    swish: bool = False
-    identities: frozenset[str] = _NO_STAGE
+    rounding: str = _one_of("plain", "llama", "gemma", "rstd")
+    casts: str = _one_of("shared", "separate")
+    square: str = _one_of("pow", "mul", "sumsq", "l2", "lp")
+    exponent: str = _one_of("same", "float32", "int64", "int32", "float16", "float64")
+    exponent_shape: tuple[int, ...] = _one_of((), (1,))
+    mean: str = _one_of("mean", "sum_mul", "sum_div")
+    positive_axes: bool = _one_of(False, True)
+    keepdims: str = _one_of("one", "omitted", "unsqueeze", "late")
+    epsilon: str = _one_of("inside", "outside", "clamp", "clamp_inside", "none")
+    epsilon_value: float = _one_of(1e-5, 1e-6, 1e-3, 0.0)
+    epsilon_shape: tuple[int, ...] = _one_of((), (1,), (1, 1))
+    epsilon_via: str = _one_of("plain", "identity", "cast")
+    root: str = _one_of("sqrt", "pow")
+    inverse: str = _one_of(
+        "div", "reciprocal", "one_div", "pow", "reciprocal_inside", "one_div_inside"
+    )
+    gain: str = _one_of("last", "x", "rstd")
+    swap_epsilon: bool = _one_of(False, True)
+    swap_product: bool = _one_of(False, True)
+    swap_gain: bool = _one_of(False, True)
+    swap_bias: bool = _one_of(False, True)
+    swap_sum: bool = _one_of(False, True)
+    swap_gate: bool = _one_of(False, True)
+    weight: str = _one_of("initializer", "local", "input", "none")
+    weight_shape: str = _one_of("row", "one", "ones")
+    weight_via: str = _one_of("plain", "identity", "cast", "unsqueeze")
+    weight_stash: bool = _one_of(False, True)
+    offset: str = _one_of("none", "one_plus", "plus_one")
+    offset_late: bool = _one_of(False, True)
+    bias: str = _one_of("none", "initializer", "input")
+    residual: str = _one_of("none", "add", "add_used")
+    group: int = _one_of(0, 2, 4)
+    reshape: str = _one_of("zeros", "minus", "static")
+    partial: str = _one_of("none", "slice", "split")
+    gate: str = _one_of("none", "silu_after", "sigmoid_after", "silu_before", "sigmoid_before")
+    gate_own_type: bool = _one_of(False, True)
+    swish: bool = _one_of(False, True)
+    identities: frozenset[str] = _one_of(_NO_STAGE, *_EACH_STAGE)
 
     @property
     def gate_before(self) -> bool:
@@ -317,6 +269,12 @@ def _gate(s: Spelling, f: Frame) -> dict[str, Any]:
 
 _RULES = (_rounding, _row, _square, _inverse, _gain, _ranks, _gate, _overflow)
 
+
+FRAME_OPTIONS, SPELLING_OPTIONS = _options(Frame), _options(Spelling)
+"""The values of every choice by name, the simplest first."""
+_EVERY_OPTION = {**FRAME_OPTIONS, **SPELLING_OPTIONS}
+SINGLE = [(name, value) for name, values in _EVERY_OPTION.items() for value in values]
+"""Every choice by itself, for ``single``."""
 
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("rounding", "llama"): {"dtype": "float16"},

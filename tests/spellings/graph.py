@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,23 +15,15 @@ from .case import NUMPY, ONNX
 
 FUNCTION_DOMAIN = "local"
 
-AXES_AS_INPUT = {
-    "ReduceSum": 13,
-    "ReduceMean": 18,
-    "ReduceMax": 18,
-    "ReduceSumSquare": 18,
-    "ReduceL2": 18,
-}
-"""Opset from which the reduction takes its axes as an input."""
-
 CONSTANTS = ("initializer", "node", "attribute")
 """How a constant is stored: initializer, Constant with a tensor, Constant with a plain number."""
 
 
+@dataclasses.dataclass(eq=False)
 class Graph:
     """Collects nodes, constants and inputs; writes itself as a graph, function or model.
 
-    Args:
+    Attributes:
         opset: version of the default domain.
         constants: one of ``CONSTANTS``.
         share: equal constants become one value.
@@ -39,23 +32,15 @@ class Graph:
         is_function: a function body: no initializers, nothing captured.
     """
 
-    def __init__(
-        self,
-        opset: int,
-        *,
-        constants: str = "initializer",
-        share: bool = False,
-        named: bool = True,
-        parent: Graph | None = None,
-        is_function: bool = False,
-    ) -> None:
-        self.opset = opset
-        self.constants = constants
-        self.share = share
-        self.named = named
-        self.parent = parent
-        self.is_function = is_function
-        self.root: Graph = parent.root if parent else self
+    opset: int
+    constants: str = "initializer"
+    share: bool = False
+    named: bool = True
+    parent: Graph | None = None
+    is_function: bool = False
+
+    def __post_init__(self) -> None:
+        self.root: Graph = self.parent.root if self.parent else self
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -64,7 +49,7 @@ class Graph:
         self.feeds: dict[str, np.ndarray] = {}
         self.received: dict[str, str] = {}
         """Function only: value of the main graph -> name of the function's input."""
-        self._known: dict[Any, str] = {}
+        self._stored: dict[Any, str] = {}
         self._count = itertools.count()
 
     # values
@@ -92,14 +77,14 @@ class Graph:
         """A constant of this scope."""
         kind = kind or self.constants
         key = (array.dtype.str, str(array.dtype), array.shape, array.tobytes(), kind)
-        if self.share and key in self._known:
-            return self._known[key]
+        if self.share and key in self._stored:
+            return self._stored[key]
         if kind == "initializer" and not self.is_function:
             name = self.fresh("const")
             self.initializers.append(numpy_helper.from_array(array, name))
         else:
             name = self.op("Constant", **self._constant_attribute(array, kind))
-        self._known[key] = name
+        self._stored[key] = name
         return name
 
     @staticmethod
@@ -125,9 +110,9 @@ class Graph:
         return self.op("Cast", x, to=to)
 
     def reduce(self, op_type: str, x: str, axes: Iterable[int], keepdims: int | None) -> str:
-        """A reduction, axes as attribute or input; ``keepdims`` None: attribute left out."""
+        """A reduction, axes as attribute or as input; ``keepdims`` None: attribute omitted."""
         attributes: dict[str, Any] = {} if keepdims is None else {"keepdims": keepdims}
-        if self.opset >= AXES_AS_INPUT[op_type]:
+        if self.opset >= (13 if op_type == "ReduceSum" else 18):
             return self.op(op_type, x, self.ints(*axes), **attributes)
         return self.op(op_type, x, axes=list(axes), **attributes)
 
@@ -144,10 +129,10 @@ class Graph:
 
     def declare(self, name: str, dtype: int, dims: Sequence[int | str | None] | None) -> None:
         """An input of a graph or subgraph, without what to feed it."""
-        self.inputs.append(value_info(name, dtype, dims))
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, dims))
 
     def output(self, name: str, dtype: int, dims: Sequence[int | str | None] | None) -> None:
-        self.outputs.append(value_info(name, dtype, dims))
+        self.outputs.append(helper.make_tensor_value_info(name, dtype, dims))
 
     def resolve(self, outer: str) -> str:
         """The name under which this scope sees a value of the main graph."""
@@ -159,14 +144,7 @@ class Graph:
 
     def child(self, *, is_function: bool = False) -> Graph:
         """A subgraph or function body of this scope."""
-        return Graph(
-            self.opset,
-            constants=self.constants,
-            share=self.share,
-            named=self.named,
-            parent=self,
-            is_function=is_function,
-        )
+        return dataclasses.replace(self, parent=self, is_function=is_function)
 
     def subgraph(self) -> onnx.GraphProto:
         return helper.make_graph(
@@ -176,14 +154,11 @@ class Graph:
     def add_function(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Store this function body in the model."""
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
-        self.add_function_proto(
+        self.root.functions.append(
             helper.make_function(FUNCTION_DOMAIN, name, inputs, outputs, self.nodes, opsets)
         )
 
-    def add_function_proto(self, function: onnx.FunctionProto) -> None:
-        self.root.functions.append(function)
-
-    def model(self, *, value_infos: bool = True, ir_version: int = 0) -> onnx.ModelProto:
+    def model(self, *, value_infos: bool = True) -> onnx.ModelProto:
         """The whole model; ``value_infos``: with the shapes that ONNX infers."""
         opsets = [helper.make_opsetid("", self.opset)]
         least = helper.find_min_ir_version_for(opsets)
@@ -195,19 +170,10 @@ class Graph:
             self.subgraph(),
             functions=self.functions,
             opset_imports=opsets,
-            ir_version=ir_version or least,
+            ir_version=least,
             producer_name="spellings",
         )
-        if value_infos:
-            model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
-        return model
-
-
-def value_info(
-    name: str, dtype: int, dims: Sequence[int | str | None] | None
-) -> onnx.ValueInfoProto:
-    """Type of a value; ``dims`` None: no shape at all."""
-    return helper.make_tensor_value_info(name, dtype, dims)
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True) if value_infos else model
 
 
 FLOATS = {

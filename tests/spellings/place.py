@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,7 +41,7 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
     state = Emission(frame, spellings, np.random.default_rng(frame.seed))
     graph = Graph(frame.opset, constants=frame.constants, share=frame.share, named=frame.named)
     dtype = FLOATS[frame.dtype]
-    outer = _outer_dims(frame)
+    outer = (*_scanned(frame), *dims_of(frame))
     x, fed = _producer(graph, state, outer)
     y, inside = _place(graph, state, x, frame.place)
     outputs = _consumer(graph, state, x, y)
@@ -61,9 +62,6 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
         feeds=graph.feeds,
         norms=state.norms,
         most=state.norms,
-        is_look_alike=False,
-        dtype=dtype,
-        pure_half=frame.half and any(one.rounding == "plain" for one in spellings),
         reassociated=frame.half
         and any(one.rounding == "plain" and _rounds_otherwise(one) for one in spellings),
         reordered=any(_differs_at_the_ends(one) for one in spellings),
@@ -125,18 +123,16 @@ def _roundings(spelling: Spelling) -> int:
     return count + 2 * (spelling.residual != "none")
 
 
-def _outer_dims(frame: Frame) -> tuple[int | str, ...]:
-    """A Scan cuts its first axis off; what is around it has one more."""
-    extra = (SCANNED,) if "scan" in frame.place else ()
-    return (*extra, *dims_of(frame))
+def _scanned(frame: Frame) -> tuple[int, ...]:
+    """The axis in front that a Scan cuts off."""
+    return (SCANNED,) if "scan" in frame.place else ()
 
 
 # producers and consumers, all exact: they must not blur what is measured
 
 
 def _rows(frame: Frame, rng: np.random.Generator) -> np.ndarray:
-    extra = (SCANNED,) if "scan" in frame.place else ()
-    x = rng.standard_normal((*extra, *frame.shape))
+    x = rng.standard_normal((*_scanned(frame), *frame.shape))
     if frame.rows == "wide":
         # squares stay inside the range of the type, subnormals included
         decades = 1.0 if frame.half else 12.0
@@ -160,7 +156,8 @@ def _producer(graph: Graph, state: Emission, dims: Sequence[int | str]) -> tuple
     if frame.producer == "identity":
         x = graph.op("Identity", x)
     elif frame.producer == "matmul":
-        x, exact = _permuted(graph, state, x, exact, array.dtype)
+        x, order = _permuted(graph, state, x)
+        exact = exact[..., order]
     elif frame.producer == "add":
         other = state.rng.standard_normal(array.shape).astype(array.dtype)
         x = graph.op("Add", x, graph.input("other", other, dims))
@@ -168,20 +165,17 @@ def _producer(graph: Graph, state: Emission, dims: Sequence[int | str]) -> tuple
     return x, exact
 
 
-def _permuted(
-    graph: Graph, state: Emission, x: str, exact: np.ndarray, dtype: np.dtype
-) -> tuple[str, np.ndarray]:
-    """A MatMul by a permutation: exact in every type."""
-    order = state.rng.permutation(exact.shape[-1])
-    matrix = np.eye(exact.shape[-1])[:, order].astype(dtype)
-    name = graph.op("MatMul", x, graph.const(matrix, kind="initializer"))
-    return name, exact[..., order]
+def _permuted(graph: Graph, state: Emission, x: str) -> tuple[str, np.ndarray]:
+    """A MatMul by a permutation, exact in every type; and the order of its columns."""
+    size = state.frame.shape[-1]
+    order = state.rng.permutation(size)
+    matrix = np.eye(size)[:, order].astype(NUMPY[FLOATS[state.frame.dtype]])
+    return graph.op("MatMul", x, graph.const(matrix, kind="initializer")), order
 
 
 def _consumer(graph: Graph, state: Emission, x: str, y: str) -> dict[str, Evaluate]:
     """Outputs by name, each with its value from that of x and that of y."""
-    frame = state.frame
-    kind = frame.consumer
+    kind = state.frame.consumer
     if kind == "neg":
         return {graph.op("Neg", y): lambda _, y: -y}
     if kind == "two":
@@ -189,10 +183,7 @@ def _consumer(graph: Graph, state: Emission, x: str, y: str) -> dict[str, Evalua
     if kind == "add_x":
         return {graph.op("Add", y, x): lambda x, y: x + y}
     if kind == "matmul":
-        size = frame.shape[-1]
-        order = state.rng.permutation(size)
-        matrix = np.eye(size)[:, order].astype(NUMPY[FLOATS[frame.dtype]])
-        name = graph.op("MatMul", y, graph.const(matrix, kind="initializer"))
+        name, order = _permuted(graph, state, y)
         return {name: lambda _, y: y[..., order]}
     return {y: lambda _, y: y}
 
@@ -202,12 +193,12 @@ def _consumer(graph: Graph, state: Emission, x: str, y: str) -> dict[str, Evalua
 
 def _norms(graph: Graph, state: Emission, x: str) -> tuple[str, Evaluate]:
     steps = []
-    leaks = state.leaks if not state.frame.place else None
+    leaks = None if state.frame.place else state.leaks
     for spelling in state.spellings:
         x, step = Norm(graph, state.frame, spelling, state.rng, leaks).emit(x)
         steps.append(step)
         leaks = None
-        state.norms += 1
+    state.norms += len(steps)
 
     def evaluate(a: np.ndarray) -> np.ndarray:
         for step in steps:
@@ -242,10 +233,6 @@ def _if(
         else_branch=otherwise.subgraph(),
     )
     return y, evaluate
-
-
-def _if_both(graph: Graph, state: Emission, x: str, rest: tuple[str, ...]) -> tuple[str, Evaluate]:
-    return _if(graph, state, x, rest, both=True)
 
 
 def _input(body: Graph, hint: str, dtype: int, dims: Sequence[int | str]) -> str:
@@ -296,7 +283,7 @@ def _function(graph: Graph, state: Emission, x: str, rest: tuple[str, ...]) -> t
 
 _PLACES = {
     "if": _if,
-    "if_both": _if_both,
+    "if_both": functools.partial(_if, both=True),
     "loop": _loop,
     "scan": _scan,
     "function": _function,

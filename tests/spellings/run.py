@@ -13,7 +13,7 @@ import onnx.inliner
 import onnx.reference
 import onnxruntime as ort
 
-from .case import NUMPY, ONNX, Case
+from .case import Case
 
 Outputs = dict[str, np.ndarray]
 
@@ -60,11 +60,6 @@ def _source_outputs(case: Case) -> Outputs:
     return outputs(case, case.model)
 
 
-def epsilon(dtype: int) -> float:
-    """Relative spacing of the type: 2^-23 for float32, 2^-10 for float16, 2^-7 for bfloat16."""
-    return float(ml_dtypes.finfo(NUMPY[dtype]).eps)
-
-
 def tolerance(case: Case, array: np.ndarray) -> float:
     """Relative difference allowed between two evaluations of a case, for one of its outputs.
 
@@ -75,7 +70,7 @@ def tolerance(case: Case, array: np.ndarray) -> float:
     steps follow, on both sides: within 4 spacings per counted step (1.2e-5 for a float32 norm with
     all its extras).
     """
-    spacing = epsilon(ONNX[array.dtype])
+    spacing = float(ml_dtypes.finfo(array.dtype).eps)  # 2**-23 for float32, 2**-10 for float16
     half = array.dtype.itemsize == 2
     return spacing * (case.roundings + 1 if half else 4 * case.roundings + 24)
 

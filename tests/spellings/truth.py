@@ -7,7 +7,7 @@ import numpy as np
 Array = np.ndarray
 
 
-def rms(x: Array, axes: int, epsilon: float, place: str = "inside", partial: int = 0) -> Array:
+def rms(x: Array, axes: int, epsilon: float, place: str, partial: int) -> Array:
     """Root mean square over the last ``axes`` axes, kept as axes of length 1.
 
     ``sqrt(mean(x**2) + epsilon)``, or ``sqrt(mean(x**2)) + epsilon`` where ``outside``; the larger
@@ -24,12 +24,12 @@ def rms(x: Array, axes: int, epsilon: float, place: str = "inside", partial: int
 def rms_norm(
     x: Array,
     *,
-    axes: int = 1,
-    epsilon: float = 0.0,
-    place: str = "inside",
-    partial: int = 0,
-    group: int = 0,
-    zero_of_zero: bool = False,
+    axes: int,
+    epsilon: float,
+    place: str,
+    partial: int,
+    group: int,
+    zero_of_zero: bool,
 ) -> Array:
     """``x / rms(x)``; with ``group`` the row is cut in groups of that many elements.
 
