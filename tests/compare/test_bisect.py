@@ -19,7 +19,7 @@ from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.compare.result import Difference
 from rmsnorm_export.records import from_json, to_json
 
-from .broken import chain, fill, set_epsilon, told
+from .broken import begins_at, chain, fill, set_epsilon
 
 ROWS = {"h0": [5, 16]}
 
@@ -39,7 +39,7 @@ def test_a_wrong_epsilon_is_found(k: int, target: str) -> None:
     sites = [site.name for site in result.report.fused]
     assert len(sites) == 12
     outcome = rx.verify(source, set_epsilon(result.model, sites[k], 0.5), shapes=ROWS)
-    assert told(outcome) == (sites[k], "at", True)
+    assert begins_at(outcome) == (sites[k], "at", True)
     first = outcome.first_difference
     assert first is not None
     assert first.conclusion.startswith("this site differs: ")
@@ -62,8 +62,8 @@ def test_the_first_of_two_is_told_with_the_bounds_that_were_given() -> None:
     result = rx.optimize(chain())
     sites = [site.name for site in result.report.fused]
     broken = set_epsilon(set_epsilon(result.model, sites[9], 0.7), sites[3], 1e-4)
-    assert told(rx.verify(chain(), broken, shapes=ROWS))[0] == sites[9]
-    assert told(rx.verify(chain(), broken, shapes=ROWS, rtol=1e-6)) == (sites[3], "at", True)
+    assert begins_at(rx.verify(chain(), broken, shapes=ROWS))[0] == sites[9]
+    assert begins_at(rx.verify(chain(), broken, shapes=ROWS, rtol=1e-6)) == (sites[3], "at", True)
     assert rx.verify(chain(), broken, shapes=ROWS, bisect=False).first_difference is None
 
 
@@ -82,7 +82,7 @@ def test_few_values_are_held_and_few_runs_are_made(monkeypatch: pytest.MonkeyPat
     result = rx.optimize(source)
     site = result.report.fused[41].name
     outcome = rx.verify(source, set_epsilon(result.model, site, 0.5), shapes=ROWS)
-    assert told(outcome) == (site, "at", True)
+    assert begins_at(outcome) == (site, "at", True)
     first = outcome.first_difference
     assert first is not None
     assert first.shared > 190
@@ -100,7 +100,7 @@ def test_external_data_stays_outside(tmp_path: Path) -> None:
     ir.save(set_epsilon(result.model, site, 0.5), broken)
     before = sorted(p.name for p in tmp_path.iterdir())
     for other in (broken, ir.load(broken)):
-        assert told(rx.verify(path, other, shapes=ROWS)) == (site, "at", True)
+        assert begins_at(rx.verify(path, other, shapes=ROWS)) == (site, "at", True)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 

@@ -17,7 +17,7 @@ import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare.pytorch import to_array, to_tensor  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 
-from .broken import set_epsilon, told  # noqa: E402
+from .broken import begins_at, set_epsilon  # noqa: E402
 
 pytestmark = pytest.mark.export
 
@@ -136,12 +136,12 @@ def test_a_broken_norm_is_found(tower: Tower, exported: Path, k: int) -> None:
     assert [str(node.name).rpartition("/")[0] for node in norms] == NORMS
     set_epsilon(model, str(norms[k].name), 0.3)
     outcome = rx.verify(tower, model)
-    assert told(outcome) == (norms[k].name, "at", True)
+    assert begins_at(outcome) == (norms[k].name, "at", True)
     first = outcome.first_difference
     assert first is not None
     assert first.site is not None
     assert first.site.module == NORMS[k]
-    assert told(rx.verify(model, tower))[1:] == ("at", True)
+    assert begins_at(rx.verify(model, tower))[1:] == ("at", True)
 
 
 @pytest.mark.parametrize("path", ["blocks.0.up", "blocks.3.down", "head", "table"])
