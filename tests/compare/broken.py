@@ -61,6 +61,5 @@ def begins_at(result: Verification) -> tuple[str, str, bool]:
     """Name of the site that was found, its place, and whether its inputs agree."""
     assert not result.passed
     first = result.first_difference
-    assert first is not None, result.notes
-    assert first.site is not None
+    assert first, result.notes
     return first.site.name, first.site.place, first.inputs_agree

@@ -26,22 +26,19 @@ ROWS = {"h0": [5, 16]}
 
 def first_of(a: ir.Model, b: ir.Model, **options: object) -> Difference:
     """Where two models begin to differ."""
-    first = rx.verify(a, b, **options).first_difference  # type: ignore[arg-type]
-    assert first is not None
-    return first
+    return rx.verify(a, b, **options).first_difference
 
 
 @pytest.mark.parametrize("k", [0, 1, 6, 11])
 @pytest.mark.parametrize("target", ["portable", "ort"])
 def test_a_wrong_epsilon_is_found(k: int, target: str) -> None:
     source = chain()
-    result = rx.optimize(source, target=target)  # type: ignore[arg-type]
+    result = rx.optimize(source, target=target)
     sites = [site.name for site in result.report.fused]
     assert len(sites) == 12
     outcome = rx.verify(source, set_epsilon(result.model, sites[k], 0.5), shapes=ROWS)
     assert begins_at(outcome) == (sites[k], "at", True)
     first = outcome.first_difference
-    assert first is not None
     assert first.conclusion.startswith("this site differs: ")
     assert first.value == f"n{k}"
     assert first.comparison.metrics.max_abs > first.comparison.bound_abs
@@ -53,12 +50,10 @@ def test_a_wrong_product_between_norms_is_found(k: int) -> None:
     first = first_of(chain(), rx.optimize(chain(wrong=k)).model, shapes=ROWS)
     place = (first.value, first.op, first.inputs, first.inputs_agree)
     assert place == (f"p{k}", "MatMul", (f"n{k}",), True)
-    assert first.site is not None
-    assert first.site.place == "before"
-    assert first.node == f"/MatMul_{8 * k + 6}"
+    assert (first.site.place, first.node) == ("before", f"/MatMul_{8 * k + 6}")
 
 
-def test_the_first_of_two_is_told_with_the_bounds_that_were_given() -> None:
+def test_the_first_of_two_is_found_with_the_bounds_that_were_given() -> None:
     result = rx.optimize(chain())
     sites = [site.name for site in result.report.fused]
     broken = set_epsilon(set_epsilon(result.model, sites[9], 0.7), sites[3], 1e-4)
@@ -84,7 +79,6 @@ def test_few_values_are_held_and_few_runs_are_made(monkeypatch: pytest.MonkeyPat
     outcome = rx.verify(source, set_epsilon(result.model, site, 0.5), shapes=ROWS)
     assert begins_at(outcome) == (site, "at", True)
     first = outcome.first_difference
-    assert first is not None
     assert first.shared > 190
     assert len(batches) <= 10  # five rounds of two models
     assert max(batches) <= BATCH + 4

@@ -27,26 +27,22 @@ FUSED = "  y = SimplifiedLayerNormalization <epsilon = 0.000001> (x, w)"
 
 DECODER = """<ir_version: 10, opset_import: ["" : 18]>
 decoder (int64[batch, sequence] ids, int64[batch, whole] mask,
-         float[batch, 2, past, 4] past_key, float16[batch, sequence] shift)
+         float[batch, 2, past, 4] past_key)
   => (float[batch, sequence, 8] hidden, float[batch, 2, total, 4] key, int64[batch, sequence] top)
-<int64[1] last = {-1}, int64[4] shape = {0, 0, 2, 4}, int64[1] one = {1}> {
-  hidden_0 = Gather (table, ids)
-  shift_0 = Cast <to = 1> (shift)
-  shift_1 = Unsqueeze (shift_0, last)
-  hidden = Add (hidden_0, shift_1)
+<int64[4] shape = {0, 0, 2, 4}, int64[2] places = {1, 3}> {
+  hidden = Gather (table, ids)
   heads = Reshape (hidden, shape)
   new_key = Transpose <perm = [0, 2, 1, 3]> (heads)
   all_keys = Concat <axis = 2> (past_key, new_key)
-  seen = Cast <to = 1> (mask)
-  seen_1 = Unsqueeze (seen, one)
-  seen_2 = Unsqueeze (seen_1, last)
-  key = Mul (all_keys, seen_2)
+  seen_0 = Cast <to = 1> (mask)
+  seen = Unsqueeze (seen_0, places)
+  key = Mul (all_keys, seen)
   top = ArgMax <axis = -1, keepdims = 0> (hidden)
 }"""
 
 
 def decoder(rows: int = 3, factor: float = 1.0) -> ir.Model:
-    """Ids into a short table, a mask as long as cache and sequence together, a half input."""
+    """Ids into a short table, a mask as long as cache and sequence together."""
     model, rng = ir.from_onnx_text(DECODER), np.random.default_rng(0)
     # As the exporters name it; the text form has no expressions.
     model.graph.inputs[1].shape = ir.Shape(["batch", "past + sequence"])
@@ -97,8 +93,6 @@ def test_bounds() -> None:
         wrong = verify(*pair)
         assert (wrong.passed, wrong.verdict) == (False, "differ")
         assert words in wrong.reason
-    with pytest.raises(UsageError, match="random inputs"):
-        verify(a, a, inputs={}, shapes={"x": [1]})
     for bad in ({"rtol": -1.0}, {"atol": float("nan")}, {"rtol": float("inf")}):
         with pytest.raises(UsageError):  # a bound that nothing exceeds is no bound
             verify(a, a, **bad)
@@ -108,7 +102,7 @@ def test_random_inputs_fit_a_decoder() -> None:
     outcome = verify(decoder(), decoder())
     assert outcome.passed, outcome.reason
     sizes = ("ids int64 [2, 3]", "mask int64 [2, 8]", "past_key float32 [2, 2, 5, 4]")
-    assert outcome.inputs == (*sizes, "shift float16 [2, 3]")
+    assert outcome.inputs == sizes
     assert [output.metrics.dtype for output in outcome.outputs] == ["float32", "float32", "int64"]
     wrong = verify(decoder(), decoder(factor=0.0))
     assert {output.name for output in wrong.outputs if not output.passed} >= {"hidden", "key"}
@@ -149,17 +143,6 @@ def test_inputs_that_do_not_fit(name: str, array: Any) -> None:
     with pytest.raises(InputError) as caught:
         verify(source(CHAIN), source(CHAIN), inputs=arrays)
     assert name in f"{caught.value.found} {caught.value.fix}"
-
-
-def test_unreadable_inputs(tmp_path: Path) -> None:
-    model = source(CHAIN)
-    single, pickled, broken = (tmp_path / name for name in ("s.npy", "objects.npz", "broken.npz"))
-    np.save(single, np.ones(3))
-    np.savez(pickled, x=np.array([{}], dtype=object))
-    broken.write_bytes(b"PK\x03\x04 no archive")
-    for path in (tmp_path / "missing.npz", single, pickled, broken, tmp_path):
-        with pytest.raises(InputError, match="cannot be read"):
-            verify(model, model, inputs=path)
 
 
 def test_models_with_other_interfaces() -> None:
@@ -225,9 +208,7 @@ def test_what_cannot_be_run_neither_agrees_nor_differs(kind: str, node: str, ope
         outcome = verify(*pair, shapes={"x": [4, 4]})
         assert (outcome.passed, outcome.verdict, outcome.outputs) == (False, "not run", ())
         assert operator in outcome.not_run
-        error = outcome.error()
-        assert error is not None
-        assert error.exit_code == ExitCode.NOT_RUN == 7
+        assert outcome.error().exit_code == ExitCode.NOT_RUN == 7
         assert from_json(to_json(outcome), Verification) == outcome
         assert "could NOT BE RUN here" in outcome.to_text()
 
@@ -250,15 +231,13 @@ def test_a_mask_beside_them_does_not_allow_every_number() -> None:
     outcome = verify(masked(2.0), masked(3.0), **one_row)
     assert not outcome.passed
     assert outcome.outputs[0].metrics.max_abs > 0.1
-    error = outcome.error()
-    assert error is not None
-    assert error.exit_code == ExitCode.VERIFICATION
+    assert outcome.error().exit_code == ExitCode.VERIFICATION
 
 
 ROUGH = {FLOAT16: 1e-2, FLOAT: 1e-4, DOUBLE: 1e-9}
 
 
-@pytest.mark.parametrize(("a", "b"), itertools.permutations(ROUGH, 2))
+@pytest.mark.parametrize(("a", "b"), [*itertools.permutations(ROUGH, 2)])
 def test_two_types_of_one_model_agree_and_of_another_differ(a: int, b: int) -> None:
     """The bound is that of the narrower type, and says so; a wrong epsilon is still seen."""
     first, second = (source(LLAMA, dtype=dtype) for dtype in (a, b))
@@ -269,9 +248,7 @@ def test_two_types_of_one_model_agree_and_of_another_differ(a: int, b: int) -> N
     assert 0.3 < output.bound_abs / max(ROUGH[a], ROUGH[b]) < 10  # the largest element
     assert 0 < output.metrics.max_abs < output.bound_abs
     wrong = verify(first, source(LLAMA, dtype=b, epsilon=0.3))
-    assert wrong.verdict == "differ"
-    assert wrong.first_difference is not None
-    assert wrong.first_difference.value == "a"
+    assert (wrong.verdict, wrong.first_difference.value) == ("differ", "a")
 
 
 def test_the_reference_is_the_wider_one_whichever_side_it_is_on() -> None:
