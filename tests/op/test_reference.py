@@ -8,7 +8,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from tests.op.norm_models import Case, reference, steps
-from tests.op.torch_arrays import assert_close, to_numpy, to_torch
+from tests.op.torch_arrays import to_numpy, to_torch
 
 SIZES = (1, 3, 111, 199, 4104)
 EPSILON = 1e-6
@@ -59,6 +59,13 @@ TORCH = {
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT], ids=type_name)
 @pytest.mark.parametrize("name", TORCH)
 def test_exact_reference_agrees_with_torch(name, dtype, n):
+    """PyTorch sums in another order and multiplies by rsqrt instead of dividing.
+
+    float32: a sum of n squares in any order is within n * 2**-24 relative, half of that after the
+    root, and rsqrt, product and gain add a few roundings. Half types: that difference moves a
+    rounding to T across a midpoint now and then, by one step; the product with the gain may turn
+    one step of the normalised value into two.
+    """
     compute, attributes = TORCH[name]
     case = Case(NormSpec(epsilon=EPSILON, **attributes), dtype, dtype, shape=(2, 8, n))
     operands = case.operands()
@@ -66,7 +73,13 @@ def test_exact_reference_agrees_with_torch(name, dtype, n):
     total = tensors["x"] + tensors.get("residual", 0)
     y, *sums = reference(case, operands)
     assert y.dtype == numpy_dtype(dtype)
-    assert_close(y, to_numpy(compute(total, tensors["scale"])), dtype, tensors["scale"].numel())
+    expected, count = to_numpy(compute(total, tensors["scale"])), tensors["scale"].numel()
+    if dtype == FLOAT:
+        np.testing.assert_allclose(y, expected, rtol=(count / 2 + 8) * 2.0**-24, atol=0)
+    else:
+        distance = steps(y, expected)
+        assert distance.max() <= 2
+        assert (distance > 0).mean() <= 0.05
     assert all(steps(value, to_numpy(total)).max() == 0 for value in sums)
 
 
