@@ -72,13 +72,19 @@ def test_a_page_says_what_the_report_says() -> None:
         assert word in page
 
 
+def test_who_asks_is_told_of_long_work_and_nobody_else(capfd: pytest.CaptureFixture[str]) -> None:
+    model, steps = onnx.parser.parse_model(_MODEL), []
+    rx.optimize(model, prove=True)
+    rx.optimize(model, prove=True, progress=lambda *step: steps.append(step))
+    assert steps == [("proving", 0, 1), ("proving", 1, 1)]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_sizes_stay_bounded() -> None:
-    many = [
-        change(SITE, name=f"n{i}", epsilon=1e-6 * (1 + i % (2 * MOST)))
-        for i in range(3 * MOST_ROWS)
-    ]
-    refused = [change(REFUSAL, node=f"n{i}") for i in range(2 * MOST_ROWS)]
-    html = to_html(change(REPORT, fused=tuple(many), refused=tuple(refused)))
+    numbered = ((f"n{i}", 1e-6 * (1 + i % (2 * MOST))) for i in range(3 * MOST_ROWS))
+    many = tuple(change(SITE, name=name, epsilon=epsilon) for name, epsilon in numbered)
+    refused = tuple(change(REFUSAL, node=f"n{i}") for i in range(2 * MOST_ROWS))
+    html = to_html(change(REPORT, fused=many, refused=refused))
     assert f"and {2 * MOST_ROWS} more rows" in html
     assert f"{MOST} rewrites more" in html
     assert len(html) < 4_000_000
