@@ -15,21 +15,17 @@ from rmsnorm_export.benchmark import model as bench_of_models
 from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.model import grid, wrong_output
 from rmsnorm_export.benchmark.options import BenchOptions
-from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, headlines
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Verdict, headlines
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.sizes import Declared
 from tests.cli.conftest import model
 
-from .results import CASES, benchmark, timing
-
 FAST: dict[str, Any] = {"seconds": 0.02, "threads": 1, "providers": ("cpu",)}
 
 
 def measured(source: Any, **options: Any) -> Benchmark:
-    result = bench(source, **(FAST | options))
-    assert isinstance(result, Benchmark)
-    return result
+    return bench(source, **(FAST | options))
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +43,7 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     assert [variant.name for variant in result.variants] == [RAW, "portable", "onnx", "ort"]
     assert [variant.fused for variant in result.variants] == [None, 3, 3, 3]
     assert result.unranked == {}
-    assert result.cases == {
-        "x=1x40": ("x float32 [1, 40]",), "x=3x40": ("x float32 [3, 40]",)
-    }  # fmt: skip
+    assert result.cases == {f"x={n}x40": (f"x float32 [{n}, 40]",) for n in (1, 3)}
     assert len(result.timings) == 2 * 5
     for one in result.timings:
         assert one.rounds >= 20
@@ -144,16 +138,30 @@ def test_where_it_is_measured_without_shapes(shapes: dict[str, Shape], labels: l
     assert list(grid(declared, BenchOptions())) == labels
 
 
-def test_the_headline_and_the_text() -> None:
-    whole = benchmark()
+def timing(variant: str, case: str, ratio: float, verdict: Verdict) -> Timing:
+    """A timing with an interval of 2 % on either side."""
+    times = (5 * ratio, 4.9 * ratio, 5.2 * ratio, ratio, ratio - 0.02, ratio + 0.02)
+    return Timing(variant, "cpu", case, 90, 9, *times, 0.03, verdict)
+
+
+def test_the_headline_and_the_text(path: Path) -> None:
+    cases, equal = ("x=1x40", "x=3x40"), "no difference beyond noise"
+    rows = ((RAW, 1.0, "baseline"), (AGAIN, 1.01, "noise floor"), ("portable", 1.1, "slower"),
+            ("onnx", 1.0, equal), ("ort", 0.8, "faster"))  # fmt: skip
+    whole = dataclasses.replace(
+        measured(path, targets=("ort",), shapes="x=1x40,3x40"),
+        timings=tuple(timing(n, case, r, v) for case in cases for n, r, v in rows),
+        unranked={"plain": "failed: no room", "native on cpu": "logits: 2, 0.1 allowed"},
+        notes=("a note",),
+    )
     assert headlines(whole) == [
-        "cpu: time over raw's: ort 0.80 (faster), onnx 1.00 (no difference beyond noise),"
-        " portable 1.10 (slower)"
+        f"cpu: time over raw's: ort 0.80 (faster), onnx 1.00 ({equal}), portable 1.10 (slower)"
     ]
-    both = (timing("ort", CASES[0], 0.8, "faster"), timing("ort", CASES[1], 1.2, "slower"))
+    both = (timing("ort", cases[0], 0.8, "faster"), timing("ort", cases[1], 1.2, "slower"))
     mixed = dataclasses.replace(whole, timings=both)
     assert headlines(mixed) == ["cpu: time over raw's: ort 0.80-1.20 (faster, slower)"]
     text = whole.to_text(verbose=1)
-    for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits at", "a note"):
+    for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits", "a note"):
         assert words in text
-    assert benchmark(wrong=True).to_text().startswith("WRONG OUTPUTS: ort on cpu: logits")
+    wrong = dataclasses.replace(whole, passed=False, reason="ort on cpu: logits")
+    assert wrong.to_text().startswith("WRONG OUTPUTS: ort on cpu: logits")
