@@ -73,11 +73,11 @@ def parts_of(blocks: Iterable[Block | Pictures]) -> list[_Text | Table | Picture
         if isinstance(block, Table | Pictures):
             parts.append(block)
             continue
-        if not (parts and isinstance(parts[-1], _Text)):
-            parts.append(_Text([]))
-        last = parts[-1]
-        if isinstance(last, _Text):
-            last.lines.append((text_of(block), style_of(block)))
+        line = (text_of(block), style_of(block))
+        if parts and isinstance(last := parts[-1], _Text):
+            last.lines.append(line)
+        else:
+            parts.append(_Text([line]))
     return parts
 
 
@@ -106,13 +106,10 @@ def render(page: Page) -> str:
     """Render a page as one HTML file."""
     style = resources.files("rmsnorm_export.show").joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    verdicts = [(SIGNS.get(style_of(line), ""), *_styled(line)) for line in page.verdicts]
+    shown = ((text_of(line).strip(), style_of(line)) for line in page.verdicts)
+    verdicts = [(SIGNS.get(style, ""), text, style) for text, style in shown]
     template = _environment().get_template("page.html.j2")
     return template.render(page=page, verdicts=verdicts, style=style, digest=digest, most=MOST_ROWS)
-
-
-def _styled(line: Line) -> tuple[str, str]:
-    return text_of(line).strip(), style_of(line)
 
 
 def fragment(blocks: Sequence[Block]) -> str:

@@ -54,12 +54,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("M.ENGINE", b"", "engine"),
         ("m.plan", b"", "engine"),
         ("bytes", b"vtrt", "engine"),
-        ("recorded", b"anything", "engine"),
     ],
 )
 def test_auto_goes_by_the_model(name: str, content: bytes, backend: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    (tmp_path / "recorded.json").write_text('{"schema_version": 1,\n  "kind": "engine_record"}')
     assert choose_backend(tmp_path / name, "auto", False, optimize=True).name == backend
 
 

@@ -59,7 +59,6 @@ def test_the_first_of_two_is_found_with_the_bounds_that_were_given() -> None:
     broken = set_epsilon(set_epsilon(result.model, sites[9], 0.7), sites[3], 1e-4)
     assert begins_at(rx.verify(chain(), broken, shapes=ROWS))[0] == sites[9]
     assert begins_at(rx.verify(chain(), broken, shapes=ROWS, rtol=1e-6)) == (sites[3], "at", True)
-    assert rx.verify(chain(), broken, shapes=ROWS, bisect=False).first_difference is None
 
 
 def test_few_values_are_held_and_few_runs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
