@@ -143,18 +143,15 @@ def test_numbers_that_are_not_those_of_the_model_are_said(tmp_path: Path) -> Non
     assert any("float64 is computed in float32" in note for note in record.notes)
 
 
-@pytest.mark.parametrize(
-    ("op", "words"),
-    [
+def test_what_the_parser_refuses(tmp_path: Path) -> None:
+    for op, words in (
         ("other.Frobnicate", "node 'bad' (Frobnicate)"),
         ("rmsnorm_export.RMSNorm", "function body"),
-    ],
-)
-def test_what_the_parser_refuses(op: str, words: str, tmp_path: Path) -> None:
-    model = model_of(f"[bad] t = {op} (x) y = Tanh (t)")
-    with pytest.raises(InputError) as caught:
-        build_engine(model, tmp_path / "e", shapes=SHAPES)
-    assert words in str(caught.value)
+    ):
+        model = model_of(f"[bad] t = {op} (x) y = Tanh (t)")
+        with pytest.raises(InputError) as caught:
+            build_engine(model, tmp_path / "e", shapes=SHAPES)
+        assert words in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -257,8 +254,8 @@ def test_the_plugin_takes_part_where_it_can(
         plan_plugin("require", info, own=own)
 
 
-def test_a_folder_of_graphs(one_norm: Path, tmp_path: Path) -> None:
-    """Ranges by the names of dimensions, one engine of each graph."""
+def test_a_folder_of_graphs_is_built_and_timed(one_norm: Path, tmp_path: Path) -> None:
+    """Ranges by the names of dimensions, one engine of each graph; times where a GPU is."""
     folder, engines = tmp_path / "graphs", tmp_path / "engines"
     folder.mkdir()
     for name in ("prefill", "decode"):
@@ -271,22 +268,15 @@ def test_a_folder_of_graphs(one_norm: Path, tmp_path: Path) -> None:
         assert result.record.sha256 == sha256_of(result.path)
     with pytest.raises(UsageError, match="not empty"):
         build_engine(folder, engines, dims="rows=1")
-
-
-def test_an_engine_is_timed_where_a_gpu_is(one_norm: Path, tmp_path: Path) -> None:
-    """At the usual sizes of its profile, or those that are given; and so is each of a folder."""
-    engine, folder = tmp_path / "engines" / "one.engine", tmp_path / "engines"
-    folder.mkdir()
-    build_engine(one_norm, engine, shapes=SHAPES)
     if not gpu_visible():
-        for model in (engine, folder):
+        for model in (engines, engines / "decode.engine"):
             with pytest.raises(BackendMissingError, match="only where a GPU is"):
                 rx.bench(model)
         return
-    (benchmark,) = rx.bench(folder, seconds=0.5).results.values()
-    assert list(benchmark.cases) == [f"x=4x{N}"]
-    timing = benchmark.timings[0]
-    assert timing.rounds >= 20
-    assert 0 < timing.q1_ms <= timing.median_ms <= timing.q3_ms
-    other = rx.bench(engine, shapes=f"x=1x{N},128x{N}", seconds=0.5)
+    for benchmark in rx.bench(engines, seconds=0.5).results.values():
+        assert list(benchmark.cases) == [f"x=4x{N}"]
+        timing = benchmark.timings[0]
+        assert timing.rounds >= 20
+        assert 0 < timing.q1_ms <= timing.median_ms <= timing.q3_ms
+    other = rx.bench(engines / "decode.engine", shapes=f"x=1x{N},128x{N}", seconds=0.5)
     assert [timing.case for timing in other.timings] == [f"x=1x{N}", f"x=128x{N}"]

@@ -46,9 +46,8 @@ def test_the_builders_log_and_the_inspectors_json() -> None:
     )
     both = "[ONNX Layer: a]\x1f[ONNX Layer: b]"
     listed = [{"Name": "k", "LayerType": "PluginV3", "Metadata": both}, "names only"]
-    assert layers_from_inspector(json.dumps({"Layers": listed})) == (
-        layer("k", "PluginV3", "a", "b"),
-    )
+    (one,) = layers_from_inspector(json.dumps({"Layers": listed}))
+    assert one == layer("k", "PluginV3", "a", "b")
     for metadata, nodes in (
         ("", ()),
         ("[ONNX Layer: a][ONNX Layer: b]", ("a", "b")),
@@ -75,40 +74,33 @@ PROFILES = (
     layer("b", "kgen", "pow", profile=1),
     layer("c", "kgen", "mul", profile=1),
 )
+PLUGIN = (layer("n", "PluginV3", "n"),)
+WITH_SUM = (  # a sum in the product before is no kernel of the norm
+    layer("gemm", "runtime_fusion", "linear", f"{BODY}.sum | n (SkipRMSNorm)"),
+    layer("norm", "kgen", f"{BODY}.mean | n (SkipRMSNorm)"),
+)
+UNTOLD = (*PROFILES, layer("d", "kgen", "pow", profile=None))
 
 
 @pytest.mark.parametrize(
-    ("one", "layers", "expected"),
+    ("one", "layers", "how", "names", "reason"),
     [
-        (site("pow", "mul"), KERNELS, ("fused", ("k1",), "")),
-        (site("pow", "mul", "scale"), KERNELS, ("unfused", ("k1", "k2"), "")),
-        (site("gone"), KERNELS, ("unknown", (), "no layer")),
-        (site("pow", reason="in a loop"), KERNELS, ("unknown", (), "in a loop")),
-        (site("pow"), (), ("unknown", (), "layers are not known")),
-        (site("n"), (layer("n", "PluginV3", "n"),), ("plugin", ("n",), "")),
-        (  # a sum in the product before is no kernel of the norm
-            site("n"),
-            (
-                layer("gemm", "runtime_fusion", "linear", f"{BODY}.sum | n (SkipRMSNorm)"),
-                layer("norm", "kgen", f"{BODY}.mean | n (SkipRMSNorm)"),
-            ),
-            ("fused", ("norm",), ""),
-        ),
-        (site("pow", "mul"), PROFILES, ("unfused", ("b", "c"), "")),  # the worst profile counts
-        (
-            site("pow"),
-            (*PROFILES, layer("d", "kgen", "pow", profile=None)),
-            ("unknown", (), "profiles"),
-        ),
+        (site("pow", "mul"), KERNELS, "fused", ("k1",), ""),
+        (site("pow", "mul", "scale"), KERNELS, "unfused", ("k1", "k2"), ""),
+        (site("gone"), KERNELS, "unknown", (), "no layer"),
+        (site("pow", reason="in a loop"), KERNELS, "unknown", (), "in a loop"),
+        (site("pow"), (), "unknown", (), "layers are not known"),
+        (site("n"), PLUGIN, "plugin", ("n",), ""),
+        (site("n"), WITH_SUM, "fused", ("norm",), ""),
+        (site("pow", "mul"), PROFILES, "unfused", ("b", "c"), ""),  # the worst profile counts
+        (site("pow"), UNTOLD, "unknown", (), "profiles"),
     ],
 )
 def test_which_kernels_compute_a_norm(
-    one: EngineSite, layers: tuple[EngineLayer, ...], expected: tuple[str, tuple[str, ...], str]
+    one: EngineSite, layers: tuple[EngineLayer, ...], how: str, names: tuple[str], reason: str
 ) -> None:
     (outcome,) = find_norms([one], layers)
-    how, names, reason = expected
-    assert (outcome.how, outcome.names) == (how, names)
-    assert outcome.kernels == (len(names) or None)
+    assert (outcome.how, outcome.names, outcome.kernels) == (how, names, len(names) or None)
     assert reason in outcome.reason
 
 
