@@ -106,8 +106,8 @@ class Diagnosis(Shown):
 
 
 def _package(name: str, enables: str, packages: str, *, required: bool = False) -> Component:
-    """Return a package that is not looked for yet, and ``packages`` that bring it."""
-    return Component(name, required, "missing", "", "", enables, pip_install(packages))
+    """Return a package that is not looked for yet; ``packages`` bring it, as for `pip_install`."""
+    return Component(name, required, "missing", "", "", enables, packages)
 
 
 _COMPONENTS = (
@@ -173,14 +173,15 @@ def doctor() -> Diagnosis:
 
 
 def _look_for(package: Component) -> Component:
-    version = version_of(package.name)
+    version, install = version_of(package.name), pip_install(package.install)
+    package = dataclasses.replace(package, version=version, install=install)
     if not is_installed(package.name):
-        return dataclasses.replace(package, version=version)
+        return package
     request = {"module": package.name, "remark": _REMARKS.get(package.name, "''")}
     ended = ask("rmsnorm_export.system.packages:try_import", request, time_limit=_TIMEOUT)
     if ended.result is None:
         detail = f"{ended.how()}: {ended.last_line() or 'no message'}"
-        return dataclasses.replace(package, status="broken", version=version, detail=detail)
+        return dataclasses.replace(package, status="broken", detail=detail)
     version, detail = ended.result["version"] or version, ended.result["remark"]
     return dataclasses.replace(package, status="ok", version=version, detail=detail)
 
