@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from rmsnorm_export.benchmark import model as bench_of_models
+import rmsnorm_export as rx
 from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.model import grid, wrong_output
 from rmsnorm_export.benchmark.options import BenchOptions
@@ -47,9 +47,9 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     assert len(result.timings) == 2 * 5
     for one in result.timings:
         assert one.rounds >= 20
+        assert one.floor >= 0.01
         assert 0 < one.low <= one.ratio <= one.high
         assert 0 < one.q1_ms <= one.median_ms <= one.q3_ms
-        assert one.floor >= 0.01
     assert [t.variant for t in result.timed("cpu", "x=3x40")[:2]] == [RAW, AGAIN]
     assert steps[-1] == "timing x=3x40 on cpu"
     assert from_json(to_json(result), Benchmark) == result
@@ -58,12 +58,11 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
 def test_a_wrong_target_is_not_ranked_and_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = bench_of_models.optimize
-
     def optimize(source: Any, *, target: str, **options: Any) -> Any:
-        return real(model(3, scale=1.5) if target == "ort" else source, target=target, **options)
+        source = model(3, scale=1.5) if target == "ort" else source
+        return rx.optimize(source, target=target, **options)
 
-    monkeypatch.setattr(bench_of_models, "optimize", optimize)
+    monkeypatch.setattr("rmsnorm_export.benchmark.model.optimize", optimize)
     result = measured(path, targets=("portable", "ort"), shapes="x=2x40")
     assert not result.passed
     assert result.reason.startswith("ort on cpu: out at x=2x40")
@@ -100,13 +99,13 @@ def test_a_model_that_does_not_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("seconds", 0.0), ("seconds", float("inf")), ("threads", 0), ("targets", ("nope",)),
-     ("targets", ()), ("providers", ("nope",)), ("providers", ()), ("numerics", "nope")],
+    "options",
+    [{"seconds": 0.0}, {"seconds": float("inf")}, {"threads": 0}, {"targets": ("nope",)},
+     {"targets": ()}, {"providers": ("nope",)}, {"providers": ()}, {"numerics": "nope"}],
 )  # fmt: skip
-def test_options_that_cannot_be_used(name: str, value: Any, path: Path) -> None:
+def test_options_that_cannot_be_used(options: Any, path: Path) -> None:
     with pytest.raises(UsageError):
-        bench(path, **{name: value})
+        bench(path, **options)
 
 
 def test_a_provider_that_is_not_there_or_does_not_start(
@@ -115,7 +114,7 @@ def test_a_provider_that_is_not_there_or_does_not_start(
     with pytest.raises(BackendMissingError, match="CUDA"):
         measured(path, providers=("cpu", "cuda"), targets=("ort",))
     present = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(bench_of_models.onnxruntime(), "get_available_providers", lambda: present)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: present)
     result = measured(path, providers=None, targets=("ort",))
     assert result.providers == ("cpu",)
     assert result.unranked["raw on cuda"].startswith("failed: ")

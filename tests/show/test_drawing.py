@@ -62,14 +62,6 @@ def test_equal_sites_share_a_drawing_of_the_real_nodes() -> None:
     assert page.text.count("Before: ") == page.text.count("After: 1 node") == 2
 
 
-def test_inspect_records_kept_nodes_too() -> None:
-    fused = rx.optimize(model(3), target="ort").model
-    again = rx.inspect(fused, target="ort", drawings=True)
-    kept = again.drawings[again.kept[0].drawing or 0]
-    assert kept.after is None
-    assert [node.op for node in kept.before.nodes] == ["SimplifiedLayerNormalization"]
-
-
 def boxes(box: Box) -> Iterator[Box]:
     yield box
     for side in box.sides:
