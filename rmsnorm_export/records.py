@@ -27,8 +27,6 @@ SCHEMA_VERSION = 1
 
 T = TypeVar("T")
 
-Unfit = msgspec.ValidationError
-
 
 def kind_of(cls: type[Any]) -> str:
     """Return the ``kind`` of a dataclass: its name in snake case."""
@@ -78,7 +76,7 @@ def decode(value: object, kind: type[T]) -> T:
     """Make a value of ``kind`` from what JSON has.
 
     Raises:
-        Unfit: a part of it is missing or of another type; the message says where.
+        msgspec.ValidationError: a part of it is missing or of another type; the message says where.
     """
     # Not strict, so that "nan" is a number where one is wanted.
     return msgspec.convert(value, kind, strict=False, dec_hook=lambda _, text: Path(text))
@@ -106,7 +104,7 @@ def from_json(text: str | bytes, cls: type[T]) -> T:
             )
     try:
         return decode(body, cls)
-    except Unfit as error:
+    except msgspec.ValidationError as error:
         raise InputError(
             "A field of the JSON document is missing or has the wrong type.",
             found=str(error).replace("$", kind_of(cls)),
