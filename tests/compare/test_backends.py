@@ -16,23 +16,19 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare import backends
-from rmsnorm_export.compare import engine as engine_backend
 from rmsnorm_export.compare.backend import Answer, RunModel, choose_backend
+from rmsnorm_export.compare.backends import BACKENDS
 from rmsnorm_export.compare.engine import Engine, output_array, profile_for
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.system import packages
-from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange, read_record
+from tests.engine.conftest import RTX_INSTALLED, needs_rtx
 
 from .broken import begins_at, chain, set_epsilon
 
-RTX_HERE = is_installed("tensorrt_rtx") and is_installed("polygraphy")
-needs_rtx = pytest.mark.skipif(not RTX_HERE, reason=f"TensorRT-RTX and Polygraphy: {RTX.pip}")
-needs_gpu = pytest.mark.skipif(not (RTX_HERE and gpu_visible()), reason="runs engines on a GPU")
+on_gpu = pytest.mark.skipif(not (RTX_INSTALLED and gpu_visible()), reason="runs engines on a GPU")
 no_gpu = pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")
 
 
@@ -86,7 +82,7 @@ def test_what_is_missing_is_named_before_any_work(
     if not gpu_visible():
         with pytest.raises(BackendMissingError, match="no GPU is visible"):
             rx.verify(nothing, nothing, **{side: "onnxruntime-cuda"})
-    monkeypatch.setattr(packages, "is_installed", lambda _: False)
+    monkeypatch.setattr("rmsnorm_export.system.packages.is_installed", lambda _: False)
     with pytest.raises(BackendMissingError, match="The backend torch needs") as caught:
         rx.verify(nothing, nothing, **{side: "torch"})
     assert caught.value.fix == "pip install 'torch>=2.9' 'onnxscript>=0.5'"
@@ -114,7 +110,7 @@ class Reference(OnnxRuntime):
 @pytest.mark.parametrize("side", ["backend_a", "backend_b"])
 def test_a_new_backend_is_a_class_and_a_row(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is chosen, compared and searched."""
-    monkeypatch.setitem(backends.BACKENDS, "reference", f"{__name__}:Reference")
+    monkeypatch.setitem(BACKENDS, "reference", f"{__name__}:Reference")
     how: Any = {"shapes": {"h0": [5, 16]}, side: "reference"}
     rewritten = rx.optimize(chain(4))
     site = rewritten.report.fused[2].name
@@ -149,7 +145,7 @@ def test_engines_without_a_gpu(engine: Path, tmp_path: Path) -> None:
 def test_the_record_says_what_an_engine_takes(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_backend, "gpu_visible", lambda: True)
+    monkeypatch.setattr("rmsnorm_export.compare.engine.gpu_visible", lambda: True)
     side = Engine.open(choose_backend(engine, "auto", False, optimize=True))
     (one,) = side.declared().values()
     assert (one.name, one.dtype, one.shape) == ("h0", "float32", (None, 16))
@@ -190,7 +186,7 @@ def test_bounds_and_their_reasons() -> None:
     assert rx.verify(chain(1), chain(1), atol=1.0).outputs[0].tolerance == "given: rtol 0, atol 1"
 
 
-@needs_gpu
+@on_gpu
 def test_engines_on_the_gpu(engine: Path) -> None:
     model = engine.with_name("model.onnx")
     outcome = rx.verify(model, engine)

@@ -17,17 +17,11 @@ from rmsnorm_export.compare.bisect import BATCH, Search, describe_difference
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds, compare_output
-from rmsnorm_export.compare.result import Difference
 from rmsnorm_export.records import from_json, to_json
 
 from .broken import begins_at, chain, fill, set_epsilon
 
 ROWS = {"h0": [5, 16]}
-
-
-def first_of(a: ir.Model, b: ir.Model, **options: object) -> Difference:
-    """Where two models begin to differ."""
-    return rx.verify(a, b, **options).first_difference
 
 
 @pytest.mark.parametrize("k", [0, 1, 6, 11])
@@ -47,7 +41,8 @@ def test_a_wrong_epsilon_is_found(k: int, target: str) -> None:
 
 @pytest.mark.parametrize("k", [0, 5, 11])
 def test_a_wrong_product_between_norms_is_found(k: int) -> None:
-    first = first_of(chain(), rx.optimize(chain(wrong=k)).model, shapes=ROWS)
+    broken = rx.optimize(chain(wrong=k)).model
+    first = rx.verify(chain(), broken, shapes=ROWS).first_difference
     place = (first.value, first.op, first.inputs, first.inputs_agree)
     assert place == (f"p{k}", "MatMul", (f"n{k}",), True)
     assert (first.site.place, first.node) == ("before", f"/MatMul_{8 * k + 6}")
@@ -137,7 +132,7 @@ def test_the_first_difference(a: str, b: str, place: tuple[str, str, tuple[str, 
     models = [ir.from_onnx_text(HEAD + body) for body in (a, b)]
     for model in models:
         fill(model, {"mask": np.triu(np.full((6, 6), -1e9, np.float32), 1)})
-    first = first_of(*models)
+    first = rx.verify(*models).first_difference
     assert (first.value, first.op, first.inputs) == place
 
 
