@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import itertools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -96,40 +96,32 @@ CLASSES = _classes()
 """Every class of result that shows itself."""
 
 
-class Maker:
-    """Makes values of any type, all texts of which are ``texts`` in turn."""
+def result_of(name: str, texts: tuple[str, ...] = ("name",)) -> Any:
+    """Make a result of the class ``name``, all texts of which are ``texts`` in turn."""
+    text, choice = itertools.cycle(texts), itertools.count()
 
-    def __init__(self, texts: tuple[str, ...]) -> None:
-        self._texts: Iterator[str] = itertools.cycle(texts)
-        self._choice = itertools.count()
-
-    def make(self, hint: Any) -> Any:
+    def make(hint: Any) -> Any:
         origin, args = get_origin(hint), get_args(hint)
         if hint is str:
-            return next(self._texts)
+            return next(text)
         if hint in (int, float, bool):
             return hint(1)
         if hint is Path:
             return Path(__file__)
         if hint is Any:
-            return self.make(Verification)
+            return make(Verification)
         if origin is Literal:
-            return args[next(self._choice) % len(args)]
+            return args[next(choice) % len(args)]
         if origin in (Annotated, Union, types.UnionType):
-            return self.make(args[0])
+            return make(args[0])
         if origin is tuple:
-            return tuple(map(self.make, args[:1] * 3 if args[-1] is ... else args))
+            return tuple(map(make, args[:1] * 3 if args[-1] is ... else args))
         if origin in (dict, Mapping):
-            return {self.make(args[0]): self.make(args[1]) for _ in range(2)}
+            return {make(args[0]): make(args[1]) for _ in range(2)}
         hints = get_type_hints(hint)
-        return hint(
-            **{f.name: self.make(hints[f.name]) for f in dataclasses.fields(hint) if f.init}
-        )
+        return hint(**{f.name: make(hints[f.name]) for f in dataclasses.fields(hint) if f.init})
 
-
-def result_of(name: str, texts: tuple[str, ...] = ("name",)) -> Any:
-    """Make a result of the class ``name``."""
-    return Maker(texts).make(CLASSES[name])
+    return make(CLASSES[name])
 
 
 class Page(HTMLParser):
