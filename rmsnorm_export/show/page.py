@@ -51,21 +51,6 @@ class Section:
         return parts_of(self.blocks)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Page:
-    """All that the template shows.
-
-    Attributes:
-        title: what it is, e.g. ``Report``.
-        verdicts: the lines that say it all.
-        sections: the rest.
-    """
-
-    title: str
-    verdicts: Sequence[Line]
-    sections: Sequence[Section]
-
-
 def parts_of(blocks: Iterable[Block | Pictures]) -> list[_Text | Table | Pictures]:
     """Return blocks with lines that follow each other as one text."""
     parts: list[_Text | Table | Pictures] = []
@@ -102,14 +87,22 @@ def _environment() -> Environment:
     )
 
 
-def render(page: Page) -> str:
-    """Render a page as one HTML file."""
+def render(title: str, verdicts: Sequence[Line], sections: Sequence[Section]) -> str:
+    """Render a page as one HTML file.
+
+    Args:
+        title: what it is, e.g. ``Report``.
+        verdicts: the lines that say it all.
+        sections: the rest.
+    """
     style = resources.files("rmsnorm_export.show").joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    shown = ((text_of(line).strip(), style_of(line)) for line in page.verdicts)
-    verdicts = [(SIGNS.get(style, ""), text, style) for text, style in shown]
+    shown = [
+        (SIGNS.get(style_of(one), ""), text_of(one).strip(), style_of(one)) for one in verdicts
+    ]
+    facts = {"title": title, "verdicts": shown, "sections": sections, "most": MOST_ROWS}
     template = _environment().get_template("page.html.j2")
-    return template.render(page=page, verdicts=verdicts, style=style, digest=digest, most=MOST_ROWS)
+    return template.render(facts, style=style, digest=digest)
 
 
 def fragment(blocks: Sequence[Block]) -> str:
