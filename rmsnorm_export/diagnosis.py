@@ -105,42 +105,32 @@ class Diagnosis(Shown):
         return VerificationError(what, found="; ".join(failed), fix=fix) if failed else None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Package:
-    """A package to look for.
-
-    Attributes:
-        packages: that bring it, as for ``pip_install``.
-        remark: expression of a detail, in which the package is ``m``.
-    """
-
-    name: str
-    enables: str
-    packages: str
-    required: bool = False
-    remark: str = "''"
+def _package(name: str, enables: str, packages: str, *, required: bool = False) -> Component:
+    """Return a package that is not looked for yet; ``packages`` bring it, as for `pip_install`."""
+    return Component(name, required, "missing", "", "", enables, packages)
 
 
-_CUDA = (
-    "'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
-    " if m.version.cuda else 'CPU only'"
-)
-_PROVIDERS = "' '.join(m.get_available_providers())"
 _COMPONENTS = (
-    _Package("onnx", "reading, checking and converting models", "onnx", True),
-    _Package("onnx_ir", "graphs, external data", "onnx-ir", True),
-    _Package("numpy", "references", "numpy", True),
-    _Package("ml_dtypes", "bfloat16", "ml_dtypes", True),
-    _Package("click", "the command line", "click", True),
-    _Package("rich", "reports", "rich", True),
-    _Package("onnxruntime", "verify, optimize --prove", "[ort]", remark=_PROVIDERS),
-    _Package("torch", "exporting models, the PyTorch operator", "[torch]", remark=_CUDA),
-    _Package("onnxscript", "torch.onnx.export", "[torch]"),
-    _Package("tensorrt", "TensorRT engines", "[tensorrt]"),
-    _Package("tensorrt_lean", "running TensorRT engines", "tensorrt_lean"),
-    _Package("tensorrt_rtx", "TensorRT-RTX engines", "[tensorrt-rtx]"),
-    _Package("polygraphy", "building TensorRT engines", "[tensorrt-rtx]"),
+    _package("onnx", "reading, checking and converting models", "onnx", required=True),
+    _package("onnx_ir", "graphs, external data", "onnx-ir", required=True),
+    _package("numpy", "references", "numpy", required=True),
+    _package("ml_dtypes", "bfloat16", "ml_dtypes", required=True),
+    _package("click", "the command line", "click", required=True),
+    _package("rich", "progress bars", "rich", required=True),
+    _package("onnxruntime", "verify, optimize --prove", "[ort]"),
+    _package("torch", "exporting models, the PyTorch operator", "[torch]"),
+    _package("onnxscript", "torch.onnx.export", "[torch]"),
+    _package("tensorrt", "TensorRT engines", "[tensorrt]"),
+    _package("tensorrt_lean", "running TensorRT engines", "tensorrt_lean"),
+    _package("tensorrt_rtx", "TensorRT-RTX engines", "[tensorrt-rtx]"),
+    _package("polygraphy", "building TensorRT engines", "[tensorrt-rtx]"),
 )
+_REMARKS = {
+    "onnxruntime": "' '.join(m.get_available_providers())",
+    "torch": "'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
+    " if m.version.cuda else 'CPU only'",
+}
+"""Package -> expression of its detail, in which it is ``m``."""
 
 _MODEL = """
 <ir_version: 9, opset_import: ["": 18]>
@@ -182,25 +172,18 @@ def doctor() -> Diagnosis:
     )
 
 
-def _look_for(package: _Package) -> Component:
-    status: Status = "missing"
-    version = detail = ""
-    if is_installed(package.name):
-        request = {"module": package.name, "remark": package.remark}
-        ended = ask("rmsnorm_export.system.packages:try_import", request, time_limit=_TIMEOUT)
-        if ended.result is not None:
-            status, version, detail = "ok", ended.result["version"], ended.result["remark"]
-        else:
-            status, detail = "broken", f"{ended.how()}: {ended.last_line() or 'no message'}"
-    return Component(
-        name=package.name,
-        required=package.required,
-        status=status,
-        version=version or version_of(package.name),
-        detail=detail,
-        enables=package.enables,
-        install=pip_install(package.packages),
-    )
+def _look_for(package: Component) -> Component:
+    version, install = version_of(package.name), pip_install(package.install)
+    package = dataclasses.replace(package, version=version, install=install)
+    if not is_installed(package.name):
+        return package
+    request = {"module": package.name, "remark": _REMARKS.get(package.name, "''")}
+    ended = ask("rmsnorm_export.system.packages:try_import", request, time_limit=_TIMEOUT)
+    if ended.result is None:
+        detail = f"{ended.how()}: {ended.last_line() or 'no message'}"
+        return dataclasses.replace(package, status="broken", detail=detail)
+    version, detail = ended.result["version"] or version, ended.result["remark"]
+    return dataclasses.replace(package, status="ok", version=version, detail=detail)
 
 
 def _try(target: Target, with_runtime: bool) -> SelfTest:

@@ -102,12 +102,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def nearest(name: str, names: Collection[str]) -> str:
-    """Return the name that is most like another; "" where none is."""
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), "")
-
-
 def did_you_mean(name: str, names: Collection[str]) -> str:
     """Return ``did you mean 'ort'? ``, to begin a fix with; "" where no name is near."""
-    near = nearest(name, names)
-    return f"did you mean {quoted(near)}? " if near else ""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {quoted(near[0])}? " if near else ""

@@ -27,8 +27,6 @@ SCHEMA_VERSION = 1
 
 T = TypeVar("T")
 
-Unfit = msgspec.ValidationError
-
 
 def kind_of(cls: type[Any]) -> str:
     """Return the ``kind`` of a dataclass: its name in snake case."""
@@ -74,16 +72,6 @@ def to_json(result: object, *, extra: Mapping[str, object] | None = None) -> str
     return document(kind_of(type(result)), to_dict(result) | dict(extra or {}))
 
 
-def decode(value: object, kind: type[T]) -> T:
-    """Make a value of ``kind`` from what JSON has.
-
-    Raises:
-        Unfit: a part of it is missing or of another type; the message says where.
-    """
-    # Not strict, so that "nan" is a number where one is wanted.
-    return msgspec.convert(value, kind, strict=False, dec_hook=lambda _, text: Path(text))
-
-
 def from_json(text: str | bytes, cls: type[T]) -> T:
     """Read the result of class ``cls`` that ``to_json`` wrote.
 
@@ -105,8 +93,9 @@ def from_json(text: str | bytes, cls: type[T]) -> T:
                 fix=f"give a document whose {key} is {value!r}",
             )
     try:
-        return decode(body, cls)
-    except Unfit as error:
+        # Not strict, so that "nan" is a number where one is wanted.
+        return msgspec.convert(body, cls, strict=False, dec_hook=lambda _, text: Path(text))
+    except msgspec.ValidationError as error:
         raise InputError(
             "A field of the JSON document is missing or has the wrong type.",
             found=str(error).replace("$", kind_of(cls)),

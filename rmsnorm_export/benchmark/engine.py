@@ -32,7 +32,7 @@ def bench_engine(path: StrPath, options: BenchOptions) -> Benchmark:
         BackendMissingError: its backend, Polygraphy or a GPU is missing.
     """
     start, load_before = time.perf_counter(), load_average()
-    engine = Engine.open(Chosen(Engine, path, "engine", "engine"))
+    engine = Engine.open(Chosen(Engine, path, "engine"))
     declared = engine.declared()
     if options.shapes or options.dims:
         points = InputSizes(declared.values(), POINTS).points(options.shapes, options.dims)

@@ -47,8 +47,7 @@ DEFAULT_SIZES = ((1, 16), (1, 128), (4, 128))
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 _FAILED = "failed: "
-_CPU: tuple[Device, ...] = ("cpu",)
-_GPU: tuple[Device, ...] = ("cuda",)
+_CPU: Device = "cpu"
 
 Feeds = Mapping[str, Array]
 
@@ -57,7 +56,8 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
     """Measure one file or model, see `bench`."""
     start, load_before = time.perf_counter(), load_average()
     present = onnxruntime().get_available_providers()
-    providers = options.providers or (*_CPU, *(name for name in _GPU if CUDA in present))
+    both: tuple[Device, ...] = ("cpu", "cuda") if CUDA in present else ("cpu",)
+    providers = options.providers or both
     if options.native:
         onnxruntime_library(cuda="cpu" not in providers)
     run = Measurement(load_model(model), options)
@@ -164,7 +164,7 @@ class Measurement:
         The CPU if it can be; it lacks kernels in bfloat16.
         """
         failures = []
-        for provider in dict.fromkeys((*_CPU, *providers)):
+        for provider in dict.fromkeys((_CPU, *providers)):
             try:
                 return self.session(RAW, provider, optimize=False)
             except Error as error:

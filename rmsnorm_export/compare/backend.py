@@ -33,7 +33,6 @@ class Chosen:
     Attributes:
         backend: its class.
         model: as for ``rmsnorm_export.verify``.
-        kind: of the model, one that the backend takes.
         name: of the backend.
         optimize: leave the runtime's own graph optimization on, where it has one.
         trust_source: a .pt2 file may run what it holds.
@@ -41,7 +40,6 @@ class Chosen:
 
     backend: type[Backend]
     model: Any
-    kind: ModelKind
     name: str
     optimize: bool = True
     trust_source: bool = False
@@ -170,7 +168,7 @@ def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: boo
             fix=f"omit the backend: {_AUTO[kind]} runs it",
         )
     cls.require(name)
-    return Chosen(cls, model, kind, name, optimize, trust_source)
+    return Chosen(cls, model, name, optimize, trust_source)
 
 
 def _kind_of_model(model: Any, choice: str) -> ModelKind:

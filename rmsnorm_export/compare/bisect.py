@@ -79,7 +79,7 @@ class Search:
     def nearest(self, value: str) -> list[str]:
         """Return the first shared values on every way back from a value, in order."""
         stops = self._shared_before(value)
-        names = set().union(*(flow.back(value, stops) for flow in self.flows)) & stops
+        names = set().union(*(flow.ancestors(value, stops) for flow in self.flows)) & stops
         return sorted(names, key=self._place)
 
     def agrees(self, name: str) -> bool:

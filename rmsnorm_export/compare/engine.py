@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,14 +25,13 @@ from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine.backends import (
     BACKENDS,
     RTX,
-    TENSORRT,
     BackendInfo,
     failure,
     gpu_visible,
     require_packages,
     run_backend,
 )
-from rmsnorm_export.tensorrt.engine.options import library_or_none
+from rmsnorm_export.tensorrt.engine.options import plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
 
@@ -147,8 +146,9 @@ class Engine(Backend):
             yield {"inputs": inputs, "folder": folder, "profile": profile}
 
     def _ask(self, command: str, request: Mapping[str, object]) -> dict[str, Any]:
-        library = library_or_none() if self.record.plugin and self._info is TENSORRT else ""
-        own = {"engine": str(self.path), "plugin": library}
+        use: Literal["auto", "never"] = "auto" if self.record.plugin else "never"
+        library, _ = plan_plugin(use, self._info, own=True)
+        own = {"engine": str(self.path), "plugin": str(library or "")}
         answer = run_backend(command, {**request, **own}, self._info)
         if answer.result is None:
             fix = "build it again here with rmsnorm-export build, for shapes that hold the inputs"

@@ -14,8 +14,6 @@ from rmsnorm_export.recognize.scan import recognize
 HALF_TYPES = ("", "float16", "bfloat16")
 """None of them, then the finer and the coarser."""
 
-_RANKS = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 2}
-
 
 class Flow:
     """The main graph of a model, by the names of its values.
@@ -45,21 +43,22 @@ class Flow:
             if match.scope == "main":
                 results = [one for one in (match.output, match.sum) if one is not None]
                 self.norms |= {one.name: match for one in results if one.name}
-        types = set(map(recognition.types.dtype, self.values.values()))
-        ranks = (rank for one, rank in _RANKS.items() if one in types)
-        self.half = HALF_TYPES[max(ranks, default=0)]
+        types = map(recognition.types.dtype, self.values.values())
+        names = {"", *(one.name.lower() for one in types if one is not None)}
+        self.half = max(names.intersection(HALF_TYPES), key=HALF_TYPES.index)
 
     def node(self, name: str) -> ir.Node | None:
         """Return what computes a value; None for an input or a weight."""
         value = self.values.get(name)
         return None if value is None else value.producer()
 
-    def ancestors(self, name: str) -> set[str]:
-        """Return every computed value that a value is computed from, itself not among them."""
-        return self.back(name, ())
+    def ancestors(self, name: str, stops: Collection[str] = ()) -> set[str]:
+        """Return every computed value that a value is computed from, itself not among them.
 
-    def back(self, name: str, stops: Collection[str]) -> set[str]:
-        """Return the computed values on every way back from one, as far as the first of some."""
+        Args:
+            name: of the value.
+            stops: on every way back the first of these is the last.
+        """
         seen: set[str] = set()
         pending = [name]
         while pending:

@@ -58,13 +58,6 @@ class VerifyOptions(Options):
         "auto", choices=backend_choices, toml=False, help="As --backend-a, for B."
     )
     trust_source: bool = option(False, toml=False, help=TRUST_HELP)
-    bisect: bool = option(
-        True,
-        cli=False,
-        toml=False,
-        help="When an output differs, do not look for the value at which the models begin to "
-        "differ.",
-    )
     generate: Count | None = option(
         None,
         metavar="N",

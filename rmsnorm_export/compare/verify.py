@@ -117,7 +117,7 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
     outputs = compare_outputs(*pair_outputs(answer, computed_by), bounds)
     difference = None
     failed = [o for o in outputs if not o.passed and o.reason not in NOTHING_COMPARED]
-    if failed and options.bisect:
+    if failed:
         difference, note = locate_difference((first, second), feeds, failed, bounds)
         notes += [note] if note else []
     return Verification(

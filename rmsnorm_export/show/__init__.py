@@ -99,12 +99,12 @@ def to_html(
         sections: more parts, at the end.
         options: as for ``show_blocks``.
     """
-    from rmsnorm_export.show.page import Page, Section, render
+    from rmsnorm_export.show.page import Section, render
 
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
     more = [Section("About", about)] if about else []
     own = sections_of(result, **options)
-    return render(Page(title, _verdicts(result) or [title], [*more, *own, *sections]))
+    return render(title, _verdicts(result) or [title], [*more, *own, *sections])
 
 
 def to_text(result: object, *, verbose: int = 0, **options: Any) -> str:

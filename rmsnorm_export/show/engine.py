@@ -23,9 +23,10 @@ def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
     lines: list[Block] = [_engine_verdict(record)]
     if verbose < 0:
         return lines
+    gpus = ", ".join(record.gpus) or "no GPU"
     lines += [
         f"  {record.model} -> {result.path} ({record.bytes:,} bytes)",
-        f"  {_label(record.backend)} {record.version}, {_gpus(record)}, {record.seconds:.1f} s",
+        f"  {_label(record.backend)} {record.version}, {gpus}, {record.seconds:.1f} s",
     ]
     for number, profile in enumerate(record.profiles, 1):
         title = "profile" if len(record.profiles) == 1 else f"profile {number}"
@@ -58,10 +59,6 @@ def _engine_verdict(record: EngineRecord) -> Line:
 
 def _label(backend: str) -> str:
     return BACKENDS[backend].label if backend in BACKENDS else "a backend that is not known"
-
-
-def _gpus(record: EngineRecord) -> str:
-    return ", ".join(record.gpus) or "no GPU"
 
 
 def _range_text(item: InputRange) -> str:

@@ -10,19 +10,15 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show import sections_of, show_blocks
 from rmsnorm_export.show.page import Section
-from rmsnorm_export.show.text import Block, Line, flat, style_of, text_of, titled
+from rmsnorm_export.show.text import Line, flat, style_of, text_of, titled
 
 
 def generation_blocks(
     export: GenerationExport, *, verbose: int = 0, output: Sequence[str] = ()
-) -> list[Block]:
+) -> list[Line]:
     """Return the lines of a folder; with ``verbose`` above 0 every site of every graph."""
-    lines: list[Block] = [_generation_verdict(export)]
-    if verbose < 0:
-        return lines
-    for name, report in export.reports.items():
-        lines += titled(name, flat(show_blocks(report, verbose=verbose)))
-    return [*lines, "", *output] if output else lines
+    lines = [_generation_verdict(export), *_blocks(export.reports, verbose)]
+    return [*lines, "", *output] if output and verbose >= 0 else lines
 
 
 def generation_sections(export: GenerationExport) -> list[Section]:
@@ -30,19 +26,21 @@ def generation_sections(export: GenerationExport) -> list[Section]:
     return _sections(export.reports)
 
 
-def components_blocks(result: Components, *, verbose: int = 0) -> list[Block]:
+def components_blocks(result: Components, *, verbose: int = 0) -> list[Line]:
     """Return the verdict on each component, then its lines under its name."""
-    lines: list[Block] = [*_verdicts(result.results)]
-    if verbose < 0:
-        return lines
-    for name, one in result.results.items():
-        lines += titled(name, flat(show_blocks(one, verbose=verbose)))
-    return lines
+    return [*_verdicts(result.results), *_blocks(result.results, verbose)]
 
 
 def components_sections(result: Components) -> list[Section]:
     """Return the sections of each component."""
     return _sections(result.results)
+
+
+def _blocks(results: Mapping[str, Any], verbose: int) -> list[Line]:
+    lines: list[Line] = []
+    for name, one in results.items() if verbose >= 0 else ():
+        lines += titled(name, flat(show_blocks(one, verbose=verbose)))
+    return lines
 
 
 def _verdicts(results: Mapping[str, Any]) -> list[Line]:

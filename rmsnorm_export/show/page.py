@@ -51,21 +51,6 @@ class Section:
         return parts_of(self.blocks)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Page:
-    """All that the template shows.
-
-    Attributes:
-        title: what it is, e.g. ``Report``.
-        verdicts: the lines that say it all.
-        sections: the rest.
-    """
-
-    title: str
-    verdicts: Sequence[Line]
-    sections: Sequence[Section]
-
-
 def parts_of(blocks: Iterable[Block | Pictures]) -> list[_Text | Table | Pictures]:
     """Return blocks with lines that follow each other as one text."""
     parts: list[_Text | Table | Pictures] = []
@@ -73,11 +58,11 @@ def parts_of(blocks: Iterable[Block | Pictures]) -> list[_Text | Table | Picture
         if isinstance(block, Table | Pictures):
             parts.append(block)
             continue
-        if not (parts and isinstance(parts[-1], _Text)):
-            parts.append(_Text([]))
-        last = parts[-1]
-        if isinstance(last, _Text):
-            last.lines.append((text_of(block), style_of(block)))
+        line = (text_of(block), style_of(block))
+        if parts and isinstance(last := parts[-1], _Text):
+            last.lines.append(line)
+        else:
+            parts.append(_Text([line]))
     return parts
 
 
@@ -102,17 +87,22 @@ def _environment() -> Environment:
     )
 
 
-def render(page: Page) -> str:
-    """Render a page as one HTML file."""
+def render(title: str, verdicts: Sequence[Line], sections: Sequence[Section]) -> str:
+    """Render a page as one HTML file.
+
+    Args:
+        title: what it is, e.g. ``Report``.
+        verdicts: the lines that say it all.
+        sections: the rest.
+    """
     style = resources.files("rmsnorm_export.show").joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    verdicts = [(SIGNS.get(style_of(line), ""), *_styled(line)) for line in page.verdicts]
+    shown = [
+        (SIGNS.get(style_of(one), ""), text_of(one).strip(), style_of(one)) for one in verdicts
+    ]
+    facts = {"title": title, "verdicts": shown, "sections": sections, "most": MOST_ROWS}
     template = _environment().get_template("page.html.j2")
-    return template.render(page=page, verdicts=verdicts, style=style, digest=digest, most=MOST_ROWS)
-
-
-def _styled(line: Line) -> tuple[str, str]:
-    return text_of(line).strip(), style_of(line)
+    return template.render(facts, style=style, digest=digest)
 
 
 def fragment(blocks: Sequence[Block]) -> str:

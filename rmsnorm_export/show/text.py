@@ -124,9 +124,9 @@ def name_lines(names: Iterable[str], label: str = "nodes") -> list[Line]:
     return lines
 
 
-def note_lines(notes: Iterable[str], indent: str = "") -> list[Line]:
+def note_lines(notes: Iterable[str]) -> list[Line]:
     """Return a line each, as ``note: ...``."""
-    return [f"{indent}note: {one_line(note)}" for note in notes]
+    return [f"note: {one_line(note)}" for note in notes]
 
 
 def titled(title: str, lines: Sequence[Line]) -> list[Line]:

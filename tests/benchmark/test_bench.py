@@ -11,25 +11,21 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from rmsnorm_export.benchmark import model as bench_of_models
+import rmsnorm_export as rx
 from rmsnorm_export.benchmark.measure import bench
 from rmsnorm_export.benchmark.model import grid, wrong_output
 from rmsnorm_export.benchmark.options import BenchOptions
-from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, headlines
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Verdict, headlines
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.sizes import Declared
 from tests.cli.conftest import model
 
-from .results import CASES, benchmark, timing
-
 FAST: dict[str, Any] = {"seconds": 0.02, "threads": 1, "providers": ("cpu",)}
 
 
 def measured(source: Any, **options: Any) -> Benchmark:
-    result = bench(source, **(FAST | options))
-    assert isinstance(result, Benchmark)
-    return result
+    return bench(source, **(FAST | options))
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +43,13 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     assert [variant.name for variant in result.variants] == [RAW, "portable", "onnx", "ort"]
     assert [variant.fused for variant in result.variants] == [None, 3, 3, 3]
     assert result.unranked == {}
-    assert result.cases == {
-        "x=1x40": ("x float32 [1, 40]",), "x=3x40": ("x float32 [3, 40]",)
-    }  # fmt: skip
+    assert result.cases == {f"x={n}x40": (f"x float32 [{n}, 40]",) for n in (1, 3)}
     assert len(result.timings) == 2 * 5
     for one in result.timings:
         assert one.rounds >= 20
+        assert one.floor >= 0.01
         assert 0 < one.low <= one.ratio <= one.high
         assert 0 < one.q1_ms <= one.median_ms <= one.q3_ms
-        assert one.floor >= 0.01
     assert [t.variant for t in result.timed("cpu", "x=3x40")[:2]] == [RAW, AGAIN]
     assert steps[-1] == "timing x=3x40 on cpu"
     assert from_json(to_json(result), Benchmark) == result
@@ -64,12 +58,11 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
 def test_a_wrong_target_is_not_ranked_and_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = bench_of_models.optimize
-
     def optimize(source: Any, *, target: str, **options: Any) -> Any:
-        return real(model(3, scale=1.5) if target == "ort" else source, target=target, **options)
+        source = model(3, scale=1.5) if target == "ort" else source
+        return rx.optimize(source, target=target, **options)
 
-    monkeypatch.setattr(bench_of_models, "optimize", optimize)
+    monkeypatch.setattr("rmsnorm_export.benchmark.model.optimize", optimize)
     result = measured(path, targets=("portable", "ort"), shapes="x=2x40")
     assert not result.passed
     assert result.reason.startswith("ort on cpu: out at x=2x40")
@@ -106,13 +99,13 @@ def test_a_model_that_does_not_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("seconds", 0.0), ("seconds", float("inf")), ("threads", 0), ("targets", ("nope",)),
-     ("targets", ()), ("providers", ("nope",)), ("providers", ()), ("numerics", "nope")],
+    "options",
+    [{"seconds": 0.0}, {"seconds": float("inf")}, {"threads": 0}, {"targets": ("nope",)},
+     {"targets": ()}, {"providers": ("nope",)}, {"providers": ()}, {"numerics": "nope"}],
 )  # fmt: skip
-def test_options_that_cannot_be_used(name: str, value: Any, path: Path) -> None:
+def test_options_that_cannot_be_used(options: Any, path: Path) -> None:
     with pytest.raises(UsageError):
-        bench(path, **{name: value})
+        bench(path, **options)
 
 
 def test_a_provider_that_is_not_there_or_does_not_start(
@@ -121,7 +114,7 @@ def test_a_provider_that_is_not_there_or_does_not_start(
     with pytest.raises(BackendMissingError, match="CUDA"):
         measured(path, providers=("cpu", "cuda"), targets=("ort",))
     present = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(bench_of_models.onnxruntime(), "get_available_providers", lambda: present)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: present)
     result = measured(path, providers=None, targets=("ort",))
     assert result.providers == ("cpu",)
     assert result.unranked["raw on cuda"].startswith("failed: ")
@@ -144,16 +137,30 @@ def test_where_it_is_measured_without_shapes(shapes: dict[str, Shape], labels: l
     assert list(grid(declared, BenchOptions())) == labels
 
 
-def test_the_headline_and_the_text() -> None:
-    whole = benchmark()
+def timing(variant: str, case: str, ratio: float, verdict: Verdict) -> Timing:
+    """A timing with an interval of 2 % on either side."""
+    times = (5 * ratio, 4.9 * ratio, 5.2 * ratio, ratio, ratio - 0.02, ratio + 0.02)
+    return Timing(variant, "cpu", case, 90, 9, *times, 0.03, verdict)
+
+
+def test_the_headline_and_the_text(path: Path) -> None:
+    cases, equal = ("x=1x40", "x=3x40"), "no difference beyond noise"
+    rows = ((RAW, 1.0, "baseline"), (AGAIN, 1.01, "noise floor"), ("portable", 1.1, "slower"),
+            ("onnx", 1.0, equal), ("ort", 0.8, "faster"))  # fmt: skip
+    whole = dataclasses.replace(
+        measured(path, targets=("ort",), shapes="x=1x40,3x40"),
+        timings=tuple(timing(n, case, r, v) for case in cases for n, r, v in rows),
+        unranked={"plain": "failed: no room", "native on cpu": "logits: 2, 0.1 allowed"},
+        notes=("a note",),
+    )
     assert headlines(whole) == [
-        "cpu: time over raw's: ort 0.80 (faster), onnx 1.00 (no difference beyond noise),"
-        " portable 1.10 (slower)"
+        f"cpu: time over raw's: ort 0.80 (faster), onnx 1.00 ({equal}), portable 1.10 (slower)"
     ]
-    both = (timing("ort", CASES[0], 0.8, "faster"), timing("ort", CASES[1], 1.2, "slower"))
+    both = (timing("ort", cases[0], 0.8, "faster"), timing("ort", cases[1], 1.2, "slower"))
     mixed = dataclasses.replace(whole, timings=both)
     assert headlines(mixed) == ["cpu: time over raw's: ort 0.80-1.20 (faster, slower)"]
     text = whole.to_text(verbose=1)
-    for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits at", "a note"):
+    for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits", "a note"):
         assert words in text
-    assert benchmark(wrong=True).to_text().startswith("WRONG OUTPUTS: ort on cpu: logits")
+    wrong = dataclasses.replace(whole, passed=False, reason="ort on cpu: logits")
+    assert wrong.to_text().startswith("WRONG OUTPUTS: ort on cpu: logits")

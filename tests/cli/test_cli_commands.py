@@ -208,11 +208,12 @@ def test_plugin(run: Run, tmp_path: Path, project: Path) -> None:  # noqa: F811
 
 def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small = (
-        diagnosis._Package("onnx", "models", "onnx", True),
-        diagnosis._Package("onnxruntime", "running", "onnxruntime", remark="'probed'"),
-        diagnosis._Package("no_such_package", "nothing", "nothing"),
+        diagnosis._package("onnx", "models", "onnx", required=True),
+        diagnosis._package("onnxruntime", "running", "onnxruntime"),
+        diagnosis._package("no_such_package", "nothing", "nothing"),
     )
     monkeypatch.setattr(diagnosis, "_COMPONENTS", small)
+    monkeypatch.setattr(diagnosis, "_REMARKS", {"onnxruntime": "'probed'"})
     done = run("doctor", "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     found = from_json(done.text, diagnosis.Diagnosis)

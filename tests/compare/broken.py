@@ -57,10 +57,9 @@ def set_epsilon(model: ir.Model, name: str, epsilon: float) -> ir.Model:
     return model
 
 
-def told(result: Verification) -> tuple[str, str, bool]:
+def begins_at(result: Verification) -> tuple[str, str, bool]:
     """Name of the site that was found, its place, and whether its inputs agree."""
     assert not result.passed
     first = result.first_difference
-    assert first is not None, result.notes
-    assert first.site is not None
+    assert first, result.notes
     return first.site.name, first.site.place, first.inputs_agree

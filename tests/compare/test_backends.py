@@ -1,71 +1,60 @@
-"""Which backend runs what; what is missing is named first; engines as far as a CPU takes them."""
+"""Which backend runs what, one made here too; what is missing is named; engines without a GPU."""
 
 from __future__ import annotations
 
-import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare import engine as engine_backend
-from rmsnorm_export.compare.backend import choose_backend
+from rmsnorm_export.compare.backend import Answer, RunModel, choose_backend
+from rmsnorm_export.compare.backends import BACKENDS
 from rmsnorm_export.compare.engine import Engine, output_array, profile_for
+from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.system import packages
-from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.engine.backends import RTX, gpu_visible
+from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange, read_record
+from tests.engine.conftest import RTX_INSTALLED, needs_rtx
 
-from .broken import chain
+from .broken import begins_at, chain, set_epsilon
 
-RTX_HERE = is_installed("tensorrt_rtx") and is_installed("polygraphy")
-needs_rtx = pytest.mark.skipif(not RTX_HERE, reason=f"TensorRT-RTX and Polygraphy: {RTX.pip}")
-needs_gpu = pytest.mark.skipif(not (RTX_HERE and gpu_visible()), reason="runs engines on a GPU")
+on_gpu = pytest.mark.skipif(not (RTX_INSTALLED and gpu_visible()), reason="runs engines on a GPU")
 no_gpu = pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine of three blocks with its record, and the model."""
-    folder = tmp_path_factory.mktemp("built")
-    ir.save(chain(3), folder / "model.onnx")
-    shapes = "h0=1x16,5x16,64x16"
-    rx.build_engine(
-        folder / "model.onnx", folder / "m.engine", backend="tensorrt-rtx", shapes=shapes
-    )
-    return folder
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine of three blocks with its record, and the model beside it."""
+    path = tmp_path_factory.mktemp("built") / "m.engine"
+    ir.save(chain(3), path.with_name("model.onnx"))
+    model, shapes = path.with_name("model.onnx"), "h0=1x16,5x16,64x16"
+    rx.build_engine(model, path, backend="tensorrt-rtx", shapes=shapes)
+    return path
 
 
-@pytest.fixture
-def engine(built: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(built, tmp_path / "built") / "m.engine"
-
-
-FILES = {
-    "other": (b"anything", "onnxruntime"),
-    "model.pt2": (b"", "torch"),
-    "M.ENGINE": (b"", "engine"),
-    "m.plan": (b"", "engine"),
-    "bytes": (b"vtrt", "engine"),
-    "recorded": (b"anything", "engine"),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_auto_goes_by_the_model(name: str, tmp_path: Path) -> None:
-    content, backend = FILES[name]
+@pytest.mark.parametrize(
+    ("name", "content", "backend"),
+    [
+        ("other", b"anything", "onnxruntime"),
+        ("model.pt2", b"", "torch"),
+        ("M.ENGINE", b"", "engine"),
+        ("m.plan", b"", "engine"),
+        ("bytes", b"vtrt", "engine"),
+    ],
+)
+def test_auto_goes_by_the_model(name: str, content: bytes, backend: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    (tmp_path / "recorded.json").write_text('{"schema_version": 1,\n  "kind": "engine_record"}')
-    chosen = choose_backend(tmp_path / name, "auto", trust_source=False, optimize=True)
-    assert chosen.name == backend
+    assert choose_backend(tmp_path / name, "auto", False, optimize=True).name == backend
 
 
 @pytest.mark.parametrize(
@@ -85,52 +74,82 @@ def test_a_backend_that_does_not_go_with_the_model(model: str, backend: str, wor
         rx.verify(model, chain(1), backend_a=backend)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("side", ["backend_a", "backend_b"])
 def test_what_is_missing_is_named_before_any_work(
-    first: bool, monkeypatch: pytest.MonkeyPatch
+    side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = "no/such/model.onnx"  # is not even looked for
-    side = "backend_a" if first else "backend_b"
     if not gpu_visible():
-        with pytest.raises(BackendMissingError, match="cannot run in CUDA") as caught:
-            rx.verify(nothing, nothing, **{side: "onnxruntime-cuda"})  # type: ignore[arg-type]
-        assert "no GPU is visible" in caught.value.found
-    monkeypatch.setattr(packages, "is_installed", lambda _: False)
+        with pytest.raises(BackendMissingError, match="no GPU is visible"):
+            rx.verify(nothing, nothing, **{side: "onnxruntime-cuda"})
+    monkeypatch.setattr("rmsnorm_export.system.packages.is_installed", lambda _: False)
     with pytest.raises(BackendMissingError, match="The backend torch needs") as caught:
-        rx.verify(nothing, nothing, **{side: "torch"})  # type: ignore[arg-type]
+        rx.verify(nothing, nothing, **{side: "torch"})
     assert caught.value.fix == "pip install 'torch>=2.9' 'onnxscript>=0.5'"
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(BackendMissingError, match="ONNX Runtime"):
-        rx.verify(nothing, chain(1))
+        rx.verify(nothing, nothing)
+
+
+class Reference(OnnxRuntime):
+    """ONNX's reference implementation, in Python."""
+
+    __slots__ = ()
+    runtime = "onnx (reference)"  # type: ignore[assignment]
+
+    @classmethod
+    def require(cls, name: str) -> None:
+        assert name == "reference"
+
+    def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:
+        evaluator = ReferenceEvaluator(onnx.load_from_string(content))
+        every = tuple(evaluator.output_names if names is None else names)
+        return lambda feeds: Answer(every, tuple(evaluator.run(list(every), dict(feeds))))
+
+
+@pytest.mark.parametrize("side", ["backend_a", "backend_b"])
+def test_a_new_backend_is_a_class_and_a_row(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is chosen, compared and searched."""
+    monkeypatch.setitem(BACKENDS, "reference", f"{__name__}:Reference")
+    how: Any = {"shapes": {"h0": [5, 16]}, side: "reference"}
+    rewritten = rx.optimize(chain(4))
+    site = rewritten.report.fused[2].name
+    same = rx.verify(chain(4), rewritten.model, **how)
+    assert same.passed, same.reason
+    assert sorted(same.backends) == ["onnxruntime", "reference"]
+    assert "onnx (reference)" in same.runtime
+    broken = rx.verify(chain(4), set_epsilon(rewritten.model, site, 0.5), **how)
+    assert begins_at(broken) == (site, "at", True)
+    with pytest.raises(UsageError, match="Invalid enum value") as caught:
+        rx.verify(chain(1), chain(1), backend_b="ones")
+    assert "engine, reference" in caught.value.fix
 
 
 @needs_rtx
 @no_gpu
-def test_engines_without_a_gpu(engine: Path) -> None:
+def test_engines_without_a_gpu(engine: Path, tmp_path: Path) -> None:
     """What stands against one is named first; the last is the genuine refusal of the runtime."""
-    record = read_record(engine)
-    assert record is not None
+    alone = tmp_path / "alone.engine"
     with pytest.raises(BackendMissingError, match="only where a GPU is"):
         rx.verify(engine.with_name("model.onnx"), engine)
     with pytest.raises(InputError, match="does not exist"):
-        rx.verify(engine.with_name("missing.engine"), chain(1))
-    engine.with_name("m.engine.json").unlink()
+        rx.verify(alone, chain(1))
+    alone.write_bytes(engine.read_bytes())
     with pytest.raises(InputError, match="shapes and types of the engine are not known"):
-        rx.verify(engine, chain(1))
+        rx.verify(alone, chain(1))
     with pytest.raises(BackendMissingError, match="TensorRT-RTX finds no GPU"):
-        Engine(engine, record).run({"h0": np.ones((5, 16), np.float32)})
+        Engine(engine, read_record(engine)).run({"h0": np.ones((5, 16), np.float32)})
 
 
 @needs_rtx
 def test_the_record_says_what_an_engine_takes(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_backend, "gpu_visible", lambda: True)
-    side = Engine.open(choose_backend(engine, "auto", trust_source=False, optimize=True))
-    one = (side.declared() or {})["h0"]
-    assert (one.dtype, one.shape) == ("float32", (None, 16))
-    assert side.shapes() == {"h0": (5, 16)}
-    assert side.name == "tensorrt-rtx"
+    monkeypatch.setattr("rmsnorm_export.compare.engine.gpu_visible", lambda: True)
+    side = Engine.open(choose_backend(engine, "auto", False, optimize=True))
+    (one,) = side.declared().values()
+    assert (one.name, one.dtype, one.shape) == ("h0", "float32", (None, 16))
+    assert (side.name, side.shapes()) == ("tensorrt-rtx", {"h0": (5, 16)})
     assert "TensorRT-RTX decides on TF32" in side.reduced
 
 
@@ -148,9 +167,8 @@ def test_the_profile_is_the_one_that_fits() -> None:
 def test_arrays_come_back_as_they_went(shape: tuple[int, ...], dtype: Any, tmp_path: Path) -> None:
     """The files between the processes, bfloat16 and empty arrays included."""
     array = np.ones(shape, dtype)
-    array.tofile(tmp_path / "array.bin")
-    output = {"dtype": str(array.dtype), "shape": shape, "file": str(tmp_path / "array.bin")}
-    read = output_array(output)
+    array.tofile(file := tmp_path / "array.bin")
+    read = output_array({"dtype": str(array.dtype), "shape": shape, "file": str(file)})
     assert (read.dtype, read.shape, read.tobytes()) == (array.dtype, shape, array.tobytes())
 
 
@@ -163,12 +181,12 @@ def test_bounds_and_their_reasons() -> None:
         assert tf32.relative(dtype) == Bounds().relative(dtype)
     assert Bounds().relative("float32", "float16")[0] == 1e-2
     assert Bounds(through="bfloat16").relative("float16")[0] == 4e-2
-    given = Bounds(rtol=1e-3, reduced="TF32")
-    assert given.relative("float32") == (1e-3, "given: rtol 0.001, atol 0")
+    own = Bounds(rtol=1e-3, reduced="TF32").relative("float32")
+    assert own == (1e-3, "given: rtol 0.001, atol 0")
     assert rx.verify(chain(1), chain(1), atol=1.0).outputs[0].tolerance == "given: rtol 0, atol 1"
 
 
-@needs_gpu
+@on_gpu
 def test_engines_on_the_gpu(engine: Path) -> None:
     model = engine.with_name("model.onnx")
     outcome = rx.verify(model, engine)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -16,32 +17,22 @@ from rmsnorm_export.compare.bisect import BATCH, Search, describe_difference
 from rmsnorm_export.compare.flow import Flow
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds, compare_output
-from rmsnorm_export.compare.result import Difference
 from rmsnorm_export.records import from_json, to_json
 
-from .broken import chain, fill, set_epsilon, told
+from .broken import begins_at, chain, fill, set_epsilon
 
 ROWS = {"h0": [5, 16]}
-
-
-def first_of(a: ir.Model, b: ir.Model, **options: object) -> Difference:
-    """Where two models begin to differ."""
-    first = rx.verify(a, b, **options).first_difference  # type: ignore[arg-type]
-    assert first is not None
-    return first
 
 
 @pytest.mark.parametrize("k", [0, 1, 6, 11])
 @pytest.mark.parametrize("target", ["portable", "ort"])
 def test_a_wrong_epsilon_is_found(k: int, target: str) -> None:
-    source = chain()
-    result = rx.optimize(source, target=target)  # type: ignore[arg-type]
+    result = rx.optimize(chain(), target=target)
     sites = [site.name for site in result.report.fused]
     assert len(sites) == 12
-    outcome = rx.verify(source, set_epsilon(result.model, sites[k], 0.5), shapes=ROWS)
-    assert told(outcome) == (sites[k], "at", True)
+    outcome = rx.verify(chain(), set_epsilon(result.model, sites[k], 0.5), shapes=ROWS)
+    assert begins_at(outcome) == (sites[k], "at", True)
     first = outcome.first_difference
-    assert first is not None
     assert first.conclusion.startswith("this site differs: ")
     assert first.value == f"n{k}"
     assert first.comparison.metrics.max_abs > first.comparison.bound_abs
@@ -50,21 +41,19 @@ def test_a_wrong_epsilon_is_found(k: int, target: str) -> None:
 
 @pytest.mark.parametrize("k", [0, 5, 11])
 def test_a_wrong_product_between_norms_is_found(k: int) -> None:
-    first = first_of(chain(), rx.optimize(chain(wrong=k)).model, shapes=ROWS)
+    broken = rx.optimize(chain(wrong=k)).model
+    first = rx.verify(chain(), broken, shapes=ROWS).first_difference
     place = (first.value, first.op, first.inputs, first.inputs_agree)
     assert place == (f"p{k}", "MatMul", (f"n{k}",), True)
-    assert first.site is not None
-    assert first.site.place == "before"
-    assert first.node == f"/MatMul_{8 * k + 6}"
+    assert (first.site.place, first.node) == ("before", f"/MatMul_{8 * k + 6}")
 
 
-def test_the_first_of_two_is_told_with_the_bounds_that_were_given() -> None:
+def test_the_first_of_two_is_found_with_the_bounds_that_were_given() -> None:
     result = rx.optimize(chain())
     sites = [site.name for site in result.report.fused]
     broken = set_epsilon(set_epsilon(result.model, sites[9], 0.7), sites[3], 1e-4)
-    assert told(rx.verify(chain(), broken, shapes=ROWS))[0] == sites[9]
-    assert told(rx.verify(chain(), broken, shapes=ROWS, rtol=1e-6)) == (sites[3], "at", True)
-    assert rx.verify(chain(), broken, shapes=ROWS, bisect=False).first_difference is None
+    assert begins_at(rx.verify(chain(), broken, shapes=ROWS))[0] == sites[9]
+    assert begins_at(rx.verify(chain(), broken, shapes=ROWS, rtol=1e-6)) == (sites[3], "at", True)
 
 
 def test_few_values_are_held_and_few_runs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +67,11 @@ def test_few_values_are_held_and_few_runs_are_made(monkeypatch: pytest.MonkeyPat
             yield one[0], lambda names: batches.append(len(names)) or one[1](names)
 
     monkeypatch.setattr(OnnxRuntime, "searched", counting)
-    source = chain(64)
-    result = rx.optimize(source)
+    result = rx.optimize(chain(64))
     site = result.report.fused[41].name
-    outcome = rx.verify(source, set_epsilon(result.model, site, 0.5), shapes=ROWS)
-    assert told(outcome) == (site, "at", True)
+    outcome = rx.verify(chain(64), set_epsilon(result.model, site, 0.5), shapes=ROWS)
+    assert begins_at(outcome) == (site, "at", True)
     first = outcome.first_difference
-    assert first is not None
     assert first.shared > 190
     assert len(batches) <= 10  # five rounds of two models
     assert max(batches) <= BATCH + 4
@@ -95,13 +82,16 @@ def test_external_data_stays_outside(tmp_path: Path) -> None:
     """The marked copies refer to the same file, wherever the model came from."""
     path, broken = tmp_path / "model.onnx", tmp_path / "broken.onnx"
     ir.save(chain(6), path, external_data="weights.bin", size_threshold_bytes=16)
+    assert rx.verify(path, ir.load(path)).passed
     result = rx.optimize(path)
     site = result.report.fused[3].name
     ir.save(set_epsilon(result.model, site, 0.5), broken)
-    before = sorted(p.name for p in tmp_path.iterdir())
     for other in (broken, ir.load(broken)):
-        assert told(rx.verify(path, other, shapes=ROWS)) == (site, "at", True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == before
+        assert begins_at(rx.verify(path, other, shapes=ROWS)) == (site, "at", True)
+    names = {one.name for one in tmp_path.iterdir()}
+    assert names == {"model.onnx", "weights.bin", "broken.onnx"}
+    with pytest.raises(rx.InputError, match="does not know its folder"):
+        rx.verify(path, onnx.load(path, load_external_data=False))
 
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> g (float[6, 16] x) => (float y) '
@@ -121,31 +111,28 @@ MASKED = """{{
   masked = Add (scores, mask)
   y = Softmax <axis = -1> (masked)
 }}"""
-CASES = {
-    "a subgraph is not entered, what it captures is read": (
-        BRANCHING.format(1.0), BRANCHING.format(2.0), ("b", "If", ("a", "yes")),
-    ),
-    # The lowest number beside small ones: relative to it nothing would ever differ.
-    "a mask hides nothing": (
-        MASKED.format(0.25), MASKED.format(0.2), ("scale", "Constant", ()),
-    ),
-    # Two exports number their values alike by accident: operator or shape tell them apart.
-    "the same names for other things": (
-        "{ val_0 = Abs (x)  val_1 = Exp (val_0)  y = Neg (val_1) }",
-        "{ val_0 = Identity (x)  val_1 = Abs (val_0)  val_2 = Exp (val_1)"
-        "  val_3 = Exp (val_2)  y = Neg (val_3) }",
-        ("y", "Neg", ()),
-    ),
-}  # fmt: skip
+NAMED = "{ val_0 = Abs (x)  val_1 = Exp (val_0)  y = Neg (val_1) }"
+NAMED_ALIKE = """{ val_0 = Identity (x)  val_1 = Abs (val_0)  val_2 = Exp (val_1)
+  val_3 = Exp (val_2)  y = Neg (val_3) }"""
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_first_difference(name: str) -> None:
-    a, b, place = CASES[name]
+@pytest.mark.parametrize(
+    ("a", "b", "place"),
+    [
+        # A subgraph is not entered, what it captures is read.
+        (BRANCHING.format(1.0), BRANCHING.format(2.0), ("b", "If", ("a", "yes"))),
+        # The lowest number beside small ones: relative to it nothing would ever differ.
+        (MASKED.format(0.25), MASKED.format(0.2), ("scale", "Constant", ())),
+        # Two exports number their values alike by accident: operator or shape tell them apart.
+        (NAMED, NAMED_ALIKE, ("y", "Neg", ())),
+    ],
+    ids=["subgraph", "mask", "names"],
+)
+def test_the_first_difference(a: str, b: str, place: tuple[str, str, tuple[str, ...]]) -> None:
     models = [ir.from_onnx_text(HEAD + body) for body in (a, b)]
     for model in models:
         fill(model, {"mask": np.triu(np.full((6, 6), -1e9, np.float32), 1)})
-    first = first_of(*models)
+    first = rx.verify(*models).first_difference
     assert (first.value, first.op, first.inputs) == place
 
 

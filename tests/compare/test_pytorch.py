@@ -6,7 +6,6 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
@@ -17,30 +16,20 @@ import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare.pytorch import to_array, to_tensor  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 
-from .broken import set_epsilon, told  # noqa: E402
+from .broken import begins_at, set_epsilon  # noqa: E402
 
 pytestmark = pytest.mark.export
 
 
-class Block(torch.nn.Module):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.norm = torch.nn.RMSNorm(n, eps=1e-6)
-        self.up = torch.nn.Linear(n, 2 * n, bias=False)
-        self.down = torch.nn.Linear(2 * n, n, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
-
-
 class Tower(torch.nn.Module):
-    """Blocks, a norm at the end, a head."""
+    """Norms and products, a norm at the end, a head."""
 
     def __init__(self, n: int = 24) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.table, self.last = torch.nn.Embedding(50, n), torch.nn.RMSNorm(n, eps=1e-6)
-        self.blocks = torch.nn.Sequential(*(Block(n) for _ in range(4)))
+        pairs = ((torch.nn.RMSNorm(n, eps=1e-6), torch.nn.Linear(n, n)) for _ in range(4))
+        self.blocks = torch.nn.Sequential(*(torch.nn.Sequential(*pair) for pair in pairs))
         self.head = torch.nn.Linear(n, 10, bias=False)
 
     def forward(self, ids: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -55,7 +44,7 @@ class Scaled(torch.nn.Module):
 
 ARGS = (torch.randint(0, 50, (2, 5)), torch.ones(10))
 ARRAYS = {"ids": np.array([[1, 2, 3]]), "scale": np.full(10, 2, np.float32)}
-NORMS = [*(f"blocks.{i}.norm" for i in range(4)), "last"]
+NORMS = [*(f"blocks.{i}.0" for i in range(4)), "last"]
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +60,15 @@ def exported(tower: Tower, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_module_and_its_file(tower: Tower, exported: Path) -> None:
-    tower.train()
-    try:
-        for pair in ((tower, exported), (exported, tower)):
-            outcome = rx.verify(*pair, seed=5)
-            assert outcome.passed, outcome.reason
-            assert {output.name for output in outcome.outputs} == {"logits", "hidden"}
-            assert outcome.inputs == ("ids int64 [2, 5]", "scale float32 [10]")
-            assert set(outcome.backends) == {"torch", "onnxruntime"}
-            assert f"PyTorch {torch.__version__} (CPU)" in outcome.runtime
-        assert tower.training  # left as it was, and run in evaluation mode
-    finally:
-        tower.eval()
+    for pair in ((tower.train(), exported), (exported, tower)):
+        outcome = rx.verify(*pair, seed=5)
+        assert outcome.passed, outcome.reason
+        assert {output.name for output in outcome.outputs} == {"logits", "hidden"}
+        assert outcome.inputs == ("ids int64 [2, 5]", "scale float32 [10]")
+        assert set(outcome.backends) == {"torch", "onnxruntime"}
+        assert f"PyTorch {torch.__version__} (CPU)" in outcome.runtime
+    assert tower.training  # left as it was, and run in evaluation mode
+    tower.eval()
 
 
 def test_a_program_and_a_pt2_file(tower: Tower, exported: Path, tmp_path: Path) -> None:
@@ -117,15 +103,11 @@ def test_bfloat16_there_and_back() -> None:
         to_tensor(np.array(["text"], dtype=object))
 
 
-def test_what_does_not_fit(tower: Tower, exported: Path) -> None:
+def test_what_does_not_fit(exported: Path) -> None:
     with pytest.raises(VerificationError, match="different numbers of outputs"):
         rx.verify(exported, Scaled())
     with pytest.raises(VerificationError, match="cannot run the module on these inputs"):
         rx.verify(exported, torch.nn.Linear(3, 3))
-    with pytest.raises(UsageError, match="runs no pytorch model"):
-        rx.verify(tower, exported, backend_a="onnxruntime")
-    with pytest.raises(UsageError, match="runs no onnx model"):
-        rx.verify(onnx.load(exported), exported, backend_a="torch")
 
 
 @pytest.mark.parametrize("k", [0, 2, 4])
@@ -136,32 +118,17 @@ def test_a_broken_norm_is_found(tower: Tower, exported: Path, k: int) -> None:
     assert [str(node.name).rpartition("/")[0] for node in norms] == NORMS
     set_epsilon(model, str(norms[k].name), 0.3)
     outcome = rx.verify(tower, model)
-    assert told(outcome) == (norms[k].name, "at", True)
-    first = outcome.first_difference
-    assert first is not None
-    assert first.site is not None
-    assert first.site.module == NORMS[k]
-    assert told(rx.verify(model, tower))[1:] == ("at", True)
+    assert begins_at(outcome) == (norms[k].name, "at", True)
+    assert outcome.first_difference.site.module == NORMS[k]
+    assert begins_at(rx.verify(model, tower))[1:] == ("at", True)
 
 
-@pytest.mark.parametrize("path", ["blocks.0.up", "blocks.3.down", "head", "table"])
+@pytest.mark.parametrize("path", ["blocks.0.1", "blocks.3.1", "head", "table"])
 def test_a_broken_layer_is_found_by_its_module(tower: Tower, exported: Path, path: str) -> None:
     model = ir.load(exported)
     weight = model.graph.initializers[f"{path}.weight"]
-    assert weight.const_value is not None
-    weight.const_value = ir.tensor(weight.const_value.numpy() * 1.3, name=weight.name)
+    weight.const_value = ir.tensor(weight.const_value.numpy() + 0.3, name=weight.name)
     for source in (tower, torch.export.export(tower, ARGS)):
         first = rx.verify(source, model).first_difference
-        assert first is not None
-        assert first.module == path
-        assert first.inputs_agree
+        assert (first.module, first.inputs_agree) == (path, True)
         assert first.site is None or first.site.place == "before"
-
-
-def test_a_broken_module_beside_a_file_that_is_right(exported: Path) -> None:
-    broken = Tower().eval()
-    broken.blocks[2].norm.weight.data *= 1.2
-    first = rx.verify(broken, exported).first_difference
-    assert first is not None
-    assert first.site is not None
-    assert (first.site.module, first.inputs_agree) == ("blocks.2.norm", True)

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx.parser
 import pytest
-from onnx import TensorProto, helper
+from proof.sites import source
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, RequirementError, UsageError
+from rmsnorm_export.op.spec import FLOAT, FLOAT16
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system import process
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends, build
-from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose, gpu_visible
 from rmsnorm_export.tensorrt.engine.build import build_engine, require_plugin
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
-from .conftest import SHAPES, N, model_of, needs_rtx, norm
+from .conftest import NORM, SHAPES, N, model_of, needs_rtx
 
 pytestmark = needs_rtx
-HERE = "tests.engine.test_build"
-F16, F32 = TensorProto.FLOAT16, TensorProto.FLOAT
 
 
 def test_an_engine_and_its_record(one_norm: Path, tmp_path: Path) -> None:
@@ -57,33 +56,29 @@ def test_an_engine_and_its_record(one_norm: Path, tmp_path: Path) -> None:
 def test_a_long_row_is_not_one_kernel(tmp_path: Path) -> None:
     """From 16,384 elements on TensorRT-RTX 1.7.1 sums in one kernel and scales in another."""
     n = 32768
-    model = model_of(norm(), x=F16, n=n)
-    shapes = {"x": [(rows, n) for rows in (1, 4, 64)]}
+    model, shapes = model_of(x="float16", n=n), {"x": [(rows, n) for rows in (1, 4, 64)]}
     (only,) = build_engine(model, tmp_path / "e", shapes=shapes).record.norms
-    assert (only.how, (only.kernels or 0) >= 2) == ("unfused", True)
+    assert (only.how, only.kernels >= 2) == ("unfused", True)
 
 
 def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "model" / "m.onnx"
+    path = tmp_path / "model" / "m.onnx"
     for folder in ("model", "elsewhere"):
         (tmp_path / folder).mkdir()
     options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
-    onnx.save(model_of(norm()), source, **options)
+    onnx.save(model_of(), path, **options)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert build_engine(source, tmp_path / "e", shapes=SHAPES).record.model == "m.onnx"
+    assert build_engine(path, tmp_path / "e", shapes=SHAPES).record.model == "m.onnx"
     with pytest.raises(UsageError, match="must be given as a file"):
-        build_engine(source.read_bytes(), tmp_path / "f", shapes=SHAPES)
-    source.with_name("w.bin").unlink()
+        build_engine(path.read_bytes(), tmp_path / "f", shapes=SHAPES)
+    path.with_name("w.bin").unlink()
     with pytest.raises(InputError):
-        build_engine(source, tmp_path / "f", shapes=SHAPES)
+        build_engine(path, tmp_path / "f", shapes=SHAPES)
     assert not (tmp_path / "f").exists()
 
 
 def test_names_that_look_like_patterns(tmp_path: Path) -> None:
-    model = model_of(norm(x="t"))
-    model.graph.input[0].name = "x[0]"
-    model.graph.input.append(helper.make_tensor_value_info("x*", F32, ["rows", N]))
-    model.graph.node.insert(0, helper.make_node("Sub", ["x[0]", "x*"], ["t"], name="sub"))
+    model = model_of(f'x = Sub ("x[0]", "x*") {NORM}', inputs=("x[0]", "x*"))
     record = build_engine(model, tmp_path / "e", dims="rows=1,2,3").record
     assert [item.max for item in record.profiles[0].inputs] == [(3, N), (3, N)]
     assert record.norms[0].how == "fused"
@@ -108,27 +103,21 @@ def test_nothing_is_overwritten(one_norm: Path, tmp_path: Path) -> None:
     build_engine(one_norm, engine, shapes=SHAPES, force=True)
     assert from_json(sidecar.read_text(), EngineRecord).sha256 == sha256_of(engine)
     os.link(one_norm, tmp_path / "link.json")
-    for source, target in ((one_norm, one_norm), (tmp_path / "link.json", tmp_path / "link")):
+    for model, target in ((one_norm, one_norm), (tmp_path / "link.json", tmp_path / "link")):
         with pytest.raises(UsageError, match="input file"):
-            build_engine(source, target, shapes=SHAPES, force=True)
+            build_engine(model, target, shapes=SHAPES, force=True)
     assert one_norm.read_bytes() == before
 
 
-MIXED = (
-    helper.make_node("RMSNormalization", ["x", "w32"], ["y"], name="mixed"),
-    helper.make_node("SimplifiedLayerNormalization", ["x", "w32"], ["y"], name="mixed"),
-    helper.make_node("F", ["x", "w32"], ["y"], domain="other", name="call"),
-)
-FUNCTION = helper.make_function(
-    "other", "F", ["x", "w32"], ["y"], [MIXED[0]], [helper.make_opsetid("", 23)]
-)
+MIXED = "[mixed] y = RMSNormalization (x, w32)"
+FUNCTION = f'<domain: "other", opset_import: ["" : 23]> F (x, w32) => (y) {{ {MIXED} }}'
 
 
-@pytest.mark.parametrize("node", MIXED, ids=lambda node: node.op_type)
-def test_a_scale_that_the_parser_would_round_is_refused(
-    node: onnx.NodeProto, tmp_path: Path
-) -> None:
-    model = model_of(node, x=F16, y=F32, functions=(FUNCTION,))
+@pytest.mark.parametrize(
+    "body", [MIXED, "[mixed] y = SimplifiedLayerNormalization (x, w32)", "y = other.F (x, w32)"]
+)
+def test_a_scale_that_the_parser_would_round_is_refused(body: str, tmp_path: Path) -> None:
+    model = model_of(body, x="float16", y="float", function=FUNCTION)
     with pytest.raises(InputError) as caught:
         build_engine(model, tmp_path / "e", shapes=SHAPES)
     for word in ("x float16", "scale float32", "'mixed'", "--target portable"):
@@ -139,51 +128,47 @@ def test_a_scale_that_the_parser_would_round_is_refused(
 @pytest.mark.parametrize("target", ["onnx", "portable"])
 def test_optimize_writes_no_such_scale(target: Any, tmp_path: Path) -> None:
     """f16 rows times an f32 scale, spelled out: the casts are in the graph, and stay."""
-    ones = ", ".join(["1.0"] * N)
-    model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 18]>\n'
-        f"g (float16[rows,{N}] x) => (float16[rows,{N}] y)\n"
-        f"<float[{N}] w = {{{ones}}}, int64[1] axes = {{-1}}, float eps = {{0.000001}}> {{"
-        "x32 = Cast<to = 1>(x) sq = Mul(x32, x32) mean = ReduceMean(sq, axes) s = Add(mean, eps)"
-        "root = Sqrt(s) normed = Div(x32, root) scaled = Mul(normed, w) y = Cast<to = 10>(scaled) }"
-    )
-    result = rx.optimize(model, target=target)
+    body = "{core}\n  scaled = Mul (v, w)\n  y = Cast <to = {dtype}> (scaled)"
+    result = rx.optimize(source(body, dtype=FLOAT16, weight=FLOAT), target=target)
     assert len(result.report.fused) == 1
-    record = build_engine(result.model, tmp_path / "e", shapes=SHAPES).record
+    record = build_engine(result.model, tmp_path / "e", dims="B=1,2,4;S=1,8,64").record
     assert ([n.how for n in record.norms], record.messages) == (["fused"], ())
 
 
 def test_numbers_that_are_not_those_of_the_model_are_said(tmp_path: Path) -> None:
-    half = helper.make_node("RMSNormalization", ["x", "w"], ["y"], name="norm", stash_type=10)
-    record = build_engine(model_of(half, x=F16), tmp_path / "e", shapes=SHAPES).record
+    half = model_of("y = RMSNormalization <stash_type = 10> (x, w)", x="float16")
+    record = build_engine(half, tmp_path / "e", shapes=SHAPES).record
     assert any("FP16" in message for message in record.messages)
-    wide = model_of(norm(), x=TensorProto.DOUBLE)
-    record = build_engine(wide, tmp_path / "f", shapes=SHAPES).record
+    record = build_engine(model_of(x="double"), tmp_path / "f", shapes=SHAPES).record
     assert any("float64 is computed in float32" in note for note in record.notes)
 
 
-@pytest.mark.parametrize(
-    ("op", "domain", "words"),
-    [
-        ("Frobnicate", "other", "node 'bad' (Frobnicate)"),
-        ("RMSNorm", "rmsnorm_export", "function body"),
-    ],
-)
-def test_what_the_parser_refuses(op: str, domain: str, words: str, tmp_path: Path) -> None:
-    bad = helper.make_node(op, ["x"], ["t"], "bad", domain=domain)
-    model = model_of(bad, helper.make_node("Tanh", ["t"], ["y"], name="y"))
-    model.opset_import.append(helper.make_opsetid("rmsnorm_export", 1))
-    with pytest.raises(InputError) as caught:
-        build_engine(model, tmp_path / "e", shapes=SHAPES)
-    assert words in str(caught.value)
+def test_what_the_parser_refuses(tmp_path: Path) -> None:
+    for op, words in (
+        ("other.Frobnicate", "node 'bad' (Frobnicate)"),
+        ("rmsnorm_export.RMSNorm", "function body"),
+    ):
+        model = model_of(f"[bad] t = {op} (x) y = Tanh (t)")
+        with pytest.raises(InputError) as caught:
+            build_engine(model, tmp_path / "e", shapes=SHAPES)
+        assert words in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("tensorrt_stand_in")
+STAND_IN = """import tensorrt_rtx
+globals().update({k: v for k, v in vars(tensorrt_rtx).items() if not k.startswith("__")})
+__version__ = "11.4.0.1"
+"""
+
+
 def test_the_way_of_tensorrt(
     one_norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The calls that TensorRT gets, on TensorRT-RTX under its name: not TensorRT itself."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "tensorrt.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
     options = {"backend": "tensorrt", "shapes": SHAPES, "force": True}
     record = build_engine(
         rx.optimize(one_norm).model, tmp_path / "e", **options, hardware_compatible=True,
@@ -215,8 +200,8 @@ def die(request: dict[str, str]) -> None:
 def test_a_death_is_told(
     one_norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, word: str
 ) -> None:
-    crash = {"signal": number}
-    monkeypatch.setattr(build, "run_backend", lambda *_: process.ask(f"{HERE}:die", crash))
+    ended = process.ask(f"{__name__}:die", {"signal": number})
+    monkeypatch.setattr(build, "run_backend", lambda *_: ended)
     old = tmp_path / "old.engine"
     old.write_bytes(b"old")
     with pytest.raises(InputError, match="tactic lost") as caught:
@@ -245,9 +230,8 @@ def test_auto_takes_what_can_build_here(
 ) -> None:
     monkeypatch.setattr(backends, "is_installed", modules.__contains__)
     monkeypatch.setattr(backends, "gpu_visible", lambda: gpu)
-    with contextlib.ExitStack() as stack:
-        if expected is None:
-            stack.enter_context(pytest.raises(BackendMissingError, match="pip install"))
+    missing = pytest.raises(BackendMissingError, match="pip install")
+    with contextlib.nullcontext() if expected else missing:
         assert choose("auto")[0] is expected
 
 
@@ -269,17 +253,29 @@ def test_the_plugin_takes_part_where_it_can(
         plan_plugin("require", info, own=own)
 
 
-def test_a_folder_of_graphs(one_norm: Path, tmp_path: Path) -> None:
-    """Ranges by the names of dimensions, one engine of each graph."""
-    folder = tmp_path / "graphs"
+def test_a_folder_of_graphs_is_built_and_timed(one_norm: Path, tmp_path: Path) -> None:
+    """Ranges by the names of dimensions, one engine of each graph; times where a GPU is."""
+    folder, engines = tmp_path / "graphs", tmp_path / "engines"
     folder.mkdir()
     for name in ("prefill", "decode"):
         (folder / f"{name}.onnx").write_bytes(one_norm.read_bytes())
     (folder / "config.json").write_text("{}")
-    built = build_engine(folder, tmp_path / "engines", dims="rows=1,4,128")
+    built = build_engine(folder, engines, dims="rows=1,4,128")
     assert sorted(built.results) == ["decode", "prefill"]
     for name, result in built.results.items():
-        assert result.path == tmp_path / "engines" / f"{name}.engine"
+        assert result.path == engines / f"{name}.engine"
         assert result.record.sha256 == sha256_of(result.path)
     with pytest.raises(UsageError, match="not empty"):
-        build_engine(folder, tmp_path / "engines", dims="rows=1")
+        build_engine(folder, engines, dims="rows=1")
+    if not gpu_visible():
+        for model in (engines, engines / "decode.engine"):
+            with pytest.raises(BackendMissingError, match="only where a GPU is"):
+                rx.bench(model)
+        return
+    for benchmark in rx.bench(engines, seconds=0.5).results.values():
+        assert list(benchmark.cases) == [f"x=4x{N}"]
+        timing = benchmark.timings[0]
+        assert timing.rounds >= 20
+        assert 0 < timing.q1_ms <= timing.median_ms <= timing.q3_ms
+    other = rx.bench(engines / "decode.engine", shapes=f"x=1x{N},128x{N}", seconds=0.5)
+    assert [timing.case for timing in other.timings] == [f"x=1x{N}", f"x=128x{N}"]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
 
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.tensorrt.engine.layers import (
@@ -19,7 +17,7 @@ from rmsnorm_export.tensorrt.engine.layers import (
 from rmsnorm_export.tensorrt.engine.result import EngineLayer
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites, find_norms
 
-from .conftest import model_of, norm
+from .conftest import NORM, model_of
 
 # What TensorRT-RTX 1.7.1 logs, shortened.
 LOG = (
@@ -48,9 +46,8 @@ def test_the_builders_log_and_the_inspectors_json() -> None:
     )
     both = "[ONNX Layer: a]\x1f[ONNX Layer: b]"
     listed = [{"Name": "k", "LayerType": "PluginV3", "Metadata": both}, "names only"]
-    assert layers_from_inspector(json.dumps({"Layers": listed})) == (
-        layer("k", "PluginV3", "a", "b"),
-    )
+    (one,) = layers_from_inspector(json.dumps({"Layers": listed}))
+    assert one == layer("k", "PluginV3", "a", "b")
     for metadata, nodes in (
         ("", ()),
         ("[ONNX Layer: a][ONNX Layer: b]", ("a", "b")),
@@ -77,40 +74,33 @@ PROFILES = (
     layer("b", "kgen", "pow", profile=1),
     layer("c", "kgen", "mul", profile=1),
 )
+PLUGIN = (layer("n", "PluginV3", "n"),)
+WITH_SUM = (  # a sum in the product before is no kernel of the norm
+    layer("gemm", "runtime_fusion", "linear", f"{BODY}.sum | n (SkipRMSNorm)"),
+    layer("norm", "kgen", f"{BODY}.mean | n (SkipRMSNorm)"),
+)
+UNTOLD = (*PROFILES, layer("d", "kgen", "pow", profile=None))
 
 
 @pytest.mark.parametrize(
-    ("one", "layers", "expected"),
+    ("one", "layers", "how", "names", "reason"),
     [
-        (site("pow", "mul"), KERNELS, ("fused", ("k1",), "")),
-        (site("pow", "mul", "scale"), KERNELS, ("unfused", ("k1", "k2"), "")),
-        (site("gone"), KERNELS, ("unknown", (), "no layer")),
-        (site("pow", reason="in a loop"), KERNELS, ("unknown", (), "in a loop")),
-        (site("pow"), (), ("unknown", (), "layers are not known")),
-        (site("n"), (layer("n", "PluginV3", "n"),), ("plugin", ("n",), "")),
-        (  # a sum in the product before is no kernel of the norm
-            site("n"),
-            (
-                layer("gemm", "runtime_fusion", "linear", f"{BODY}.sum | n (SkipRMSNorm)"),
-                layer("norm", "kgen", f"{BODY}.mean | n (SkipRMSNorm)"),
-            ),
-            ("fused", ("norm",), ""),
-        ),
-        (site("pow", "mul"), PROFILES, ("unfused", ("b", "c"), "")),  # the worst profile counts
-        (
-            site("pow"),
-            (*PROFILES, layer("d", "kgen", "pow", profile=None)),
-            ("unknown", (), "profiles"),
-        ),
+        (site("pow", "mul"), KERNELS, "fused", ("k1",), ""),
+        (site("pow", "mul", "scale"), KERNELS, "unfused", ("k1", "k2"), ""),
+        (site("gone"), KERNELS, "unknown", (), "no layer"),
+        (site("pow", reason="in a loop"), KERNELS, "unknown", (), "in a loop"),
+        (site("pow"), (), "unknown", (), "layers are not known"),
+        (site("n"), PLUGIN, "plugin", ("n",), ""),
+        (site("n"), WITH_SUM, "fused", ("norm",), ""),
+        (site("pow", "mul"), PROFILES, "unfused", ("b", "c"), ""),  # the worst profile counts
+        (site("pow"), UNTOLD, "unknown", (), "profiles"),
     ],
 )
 def test_which_kernels_compute_a_norm(
-    one: EngineSite, layers: tuple[EngineLayer, ...], expected: tuple[str, tuple[str, ...], str]
+    one: EngineSite, layers: tuple[EngineLayer, ...], how: str, names: tuple[str], reason: str
 ) -> None:
     (outcome,) = find_norms([one], layers)
-    how, names, reason = expected
-    assert (outcome.how, outcome.names) == (how, names)
-    assert outcome.kernels == (len(names) or None)
+    assert (outcome.how, outcome.names, outcome.kernels) == (how, names, len(names) or None)
     assert reason in outcome.reason
 
 
@@ -126,32 +116,24 @@ def test_layers_of_several_profiles() -> None:
         assert [one.profile for one in by_profile(layers, profiles)] == expected
 
 
-def sites_of(*nodes: Any, **options: Any) -> tuple[EngineSite, ...]:
-    proto = model_of(*nodes, **options)
-    proto.graph.input.append(helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["rows", 40]))
-    model = ir.from_proto(proto)
+def sites_of(body: str, function: str = "") -> tuple[EngineSite, ...]:
+    model = ir.from_proto(model_of(body, inputs=("x", "x2"), function=function))
     return engine_sites(model, recognize(model).matches)
 
 
 def test_sites_by_the_names_that_the_parser_gives() -> None:
-    (named,) = sites_of(norm())
+    (named,) = sites_of(NORM)
     assert (named.name, named.form, named.nodes) == ("norm", "node", frozenset({"norm"}))
-    assert sites_of(norm(name=""))[0].nodes == frozenset({"node_of_y"})
-    twins = sites_of(norm(y="t"), norm(x="t"))
+    assert sites_of(NORM.removeprefix("[norm] "))[0].nodes == frozenset({"node_of_y"})
+    twins = sites_of(f"[norm] t = RMSNormalization (x, w) {NORM.replace('x,', 't,')}")
     assert {one.reason for one in twins} == {"several nodes have the name of one of its nodes"}
-    (skip,) = sites_of(helper.make_node("Add", ["x", "x2"], ["s"], name="add"), norm(x="s"))
+    (skip,) = sites_of(f"[add] s = Add (x, x2) {NORM.replace('x,', 's,')}")
     assert (skip.op, skip.nodes) == ("SkipRMSNorm", frozenset({"norm"}))
 
 
 def test_a_norm_inside_a_function_is_not_guessed() -> None:
-    inner = helper.make_node("RMSNormalization", ["a", "b"], ["c"], name="norm")
-    opsets = [helper.make_opsetid("", 23)]
-    function = helper.make_function("other", "F", ["a", "b"], ["c"], [inner], opsets)
-    calls = [
-        helper.make_node("F", [x, "w"], [y], domain="other", name=name)
-        for x, y, name in (("x", "t", "one"), ("t", "y", "two"))
-    ]
-    (only,) = sites_of(*calls, functions=(function,))
+    inner = f'<domain: "other", opset_import: ["" : 23]> F (x, w) => (y) {{ {NORM} }}'
+    (only,) = sites_of("[one] t = other.F (x, w) [two] y = other.F (t, w)", inner)
     assert "inside other::F" in only.reason
     layers = [layer("k", "kgen", "norm | one (F)", "norm | two (F)")]
     assert [one.how for one in find_norms([only], layers)] == ["unknown"]

@@ -20,39 +20,6 @@ LATE, GATED = {"scale_before_cast": True}, {"kind": "GatedRMSNorm"}
 
 
 @pytest.mark.parametrize(
-    ("site", "body"),
-    [
-        # No casts where nothing is rounded.
-        (SINGLE, {}),
-        ({"stash_type": FLOAT16}, {"stash_type": FLOAT16}),
-        ({}, {"casts": True}),
-        # The scale is cast where its type is not that of the product.
-        ({"scale": FLOAT}, {"casts": True, "scale_cast": True}),
-        (LATE, {"casts": True, "scale_cast": True, **LATE}),
-        (LATE | {"scale": FLOAT}, {"casts": True, **LATE}),
-        ({"bias": FLOAT}, {"casts": True, "has_bias": True, "bias_cast": True}),
-        # The type is named where CastLike is missing.
-        ({"opset": 14}, {"casts": True, "dtype": FLOAT16}),
-        # Literals where float32 cannot hold the number.
-        (IN_DOUBLE | {"epsilon": 1e-6}, {"stash_type": DOUBLE, "literal_epsilon": 1e-6}),
-        (IN_DOUBLE | {"epsilon": 2.0**-20}, {"stash_type": DOUBLE}),
-        (
-            IN_DOUBLE | {"epsilon": 0.0, "scale_offset": 0.1},
-            {"stash_type": DOUBLE, "has_offset": True, "literal_offset": 0.1},
-        ),
-        # A gate after the norm makes the order of a weightless one matter; one before it does not.
-        (GATED | LATE | {"scale": None}, GATED | LATE | {"has_scale": False, "casts": True}),
-        (
-            GATED | LATE | {"scale": None, "gate_first": True},
-            GATED | {"has_scale": False, "casts": True, "gate_first": True},
-        ),
-    ],
-)
-def test_the_smallest_body_of_a_site(site, body):
-    assert key(**site) == BodyKey(**body)
-
-
-@pytest.mark.parametrize(
     ("a", "b", "joined"),
     [
         (key(), key(scale_offset=1.0), BodyKey(casts=True, has_offset=True)),

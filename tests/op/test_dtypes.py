@@ -25,7 +25,7 @@ def test_every_half_number_rounds_to_itself(half):
 
 @pytest.mark.parametrize("half", [FLOAT16, BFLOAT16])
 def test_rounds_once_to_nearest_even(half):
-    """Every midpoint of two neighbours, and a float64 hair to either side of it."""
+    """Every midpoint of two neighbours, and a float64 hair, less than float32 has, beside it."""
     bits = np.arange(0, 2**15 - 1, 7, dtype=np.uint16)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         low = bits.view(numpy_dtype(half)).astype(np.float64)
@@ -36,11 +36,6 @@ def test_rounds_once_to_nearest_even(half):
     np.testing.assert_array_equal(round_to(middle, half), np.where(even, low, high))
     np.testing.assert_array_equal(round_to(np.nextafter(middle, np.inf), half), high)
     np.testing.assert_array_equal(round_to(np.nextafter(middle, 0), half), low)
-
-
-def test_bfloat16_is_not_rounded_by_way_of_float32():
-    """Just above a midpoint, by less than float32 resolves; rounded twice it would be 1."""
-    assert float(round_to(1 + 2**-8 + 2**-40, BFLOAT16)) == 1 + 2**-7
 
 
 @pytest.mark.parametrize("target", [FLOAT, FLOAT16, BFLOAT16])

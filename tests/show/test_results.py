@@ -10,7 +10,6 @@ import pytest
 from samples import ALIKE, CLASSES, HOSTILE, PROOF, REFUSAL, REPORT, SITE, Page, change, result_of
 
 import rmsnorm_export as rx
-from rmsnorm_export import errors
 from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.show import _HOMES, headline_of, sections_of, show_blocks, to_html, to_text
@@ -72,13 +71,19 @@ def test_a_page_says_what_the_report_says() -> None:
         assert word in page
 
 
+def test_who_asks_is_told_of_long_work_and_nobody_else(capfd: pytest.CaptureFixture[str]) -> None:
+    model, steps = onnx.parser.parse_model(_MODEL), []
+    rx.optimize(model, prove=True)
+    rx.optimize(model, prove=True, progress=lambda *step: steps.append(step))
+    assert steps == [("proving", 0, 1), ("proving", 1, 1)]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_sizes_stay_bounded() -> None:
-    many = [
-        change(SITE, name=f"n{i}", epsilon=1e-6 * (1 + i % (2 * MOST)))
-        for i in range(3 * MOST_ROWS)
-    ]
-    refused = [change(REFUSAL, node=f"n{i}") for i in range(2 * MOST_ROWS)]
-    html = to_html(change(REPORT, fused=tuple(many), refused=tuple(refused)))
+    numbered = ((f"n{i}", 1e-6 * (1 + i % (2 * MOST))) for i in range(3 * MOST_ROWS))
+    many = tuple(change(SITE, name=name, epsilon=epsilon) for name, epsilon in numbered)
+    refused = tuple(change(REFUSAL, node=f"n{i}") for i in range(2 * MOST_ROWS))
+    html = to_html(change(REPORT, fused=many, refused=refused))
     assert f"and {2 * MOST_ROWS} more rows" in html
     assert f"{MOST} rewrites more" in html
     assert len(html) < 4_000_000
@@ -96,18 +101,14 @@ def test_a_result_shows_its_report_and_saves_its_model(tmp_path: Path) -> None:
     onnx.checker.check_model(str(result.save(tmp_path / "m.onnx").path))
 
 
-@pytest.mark.parametrize(
-    ("suffix", "start"), [(".json", "{"), (".html", "<!DOCTYPE html>"), (".txt", "1 of 1 RMSNorm")]
-)
-def test_a_report_is_saved_as_its_name_says(tmp_path: Path, suffix: str, start: str) -> None:
-    place = REPORT.save(tmp_path / f"report{suffix}")
-    assert place.read_text(encoding="utf-8").startswith(start)
-    with pytest.raises(errors.UsageError, match=r"overwrite"):
-        REPORT.save(place)
-    assert REPORT.save(place, force=True) == place
-
-
-def test_a_report_takes_no_name_of_a_model_nor_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    for name, error in (("m.onnx", errors.UsageError), ("none/r.json", errors.InputError)):
+def test_a_report_is_saved_as_its_name_says(tmp_path: Path) -> None:
+    starts = {".json": "{", ".html": "<!DOCTYPE html>", ".txt": "1 of 1 RMSNorm"}
+    for suffix, start in starts.items():
+        place = REPORT.save(tmp_path / f"report{suffix}")
+        assert place.read_text(encoding="utf-8").startswith(start)
+        with pytest.raises(rx.UsageError, match=r"overwrite"):
+            REPORT.save(place)
+        assert REPORT.save(place, force=True) == place
+    for name, error in (("m.onnx", rx.UsageError), ("none/r.json", rx.InputError)):
         with pytest.raises(error):
             REPORT.save(tmp_path / name)

@@ -19,22 +19,16 @@ from rmsnorm_export.system import machine
 from rmsnorm_export.system.packages import is_installed, pip_install
 from rmsnorm_export.system.process import Ended, ask
 from rmsnorm_export.system.reading import open_regular
-from rmsnorm_export.tensorrt.engine.result import Backend, sidecar_path
+from rmsnorm_export.tensorrt.engine.result import Backend
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """One backend, with the ``label`` that its maker gives it.
-
-    Attributes:
-        plugins: it has plugin layers. TensorRT alone has, and with them version-compatible engines,
-            levels of hardware compatibility and timing caches, and builds only where a GPU is.
-    """
+    """One backend, with the ``label`` that its maker gives it."""
 
     name: Backend
     label: str
     module: str
-    plugins: bool
 
     @property
     def pip(self) -> str:
@@ -42,19 +36,16 @@ class BackendInfo:
         return pip_install(f"[{self.name}]")
 
 
-TENSORRT = BackendInfo("tensorrt", "TensorRT", "tensorrt", plugins=True)
-RTX = BackendInfo("tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx", plugins=False)
+TENSORRT = BackendInfo("tensorrt", "TensorRT", "tensorrt")
+"""This one alone has plugin layers, version-compatible engines and levels of hardware
+compatibility; it builds only where a GPU is."""
+RTX = BackendInfo("tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx")
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
 
-_FIRST_BYTES = {b"vtrt": RTX, b"ptrt": TENSORRT, b"ftrt": TENSORRT}
+_FIRST_BYTES = (b"vtrt", b"ptrt", b"ftrt")
 """Of an engine; TensorRT-RTX 1.7.1 puts its own in front of what TensorRT begins with."""
 
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
-
-
-def backend_of_file(path: Path) -> BackendInfo | None:
-    """Return the backend whose engines begin as the file does; None when there is none."""
-    return _FIRST_BYTES.get(_head(path, 4))
 
 
 def engines_in(folder: Path) -> list[Path]:
@@ -66,24 +57,17 @@ def engines_in(folder: Path) -> list[Path]:
 
 
 def is_engine(source: object) -> bool:
-    """Tell the path of an engine by its suffix, else by its first bytes or record."""
+    """Tell the path of an engine by its suffix, else by its first bytes."""
     if not isinstance(source, str | os.PathLike):
         return False
-    path = Path(source)
-    suffix = path.suffix.lower()
-    if suffix in (*_ENGINE_SUFFIXES, ".onnx") or not path.name:
+    suffix = Path(source).suffix.lower()
+    if suffix in (*_ENGINE_SUFFIXES, ".onnx"):
         return suffix in _ENGINE_SUFFIXES
-    record = _head(sidecar_path(path), 200)
-    return backend_of_file(path) is not None or b'"kind": "engine_record"' in record
-
-
-def _head(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file; b"" of what cannot be read, or is no plain file."""
     try:
-        with open_regular(path) as file:
-            return file.read(size)
-    except (OSError, ValueError):
-        return b""
+        with open_regular(source) as file:
+            return file.read(4) in _FIRST_BYTES
+    except (OSError, ValueError):  # it cannot be read, or is no plain file
+        return False
 
 
 def gpu_visible() -> bool:

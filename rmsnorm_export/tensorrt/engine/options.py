@@ -61,7 +61,7 @@ class BuildOptions(Options):
         Raises:
             UsageError: naming the option and the reason.
         """
-        if self.version_compatible and not info.plugins:
+        if self.version_compatible and info is not TENSORRT:
             raise UsageError(
                 f"{info.label} builds no version-compatible engines.",
                 found="--version-compatible; it has no lean runtime to put into the engine",
@@ -94,7 +94,7 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path |
     reason = ""
     if use == "never":
         reason = "not asked for"
-    elif not info.plugins:
+    elif info is not TENSORRT:
         reason = f"{info.label} has no plugin layers; it compiles the function bodies of the model"
     elif not own:
         reason = "the model has no node of the domain rmsnorm_export"
@@ -112,8 +112,3 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path |
         if use == "require":
             raise
         return None, f"{error.what} {error.found}"
-
-
-def library_or_none() -> str:
-    """Return the path of a library that can be loaded; "" without one."""
-    return str(plan_plugin("auto", TENSORRT, own=True)[0] or "")

@@ -65,21 +65,18 @@ def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite,
             reason = f"it is inside {match.scope}"
         elif any(names[name] > 1 for name in proper):
             reason = "several nodes have the name of one of its nodes"
+        # A norm by itself, e.g. between two casts, is one node, too.
+        one_node = match.native or any(re.search("(RMS|Layer)Norm", n.op_type) for n in nodes)
         sites.append(
             EngineSite(
                 name=parser_name(nodes[-1]),
                 op=match.spec.kind,
-                form="node" if match.native or _norm_node(nodes) else "chain",
+                form="node" if one_node else "chain",
                 nodes=frozenset(proper),
                 reason=reason,
             )
         )
     return tuple(sites)
-
-
-def _norm_node(nodes: Sequence[ir.Node]) -> bool:
-    """Tell whether one of the nodes is a norm by itself, e.g. between two casts."""
-    return any("RMSNorm" in node.op_type or "LayerNorm" in node.op_type for node in nodes)
 
 
 def find_norms(

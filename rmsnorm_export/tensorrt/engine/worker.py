@@ -131,28 +131,6 @@ def _inspect(trt: Any, logger: Any, engine: Any) -> str:
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
-def describe(request: Request) -> dict[str, Any]:
-    """Return the inputs of an engine, with ranges by profile."""
-    trt, pg, logger = _start(request)
-    engine = _loaded(request, trt, pg, logger)
-    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
-    profiles = range(engine.num_optimization_profiles)
-    return {
-        "inputs": [
-            {
-                "name": name,
-                "dtype": _type(engine, name)[0],
-                "ranges": [
-                    [list(shape) for shape in engine.get_tensor_profile_shape(name, profile)]
-                    for profile in profiles
-                ],
-            }
-            for name in names
-            if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
-        ]
-    }
-
-
 def infer(request: Request) -> dict[str, Any]:
     """Run an engine once; arrays are files of raw bytes, for NumPy has no bfloat16."""
     outputs = []
