@@ -105,7 +105,7 @@ def div(ctx: Context, node: ir.Node) -> None:
         rescale(ctx, node, fact_a, b, 1.0 / number)
     elif isinstance(fact_a, Square):
         _scale_square(ctx, node, fact_a, b, inverse=True)
-    elif isinstance(fact_a, Norm) and _of_length_one(fact_a):
+    elif isinstance(fact_a, Norm) and _of_length_one(a, fact_a, node):
         _root_of_n(ctx, node, fact_a, b, 1.0 / number)
 
 
@@ -384,7 +384,7 @@ def multiply_norm(
 ) -> None:
     """A scale, a gate, or something that ends the norm."""
     number = ctx.constants.scalar(other)
-    if number is not None and _of_length_one(norm):
+    if number is not None and _of_length_one(value, norm, node):
         _root_of_n(ctx, node, norm, other, number)
         return
     if not ctx.exclusive(value, node):
@@ -399,9 +399,11 @@ def multiply_norm(
         extend(ctx, node, dataclasses.replace(_with_event(norm, "gate"), gate=fact))
 
 
-def _of_length_one(norm: Norm) -> bool:
-    """Return whether a row is not divided by its root mean square yet, but by a multiple of it."""
-    return norm.radial is not None and not is_unit(norm.radial)
+def _of_length_one(value: ir.Value, norm: Norm, node: ir.Node) -> bool:
+    """Return whether a row of this graph is divided by a multiple of its root mean square yet."""
+    producer = value.producer()
+    here = producer is not None and producer.graph is node.graph
+    return here and norm.radial is not None and not is_unit(norm.radial)
 
 
 def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, constant: ir.Value, factor: float) -> None:
