@@ -18,7 +18,7 @@ from rmsnorm_export.deploy.packaged import PackagedModel, ServedTensor, ServingB
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
+from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs
 from rmsnorm_export.runtime.sizes import RANGES, Declared, InputSizes
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
@@ -75,7 +75,7 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
         tensors = _served(inputs, "tensorrt"), _served(outputs, "tensorrt")
         return ServedModel("tensorrt", path, inputs, outputs, tensors, profiles, record=record)
     loaded = load_model(source)
-    inputs = tuple(map(declared_tensor, given_inputs(loaded.model)))
+    inputs = tuple(graph_inputs(loaded.model).values())
     outputs = tuple(map(declared_tensor, loaded.model.graph.outputs))
     tensors = _served(inputs, "onnxruntime"), _served(outputs, "onnxruntime")
     profiles = _profiles(inputs, options)

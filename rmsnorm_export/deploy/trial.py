@@ -12,7 +12,7 @@ from rmsnorm_export.deploy.batching import RequestShapes
 from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import SIZE_CHOICES, declared_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 from rmsnorm_export.runtime.sizes import fill, is_fixed, sized, symbol_of
@@ -38,7 +38,7 @@ def try_model(
     """
     assert subject.loaded is not None  # an engine is not run here
     session, problems = open_session(path, optimize=True, kernels=kernels), []
-    declared, limits = declared_inputs(session), index_limits(subject.loaded.model)
+    declared, limits = graph_inputs(subject.loaded.model), index_limits(subject.loaded.model)
     for sizes in SIZE_CHOICES:
         shapes = _usual_request(subject, max_batch > 0, sizes)
         asked = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items())

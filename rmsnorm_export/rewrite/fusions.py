@@ -30,7 +30,8 @@ from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.inputs import (
     SIZE_CHOICES,
-    declared_inputs,
+    first_run,
+    graph_inputs,
     index_limits,
     make_inputs,
 )
@@ -161,8 +162,12 @@ def _compare(
         return "", f"{absent} normalise queries and keys in the attention"
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         write_models({"before": model, "fused": fused}, Path(folder))
+        inputs, limits = graph_inputs(model), index_limits(model)
+        shapes = (input_shapes(inputs, None, None, sizes=sizes) for sizes in SIZE_CHOICES)
+        candidates = (make_inputs(inputs, limits, one, seed=seed) for one in shapes)
         try:
-            feeds, filled, expected = _reference(Path(folder, "before.onnx"), model, seed)
+            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")))
+            feeds, (filled, expected) = first_run(candidates, run)
         except Error as error:
             return "", f"the graph before them does not run: {one_line(error.found, 300)}"
         if unlike := without_evidence(expected):
@@ -181,26 +186,9 @@ def _compare(
     return f"{len(expected)} outputs differ by at most {words}", ""
 
 
-def _reference(
-    path: Path, model: ir.Model, seed: int
-) -> tuple[dict[str, Array], int, dict[str, Array]]:
-    """Return inputs, how many slots of a cache have tokens, and the outputs of the model.
-
-    Raises:
-        Error: it does not run here.
-    """
-    session = open_session(path)
-    declared, limits = declared_inputs(session), index_limits(model)
-    for sizes in SIZE_CHOICES:
-        try:
-            shapes = input_shapes(declared, None, usual={}, sizes=sizes)
-            feeds = make_inputs(declared, limits, shapes, seed=seed)
-            filled = pad_first_row(feeds, list(filter(is_state, feeds)))
-            return feeds, filled, run_session(session, feeds)
-        except Error:
-            if sizes is SIZE_CHOICES[-1]:
-                raise
-    raise AssertionError("there are sizes to try")
+def _run_padded(session: Any, feeds: dict[str, Array]) -> tuple[int, dict[str, Array]]:
+    """Pad inputs; return how many slots of a cache have tokens, and the outputs."""
+    return pad_first_row(feeds, list(filter(is_state, feeds))), run_session(session, feeds)
 
 
 def _share_off(name: str, after: Array, before: Array, filled: int) -> float:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import Declared, is_fixed, shape_text
+from rmsnorm_export.runtime.sizes import Declared, Inputs, Shape, is_fixed, shape_text
 from rmsnorm_export.system.reading import open_regular
 
-_NUMPY: dict[str, np.dtype[Any]] = {
-    **{str(np.dtype(code)): np.dtype(code) for code in "efd?bhiqBHIQ"},
-    "bfloat16": BFLOAT16_DTYPE,
-}
-"""By the name of a type that can be fed."""
+T = TypeVar("T")
+
+_FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
+"""Names of the types that can be fed."""
 
 # Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
 # fit models whose symbols depend on one another.
@@ -36,22 +35,10 @@ _TRANSPARENT = frozenset(
 )
 
 
-def declared_inputs(session: Any) -> dict[str, Declared]:
-    """Return the inputs that ONNX Runtime asks for, by name."""
-    return {
-        one.name: Declared(one.name, _our_name(one.type[7:-1]), tuple(one.shape or ()))
-        for one in session.get_inputs()  # of the type ``tensor(float)``, say
-    }
-
-
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
-    """Return the inputs that a graph asks for, by name, without a session."""
-    return {item.name: item for item in map(declared_tensor, given_inputs(model))}
-
-
-def given_inputs(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs that are no initializers, which have to be given."""
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    """Return the inputs that are no initializers, which have to be given, by name."""
+    needed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
+    return {item.name: item for item in map(declared_tensor, needed)}
 
 
 def declared_tensor(value: ir.Value) -> Declared:
@@ -64,10 +51,7 @@ def declared_tensor(value: ir.Value) -> Declared:
 
 def type_name_of(dtype: ir.DataType | None) -> str:
     """Name a type as the command line does: ``float32``, not ``FLOAT``."""
-    return "unknown" if dtype is None else _our_name(dtype.name.lower())
-
-
-def _our_name(name: str) -> str:
+    name = "unknown" if dtype is None else dtype.name.lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
@@ -77,13 +61,13 @@ def numpy_type(name: str) -> np.dtype[Any]:
     Raises:
         InputError: there is none here.
     """
-    if name not in _NUMPY:
+    if name not in _FED:
         raise InputError(
             "A tensor of the model is of a type that cannot be fed.",
             found=name,
             fix="use a model whose inputs are float, integer or boolean tensors",
         )
-    return _NUMPY[name]
+    return np.dtype(name)
 
 
 _UNPACKED_LEAST, _UNPACKED_RATIO = 1 << 26, 100
@@ -114,7 +98,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
         ) from error
 
 
-def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -> dict[str, Array]:
+def check_inputs(given: Mapping[str, Array], declared: Inputs) -> dict[str, Array]:
     """Return ``given`` in the declared types.
 
     bfloat16 has no type of its own in .npz files: two-byte voids and uint16 are taken as its bits.
@@ -147,7 +131,7 @@ def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -
     return checked
 
 
-def in_types_of(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def in_types_of(declared: Inputs, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return the inputs that a model takes, floats in the types that it declares."""
     own = {}
     for name, item in declared.items():
@@ -157,12 +141,28 @@ def in_types_of(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) ->
     return own
 
 
+def first_run(
+    candidates: Iterable[dict[str, Array]], run: Callable[[dict[str, Array]], T]
+) -> tuple[dict[str, Array], T]:
+    """Return the first inputs that a model takes, and what it makes of them.
+
+    Raises:
+        NotRunError: it is not run at all.
+        VerificationError: it takes none of them; why not the first.
+    """
+    failures = []
+    for feeds in candidates:
+        try:
+            return feeds, run(feeds)
+        except NotRunError:
+            raise
+        except VerificationError as error:
+            failures.append(error)
+    raise failures[0]
+
+
 def make_inputs(
-    declared: Mapping[str, Declared],
-    limits: Mapping[str, int],
-    shapes: Mapping[str, Sequence[int]],
-    *,
-    seed: int,
+    declared: Inputs, limits: Mapping[str, int], shapes: Mapping[str, Shape], *, seed: int
 ) -> dict[str, Array]:
     """Make random inputs: normal floats, indices below their limit, ones for other integers.
 
@@ -179,7 +179,7 @@ def make_inputs(
     """
     rng, feeds = np.random.default_rng(seed), {}
     for name, item in declared.items():
-        shape = tuple(shapes[name])
+        shape = shapes[name]
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
                 "The shape of an input is too large to try.",

@@ -37,8 +37,6 @@ Dims = str | DimsByName | Sequence[str | DimsByName]
 """One size or several of each dimension, as text or by name; or a sequence of these."""
 
 SizeKind = Literal["input", "dimension"]
-INPUT: SizeKind = "input"
-DIMENSION: SizeKind = "dimension"
 
 Given = dict[tuple[SizeKind, str], Rows]
 """Shapes of inputs, and sizes of dimensions as shapes of rank 1."""
@@ -63,7 +61,7 @@ _SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
 _ENTRY = re.compile(
     rf"[\s;]*([^\s=;][^=;]*?)\s*=\s*({_SIZE}(?:(?:x|\s*,\s*){_SIZE})*)(?=[\s;]|$)[\s;]*"
 )
-_RANGE = re.compile(r"([0-9]{1,18})(?:\s*(\.\.)\s*([0-9]{1,18})?)?")
+_LOW, _HIGH = re.compile(r"[0-9]+\s*\.\."), re.compile(r"\.\.\s*[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +101,8 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
         UsageError: naming the part that cannot be read, and how to write it.
     """
     entries: Given = {}
-    values: tuple[tuple[SizeKind, Any], ...] = ((DIMENSION, dims), (INPUT, shapes))
-    for kind, value in values:
+    values: dict[SizeKind, Any] = {"dimension": dims, "input": shapes}
+    for kind, value in values.items():
         for part in [value] if isinstance(value, str | Mapping) else value or ():
             pairs = _entries(part, kind, use) if isinstance(part, str) else part.items()
             for name, sizes in pairs:
@@ -114,19 +112,6 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
     return entries
 
 
-def read_range(text: str) -> tuple[int, int | None]:
-    """Return smallest and largest size of ``4``, ``1..8`` or, without an end, ``1..``.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    match = _RANGE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    low, dots, high = match.groups()
-    return int(low), int(high) if high else None if dots else int(low)
-
-
 def _entries(text: str, kind: SizeKind, use: Use) -> Iterator[tuple[str, Any]]:
     position = 0
     while position == 0 or position < len(text):
@@ -134,32 +119,30 @@ def _entries(text: str, kind: SizeKind, use: Use) -> Iterator[tuple[str, Any]]:
         if match is None:
             raise _unreadable(text[position:], kind, use)
         name, sizes = match.groups()
-        rows = [[read_range(size) for size in row.split("x")] for row in sizes.split(",")]
-        lows = [[low for low, _ in row] for row in rows]
         if ".." in sizes:
-            if not use.ranges or len(rows) > 1:
+            if not use.ranges or "," in sizes:
                 raise _unreadable(match[0], kind, use)
-            highs: Any = [high for _, high in rows[0]]
-            lows = [*lows, highs, highs]
-        yield name, lows
+            low, high = _HIGH.sub("", sizes), _LOW.sub("", sizes)
+            sizes = f"{low},{high},{high}"
+        yield name, [tuple(map(int, row.split("x"))) for row in sizes.split(",")]
         position = match.end()
 
 
 def _rows(name: str, sizes: Any, kind: SizeKind, use: Use) -> Rows:
     rows = list(sizes) if isinstance(sizes, Sequence) else [sizes]
-    if kind is INPUT and all(isinstance(size, int) for size in rows):
+    if kind == "input" and all(isinstance(size, int) for size in rows):
         rows = [rows]
     shapes = tuple(tuple(row) if isinstance(row, Sequence) else (row,) for row in rows)
     numbers = all(type(size) is int and size >= use.least for shape in shapes for size in shape)
     count = len(shapes) in (1, 3) if use.ranges else bool(shapes)
-    scalars = kind is INPUT or all(len(shape) == 1 for shape in shapes)
+    scalars = kind == "input" or all(len(shape) == 1 for shape in shapes)
     if not (numbers and count and scalars):
         raise _unreadable(f"{name}={','.join(map(shape_text, shapes))}", kind, use)
     return shapes * 3 if use.ranges and len(shapes) == 1 else shapes
 
 
 def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
-    name, sample = ("--shapes", "4x128") if kind is INPUT else ("--dims", "4")
+    name, sample = ("--shapes", "4x128") if kind == "input" else ("--dims", "4")
     rows = "; a single one, or smallest, usual and largest with commas" if use.ranges else ""
     return UsageError(
         f"A part of {name} cannot be read.",
@@ -205,7 +188,7 @@ def symbol_of(size: Size, axis: int) -> str | int:
 
 def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None:
     """Return the size as a number; None where the names that are known do not tell it."""
-    if isinstance(size, int) and size >= 0:
+    if isinstance(size, int) and is_fixed(size):
         return size
     symbol = symbol_of(size, axis)
     if symbol in known or isinstance(symbol, int):
@@ -230,11 +213,6 @@ def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> Shape | None
     return numbers if len(numbers) == len(sizes) else None
 
 
-def names_in(size: Size) -> set[str]:
-    """Return the names in an expression, and the whole of it, which is a name, too."""
-    return {size, *_NAME.findall(size)} if isinstance(size, str) and size else set()
-
-
 def fill(known: Known, shapes: Iterable[Sequence[Size]], sizes: Sequence[int]) -> None:
     """Give a size to every dimension that has none.
 
@@ -244,19 +222,15 @@ def fill(known: Known, shapes: Iterable[Sequence[Size]], sizes: Sequence[int]) -
         sizes: for names in order of appearance; the last one for all further names, and for
             expressions that cannot be computed from names.
     """
-    dynamic = [
-        (size, axis, symbol_of(size, axis))
-        for shape in shapes
-        for axis, size in enumerate(shape)
-        if not is_fixed(size)
-    ]
+    placed = [place for shape in shapes for place in enumerate(shape) if not is_fixed(place[1])]
     following = chain(sizes, repeat(sizes[-1]))
-    for _, _, symbol in dynamic:
+    for axis, size in placed:
+        symbol = symbol_of(size, axis)
         if symbol not in known and (isinstance(symbol, int) or symbol.isidentifier()):
             known[symbol] = next(following)
-    for size, axis, symbol in dynamic:
+    for axis, size in placed:
         if size_of(size, axis, known) is None:
-            known[symbol] = sizes[-1]
+            known[symbol_of(size, axis)] = sizes[-1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -281,6 +255,25 @@ class Declared:
         return f"{quoted(self.name)} {self.dtype} [{', '.join(sizes)}]"
 
 
+Inputs = Mapping[str, Declared]
+"""The inputs of a model, by name."""
+
+
+def sized_names(inputs: Iterable[Declared]) -> set[tuple[SizeKind, str]]:
+    """Return what can be given a size: inputs, names of dimensions, expressions and names in them.
+
+    Args:
+        inputs: of a model.
+    """
+    names: set[tuple[SizeKind, str]] = set()
+    for item in inputs:
+        names.add(("input", item.name))
+        for size in item.shape or ():
+            if isinstance(size, str) and size:
+                names.update(("dimension", name) for name in (size, *_NAME.findall(size)))
+    return names
+
+
 class InputSizes:
     """The sizes that the inputs of a model are to have.
 
@@ -301,18 +294,17 @@ class InputSizes:
                 that differs; sizes out of bounds or out of order; a dimension of two sizes; a
                 dynamic size that is not known.
         """
-        given = self._read(shapes, dims)
-        count = 3 if self._use.ranges else max(map(len, given.values()), default=1)
+        entries = self._read(shapes, dims)
         points = []
-        for number in range(count):
-            at = _rows_at(given, number)
-            label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in at.items())
-            points.append((label, self._complete(*self._bind(at))))
+        for number in range(3 if self._use.ranges else max(map(len, entries.values()), default=1)):
+            rows = {key: rows[number if len(rows) > 1 else 0] for key, rows in entries.items()}
+            label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in rows.items())
+            points.append((label, self._complete(*self._bind(rows))))
         for name in self._inputs if self._use.ranges else ():
-            rows = [shapes[name] for _, shapes in points]
-            sizes = zip(*rows, strict=True)
+            ends = [shapes[name] for _, shapes in points]
+            sizes = zip(*ends, strict=True)
             if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
-                raise self._misfit(name, rows, "sizes are not min <= opt <= max, opt above 0")
+                raise self._misfit(name, ends, "sizes are not min <= opt <= max, opt above 0")
         return points
 
     def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
@@ -321,34 +313,33 @@ class InputSizes:
         Raises:
             UsageError: as ``points``, but a dynamic size may be unknown.
         """
-        return self._bind(_rows_at(self._read(shapes, dims), 0))
+        return self._bind({key: rows[0] for key, rows in self._read(shapes, dims).items()})
 
     def _read(self, shapes: Shapes | None, dims: Dims | None) -> Given:
         """Return what is given, for names that the model has."""
-        given, most = read(shapes, dims, self._use), self._use.most_points
-        counts = {len(rows) for rows in given.values()} - {1}
+        entries, most = read(shapes, dims, self._use), self._use.most_points
+        counts = {len(rows) for rows in entries.values()} - {1}
         if len(counts) > 1 or max(counts, default=1) > most:
             raise UsageError(
                 "The numbers of sizes do not go together.",
-                found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in given.items()),
+                found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items()),
                 fix=f"give as many of each, or one that goes with all; {most} at most",
             )
-        sizes = (size for item in self._inputs.values() for size in item.shape or ())
-        names = {name for size in sizes for name in names_in(size)}
-        for kind, name in given:
-            if name not in (self._inputs if kind is INPUT else names):
+        names = sized_names(self._inputs.values())
+        for kind, name in entries:
+            if (kind, name) not in names:
                 texts = "; ".join(item.text() for item in self._inputs.values())
                 raise UsageError(
                     f"The model has no {kind} {quoted(name)}.",
                     found=f"its inputs are {texts or 'none'}",
                     fix="use one of these names",
                 )
-        return given
+        return entries
 
-    def _bind(self, at: Mapping[tuple[str, str], Shape]) -> tuple[dict[str, Shape], Known]:
+    def _bind(self, rows: Mapping[tuple[SizeKind, str], Shape]) -> tuple[dict[str, Shape], Known]:
         """Return the shapes that are given for one point, and the sizes of names."""
-        known: Known = {name: row[0] for (kind, name), row in at.items() if kind is DIMENSION}
-        shapes = {name: row for (kind, name), row in at.items() if kind is INPUT}
+        known: Known = {name: row[0] for (kind, name), row in rows.items() if kind == "dimension"}
+        shapes = {name: row for (kind, name), row in rows.items() if kind == "input"}
         for name, row in shapes.items():
             # A session says () for a scalar, and for a rank that it does not know.
             declared = self._inputs[name].shape or ()
@@ -396,16 +387,12 @@ class InputSizes:
         )
 
 
-def _rows_at(given: Given, number: int) -> dict[tuple[str, str], Shape]:
-    return {key: rows[number if len(rows) > 1 else 0] for key, rows in given.items()}
-
-
 def input_shapes(
-    declared: Mapping[str, Declared],
+    declared: Inputs,
     shapes: Shapes | None,
-    dims: Dims | None = None,
+    dims: Dims | None,
     *,
-    usual: Mapping[str, Sequence[int]],
+    usual: Mapping[str, Sequence[int]] | None = None,
     sizes: Sequence[int],
 ) -> dict[str, Shape]:
     """Return a shape for every input: as given, else as names tell it, as usual, or small.
@@ -424,7 +411,7 @@ def input_shapes(
     open_shapes = {}
     for name, item in declared.items():
         shape = list(item.shape or ())
-        for axis, (size, value) in enumerate(zip(shape, usual.get(name, ()), strict=False)):
+        for axis, (size, value) in enumerate(zip(shape, (usual or {}).get(name, ()), strict=False)):
             if size_of(size, axis, known) is not None:
                 continue
             if isinstance(size, str) and size:

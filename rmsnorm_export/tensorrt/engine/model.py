@@ -17,7 +17,7 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs, type_name_of
+from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
 from rmsnorm_export.runtime.sizes import RANGES, Declared, Dims, InputSizes, Shapes
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
@@ -78,7 +78,7 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
         notes.append("float64 is computed in float32: TensorRT has no other type for it")
     return EngineModel(
         path=path,
-        inputs=tuple(map(declared_tensor, given_inputs(loaded.model))),
+        inputs=tuple(graph_inputs(loaded.model).values()),
         outputs=tuple(map(declared_tensor, graph.outputs)),
         sites=sites,
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
