@@ -256,7 +256,7 @@ def grid(declared: Mapping[str, Declared], options: BenchOptions) -> dict[str, M
         return dict(InputSizes(declared.values(), POINTS).points(options.shapes, options.dims))
     points: dict[str, Mapping[str, Shape]] = {}
     for sizes in DEFAULT_SIZES:
-        shapes = input_shapes(declared, None, None, sizes=sizes)
+        shapes = input_shapes(declared, sizes=sizes)
         first = next(iter(shapes), "no input")
         points[f"{first}={shape_text(shapes.get(first, ()))}"] = shapes
     return points

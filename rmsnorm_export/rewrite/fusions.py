@@ -163,7 +163,7 @@ def _compare(
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         write_models({"before": model, "fused": fused}, Path(folder))
         inputs, limits = graph_inputs(model), index_limits(model)
-        shapes = (input_shapes(inputs, None, None, sizes=sizes) for sizes in SIZE_CHOICES)
+        shapes = (input_shapes(inputs, sizes=sizes) for sizes in SIZE_CHOICES)
         candidates = (make_inputs(inputs, limits, one, seed=seed) for one in shapes)
         try:
             run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")))

@@ -186,21 +186,15 @@ def _inline_parts(
         model: not changed.
         first: what ``again`` says of it.
     """
-    best = trial = model, first
-    for _ in range(_MOST_ROUNDS):
-        holder, recognition = trial
-        if not recognition.crossed or not may_inline(holder):
-            break
-        parts = {key for key, f in holder.functions.items() if _could_be_part(f)}
-        parts |= recognition.crossed
-        try:
-            inlined = inline(holder.clone(), parts)
-        except ValueError:
-            break
-        trial = inlined, again(inlined)
-        if len(trial[1].matches) > len(best[1].matches):
-            best = trial
-    return best
+    if not first.crossed or not may_inline(model):
+        return model, first
+    parts = {key for key, f in model.functions.items() if _could_be_part(f)} | first.crossed
+    try:
+        inlined = inline(model.clone(), parts)
+    except ValueError:
+        return model, first
+    second = again(inlined)
+    return (inlined, second) if len(second.matches) > len(first.matches) else (model, first)
 
 
 def _could_be_part(function: ir.Function) -> bool:

@@ -389,8 +389,8 @@ class InputSizes:
 
 def input_shapes(
     declared: Inputs,
-    shapes: Shapes | None,
-    dims: Dims | None,
+    shapes: Shapes | None = None,
+    dims: Dims | None = None,
     *,
     usual: Mapping[str, Sequence[int]] | None = None,
     sizes: Sequence[int],
