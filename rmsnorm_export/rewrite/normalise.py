@@ -45,7 +45,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
-    RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend_norms``).
+    RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend``).
     With single ``sites`` to write out all fused nodes stay.
     """
     model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
@@ -53,24 +53,21 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     _rename_inlined(model)
     if options.sites:
         return loaded
-    operators = _own_form(options)
+    operators, runtime = TARGETS[options.form].operators, options.consumer
     if not any(operator.startswith(DOMAIN) for operator in operators):
         model = _inline_own(model)
-    if SKIP_SIMPLIFIED not in operators and MICROSOFT_DOMAIN in model.opset_imports:
-        for graph in all_graphs(model):
-            for node in list(graph):
-                if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
-                    _split_skip(graph, node)
-    _mend_norms(model)
+    keeps_sums = SKIP_SIMPLIFIED in operators and (
+        runtime is None or SKIP_SIMPLIFIED in runtime.forms
+    )
+    names, opset = Names(model), model.opset_imports.get("", 0)
+    for graph in all_graphs(model):
+        for node in list(graph):
+            operator = node.domain, node.op_type
+            if operator == (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED) and not keeps_sums:
+                _split_skip(graph, node)
+            elif operator == ("", RMS_NORMALIZATION) and opset >= TARGETS["onnx"].min_opset:
+                _mend(graph, node, names)
     return dataclasses.replace(loaded, model=model, notes=notes)
-
-
-def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
-    """Return the operators of the target that the runtime, where there is one, knows."""
-    operators = TARGETS[options.form].operators
-    if (runtime := options.consumer) is None:
-        return operators
-    return tuple(o for o in operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
 
 
 def _overridable_note(model: ir.Model) -> tuple[str, ...]:
@@ -151,8 +148,8 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
 
-def _mend_norms(model: ir.Model) -> None:
-    """Mend RMSNormalization nodes in forms that runtimes do not take, where they stand.
+def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    """Mend a RMSNormalization node in a form that runtimes do not take, where it stands.
 
     PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
     float32: the operator's own function body then multiplies two types, and ONNX Runtime does not
@@ -161,16 +158,6 @@ def _mend_norms(model: ir.Model) -> None:
     the operator, but not on GPUs: it goes to a Mul behind the node, where the definition has it. A
     single number stays: ONNX Runtime takes it, and rounds in another order than a Mul.
     """
-    if model.opset_imports.get("", 0) < TARGETS["onnx"].min_opset:
-        return
-    names = Names(model)
-    for graph in all_graphs(model):
-        for node in list(graph):
-            if node.op_type == RMS_NORMALIZATION and node.domain == "":
-                _mend(graph, node, names)
-
-
-def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     x, scale = (*node.inputs, None, None)[:2]
     if x is None or scale is None or depends_on_caller(node) or len(node.outputs) != 1:
         return
