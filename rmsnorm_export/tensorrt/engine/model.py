@@ -34,7 +34,6 @@ class EngineModel:
         inputs, outputs: those inputs that are no initializers, and all outputs.
         sites: its norms.
         own: it has nodes of the domain rmsnorm_export, for a plugin.
-        aliased: input, by output, whose memory the output has.
         notes: what the user may want to know.
     """
 
@@ -43,7 +42,6 @@ class EngineModel:
     outputs: tuple[Declared, ...]
     sites: tuple[EngineSite, ...]
     own: bool
-    aliased: dict[str, str]
     notes: tuple[str, ...]
 
 
@@ -82,22 +80,8 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
         outputs=tuple(map(declared_tensor, graph.outputs)),
         sites=sites,
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
-        aliased=_aliased(graph),
         notes=tuple(notes),
     )
-
-
-def _aliased(graph: ir.Graph) -> dict[str, str]:
-    """Return the inputs whose memory outputs have: caches that TensorRT updates in place."""
-    return {
-        str(node.outputs[0].name): str(node.inputs[0].name)
-        for node in graph
-        if node.op_type == "TensorScatter"
-        and node.domain in DEFAULT_DOMAINS
-        and node.inputs[0] is not None
-        and node.inputs[0].is_graph_input()
-        and node.outputs[0].is_graph_output()
-    }
 
 
 def _refuse_mixed(model: ir.Model, types: Types) -> None:
