@@ -28,13 +28,7 @@ from rmsnorm_export.printable import first_line, one_line
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
-from rmsnorm_export.runtime.inputs import (
-    SIZE_CHOICES,
-    first_run,
-    graph_inputs,
-    index_limits,
-    make_inputs,
-)
+from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
 from rmsnorm_export.runtime.sizes import input_shapes
@@ -71,7 +65,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    problem = left_out = ""
+    problem = left_out = compared = not_compared = ""
     for rotary in (True, False):
         fused = _copy(model)
         try:
@@ -81,7 +75,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
         except _WrongError as error:
             problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
     else:
-        fused, left_out, compared, not_compared = model, "all of them", "", ""
+        fused, left_out = model, "all of them"
     before, after = _operators(model), _operators(fused)
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
     changed = [name for name in sorted(counted) if before[name] != after[name]]
@@ -116,13 +110,11 @@ def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
             found=first_line(error),
             fix=pip_install("transformers>=5.20", "[torch]"),
         ) from error
-    steps: list[Step] = [optimizer.optimize]
-    listed: Sequence[tuple[Any, Sequence[str] | None]] = _STEPS
-    for step, providers in listed:
-        if providers is None or provider in providers:
-            turns = not rotary and "rotary" in inspect.signature(step).parameters
-            steps.append(functools.partial(step, rotary=False) if turns else step)
-    return steps
+    listed: list[Any] = [step for step, only in _STEPS if only is None or provider in only]
+    for index, step in enumerate(listed):
+        if not rotary and "rotary" in inspect.signature(step).parameters:
+            listed[index] = functools.partial(step, rotary=False)
+    return [optimizer.optimize, *listed]
 
 
 def _apply(steps: Sequence[Step], model: ir.Model) -> None:
@@ -162,12 +154,12 @@ def _compare(
         return "", f"{absent} normalise queries and keys in the attention"
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         write_models({"before": model, "fused": fused}, Path(folder))
-        inputs, limits = graph_inputs(model), index_limits(model)
-        shapes = (input_shapes(inputs, sizes=sizes) for sizes in SIZE_CHOICES)
-        candidates = (make_inputs(inputs, limits, one, seed=seed) for one in shapes)
+        declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
+        shapes = (input_shapes(declared, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
+        candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
         try:
             run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")))
-            feeds, (filled, expected) = first_run(candidates, run)
+            feeds, (filled, expected) = inputs.first_run(candidates, run)
         except Error as error:
             return "", f"the graph before them does not run: {one_line(error.found, 300)}"
         if unlike := without_evidence(expected):

@@ -18,12 +18,7 @@ from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.native import (
-    MICROSOFT_DOMAIN,
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
-)
+from rmsnorm_export.op import native
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.consts import depends_on_caller
@@ -56,16 +51,15 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     operators, runtime = TARGETS[options.form].operators, options.consumer
     if not any(operator.startswith(DOMAIN) for operator in operators):
         model = _inline_own(model)
-    keeps_sums = SKIP_SIMPLIFIED in operators and (
-        runtime is None or SKIP_SIMPLIFIED in runtime.forms
-    )
+    forms = operators if runtime is None else runtime.forms
+    keeps_sums = native.SKIP_SIMPLIFIED in operators and native.SKIP_SIMPLIFIED in forms
     names, opset = Names(model), model.opset_imports.get("", 0)
     for graph in all_graphs(model):
         for node in list(graph):
             operator = node.domain, node.op_type
-            if operator == (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED) and not keeps_sums:
+            if operator == (native.MICROSOFT_DOMAIN, native.SKIP_SIMPLIFIED) and not keeps_sums:
                 _split_skip(graph, node)
-            elif operator == ("", RMS_NORMALIZATION) and opset >= TARGETS["onnx"].min_opset:
+            elif operator == ("", native.RMS_NORMALIZATION) and opset >= TARGETS["onnx"].min_opset:
                 _mend(graph, node, names)
     return dataclasses.replace(loaded, model=model, notes=notes)
 
@@ -140,7 +134,7 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         total.shape, total.type = x.shape, x.type
     epsilon = node.attributes.get_float("epsilon", 1e-12)
     attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
-    y = tape.op(SIMPLIFIED, [total, scale], attributes, name=f"{stem}/RMSNorm")
+    y = tape.op(native.SIMPLIFIED, [total, scale], attributes, name=f"{stem}/RMSNorm")
     tape.nodes[-1].metadata_props.update(node.metadata_props)
     y.shape, y.type = x.shape, x.type
     old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
@@ -188,7 +182,7 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         size.name, size.type = names(f"{stem}/size"), ir.TensorType(ir.DataType.INT64)
         scale = add("ConstantOfShape", [size], size, value=ir.tensor([1.0], dtype=wide))
         scale.shape = ir.Shape([row])
-    result = add(RMS_NORMALIZATION, [x, scale], old, **node.attributes)
+    result = add(native.RMS_NORMALIZATION, [x, scale], old, **node.attributes)
     tape.nodes[-1].name = node.name
     tape.nodes[-1].metadata_props.update(node.metadata_props)
     if row:

@@ -111,7 +111,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     row = TARGETS[options.target or "portable"]
     operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
-    names, refusals = Names(model), [refusal for _, refusal in recognition.opaque]
+    names, types = Names(model), recognition.types
+    refusals = [refusal for _, refusal in recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
     parts = {match: _fused_part(match, operators) for match in recognition.matches}
     if options.sites:  # of the target plain, which has no operators
@@ -119,14 +120,9 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     else:
         refusals += recognition.refusals
     pending = _pending(parts, row, keep_all_forms=options.target is None)
-    _type_operands(recognition.types, pending)
-    context = LowerContext(
-        numerics=options.numerics,
-        names=names,
-        opset=default_opset(model),
-        types=recognition.types,
-        taken=_names_in_use(model, pending),
-    )
+    _type_operands(types, pending)
+    taken = _names_in_use(model, pending)
+    context = LowerContext(options.numerics, names, default_opset(model), types, taken)
     outcomes = dict(zip(pending, lower_all(pending, row.name, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []
@@ -150,9 +146,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
                 _discard(lowered)
         if outcome is None or (part is not None and not larger):
             kept.append(node)
-    return Plan(
-        model, recognition.types, names, tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
-    )
+    ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
+    return Plan(model, types, names, *ends)
 
 
 def _recognized(
