@@ -31,10 +31,10 @@ from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, ru
 from rmsnorm_export.runtime.sizes import (
     POINTS,
     Declared,
-    InputSizes,
     Shape,
     input_shapes,
     shape_text,
+    size_points,
 )
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.machine import cores, load_average
@@ -253,7 +253,7 @@ def grid(declared: Mapping[str, Declared], options: BenchOptions) -> dict[str, M
             known.
     """
     if options.shapes or options.dims:
-        return dict(InputSizes(declared.values(), POINTS).points(options.shapes, options.dims))
+        return dict(size_points(declared, options.shapes, options.dims, POINTS))
     points: dict[str, Mapping[str, Shape]] = {}
     for sizes in DEFAULT_SIZES:
         shapes = input_shapes(declared, sizes=sizes)

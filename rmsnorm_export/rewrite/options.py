@@ -132,11 +132,9 @@ class RewriteOptions(InspectOptions):
 
     def agree(self) -> None:
         if self.kernels is not None and not self.prove:
-            raise UsageError(
-                "Kernels are of use to a proof only.",
-                found=f"--kernels {self.kernels} without --prove",
-                fix="add --prove, or omit --kernels",
-            )
+            found = f"--kernels {self.kernels} without --prove"
+            fix = "add --prove, or omit --kernels"
+            raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
         if self.fusions is not None and self.target is None and self.runtime is None:
             object.__setattr__(self, "target", "ort")
         if self.fusions is not None and self.form != "ort":
@@ -189,8 +187,6 @@ class OptimizeOptions(RewriteOptions):
     def agree(self) -> None:
         RewriteOptions.agree(self)
         if self.sites and self.form != "plain":
-            raise UsageError(
-                "Single sites are for the target plain.",
-                found=f"--site {self.sites[0]} with the target {self.form}",
-                fix="use --target plain, or omit --site",
-            )
+            found = f"--site {self.sites[0]} with the target {self.form}"
+            fix = "use --target plain, or omit --site"
+            raise UsageError("Single sites are for the target plain.", found=found, fix=fix)

@@ -209,11 +209,9 @@ def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Matc
         fitting = fnmatch.filter(names.values(), pattern)
         chosen.update(fitting)
         if pattern != "*" and not fitting:
-            raise UsageError(
-                "No node that is an RMSNorm has this name.",
-                found=repr(pattern),
-                fix=f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}",
-            )
+            found = repr(pattern)
+            fix = f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}"
+            raise UsageError("No node that is an RMSNorm has this name.", found=found, fix=fix)
     return [part for part, name in names.items() if name in chosen]
 
 

@@ -106,14 +106,7 @@ class RunsIn:
     unknown: str = ""
 
 
-class _Facts(msgspec.Struct, frozen=True):
-    rows: tuple[Consumer, ...]
-    operators: dict[str, dict[str, str]]
-
-
-_FACTS = msgspec.json.decode(FACTS, type=_Facts)
-
-CONSUMERS = _FACTS.rows
+CONSUMERS = msgspec.convert(FACTS["rows"], tuple[Consumer, ...])
 """Of one runtime in the order of its versions."""
 
 BY_NAME = {
@@ -123,7 +116,7 @@ BY_NAME = {
 
 _TRIED = {
     label: {key: frozenset(names.split()) for key, names in row.items()}
-    for label, row in _FACTS.operators.items()
+    for label, row in FACTS["operators"].items()
 }
 """``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
 
@@ -145,11 +138,8 @@ def consumer(text: str) -> Consumer:
         fitting = [row for row in fitting if seen and _parts(row.since) <= asked]
     if not fitting:
         listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in BY_NAME.items())
-        raise UsageError(
-            "There is no such runtime in the table.",
-            found=repr(text[:100]),
-            fix=f"give one of {listed}; without @VERSION the newest is taken",
-        )
+        fix = f"give one of {listed}; without @VERSION the newest is taken"
+        raise UsageError("There is no such runtime in the table.", found=repr(text[:100]), fix=fix)
     return fitting[-1]
 
 

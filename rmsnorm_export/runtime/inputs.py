@@ -1,4 +1,4 @@
-"""Inputs for a whole model: read from a file, or made from the declared types and shapes."""
+"""Signature for a whole model: read from a file, or made from the declared types and shapes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import Declared, Inputs, Shape, is_fixed, shape_text
+from rmsnorm_export.runtime.sizes import Declared, Signature, Shape, is_fixed, shape_text
 from rmsnorm_export.system.reading import open_regular
 
-T = TypeVar("T")
+Outcome = TypeVar("Outcome")
 
 _FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
 """Names of the types that can be fed."""
@@ -91,14 +91,12 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
                 raise ValueError("two arrays of one name")
             return {name: archive[name] for name in archive.files}
     except Exception as error:  # of NumPy, zipfile, the decompressors and Python's own parser
-        raise InputError(
-            "The file of inputs cannot be read.",
-            found=f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}",
-            fix="write it with numpy.savez(path, input_name=array, ...)",
-        ) from error
+        found = f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}"
+        fix = "write it with numpy.savez(path, input_name=array, ...)"
+        raise InputError("The file of inputs cannot be read.", found=found, fix=fix) from error
 
 
-def check_inputs(given: Mapping[str, Array], declared: Inputs) -> dict[str, Array]:
+def check_inputs(given: Mapping[str, Array], declared: Signature) -> dict[str, Array]:
     """Return ``given`` in the declared types.
 
     bfloat16 has no type of its own in .npz files: two-byte voids and uint16 are taken as its bits.
@@ -107,11 +105,9 @@ def check_inputs(given: Mapping[str, Array], declared: Inputs) -> dict[str, Arra
         InputError: a name is missing or unknown, or a type, rank or fixed size differs.
     """
     if declared.keys() != given.keys():
-        raise InputError(
-            "The given inputs are not those of the model.",
-            found=", ".join(map(repr, sorted(given))) or "none",
-            fix=f"give exactly {', '.join(map(repr, sorted(declared)))}",
-        )
+        found = ", ".join(map(repr, sorted(given))) or "none"
+        fix = f"give exactly {', '.join(map(repr, sorted(declared)))}"
+        raise InputError("The given inputs are not those of the model.", found=found, fix=fix)
     checked = {}
     for name, item in declared.items():
         array = np.asarray(given[name])
@@ -131,7 +127,7 @@ def check_inputs(given: Mapping[str, Array], declared: Inputs) -> dict[str, Arra
     return checked
 
 
-def in_types_of(declared: Inputs, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def in_types_of(declared: Signature, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return the inputs that a model takes, floats in the types that it declares."""
     own = {}
     for name, item in declared.items():
@@ -142,8 +138,8 @@ def in_types_of(declared: Inputs, feeds: Mapping[str, Array]) -> dict[str, Array
 
 
 def first_run(
-    candidates: Iterable[dict[str, Array]], run: Callable[[dict[str, Array]], T]
-) -> tuple[dict[str, Array], T]:
+    candidates: Iterable[dict[str, Array]], run: Callable[[dict[str, Array]], Outcome]
+) -> tuple[dict[str, Array], Outcome]:
     """Return the first inputs that a model takes, and what it makes of them.
 
     Raises:
@@ -162,7 +158,7 @@ def first_run(
 
 
 def make_inputs(
-    declared: Inputs, limits: Mapping[str, int], shapes: Mapping[str, Shape], *, seed: int
+    declared: Signature, limits: Mapping[str, int], shapes: Mapping[str, Shape], *, seed: int
 ) -> dict[str, Array]:
     """Make random inputs: normal floats, indices below their limit, ones for other integers.
 
@@ -181,11 +177,9 @@ def make_inputs(
     for name, item in declared.items():
         shape = shapes[name]
         if math.prod(shape) > _MAX_ELEMENTS:
-            raise InputError(
-                "The shape of an input is too large to try.",
-                found=f"{item.text()}: {shape_text(shape)}",
-                fix="give smaller sizes with --shapes, or the inputs themselves",
-            )
+            found = f"{item.text()}: {shape_text(shape)}"
+            fix = "give smaller sizes with --shapes, or the inputs themselves"
+            raise InputError("The shape of an input is too large to try.", found=found, fix=fix)
         dtype = numpy_type(item.dtype)
         if is_float(dtype):
             feeds[name] = rng.standard_normal(shape).astype(dtype)
@@ -199,12 +193,8 @@ def make_inputs(
 
 def index_limits(model: ir.Model) -> dict[str, int]:
     """Map integer inputs that index tables of known length to the length of the shortest."""
-    limits = {}
-    for value in model.graph.inputs:
-        lengths = list(_table_lengths(value))
-        if lengths and value.name:
-            limits[value.name] = max(1, min(lengths))
-    return limits
+    lengths = {value.name or "": list(_table_lengths(value)) for value in model.graph.inputs}
+    return {name: max(1, min(listed)) for name, listed in lengths.items() if listed}
 
 
 def _table_lengths(value: ir.Value) -> Iterator[int]:

@@ -144,11 +144,9 @@ def _rows(name: str, sizes: Any, kind: SizeKind, use: Use) -> Rows:
 def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
     name, sample = ("--shapes", "4x128") if kind == "input" else ("--dims", "4")
     rows = "; a single one, or smallest, usual and largest with commas" if use.ranges else ""
-    return UsageError(
-        f"A part of {name} cannot be read.",
-        found=quoted(part.strip(), 200),
-        fix=f"write NAME={sample};NAME={sample} with sizes from {use.least}{rows}",
-    )
+    fix = f"write NAME={sample};NAME={sample} with sizes from {use.least}{rows}"
+    found = quoted(part.strip(), 200)
+    return UsageError(f"A part of {name} cannot be read.", found=found, fix=fix)
 
 
 def shapes_option(use: Use, **facts: Any) -> Any:
@@ -255,7 +253,7 @@ class Declared:
         return f"{quoted(self.name)} {self.dtype} [{', '.join(sizes)}]"
 
 
-Inputs = Mapping[str, Declared]
+Signature = Mapping[str, Declared]
 """The inputs of a model, by name."""
 
 
@@ -274,121 +272,113 @@ def sized_names(inputs: Iterable[Declared]) -> set[tuple[SizeKind, str]]:
     return names
 
 
-class InputSizes:
-    """The sizes that the inputs of a model are to have.
+def size_points(
+    inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use
+) -> list[Point]:
+    """Return the shape of every input at each point; of ranges, smallest, usual and largest.
+
+    Raises:
+        UsageError: an input or a dimension that the model does not have; a rank or a fixed size
+            that differs; sizes out of bounds or out of order; a dimension of two sizes; a dynamic
+            size that is not known.
+    """
+    entries, points = _fitting(inputs, shapes, dims, use), []
+    for number in range(3 if use.ranges else max(map(len, entries.values()), default=1)):
+        rows = {key: rows[number if len(rows) > 1 else 0] for key, rows in entries.items()}
+        label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in rows.items())
+        points.append((label, _complete(inputs, *_bind(inputs, rows, use), use)))
+    for name, item in inputs.items() if use.ranges else ():
+        ends = [shapes[name] for _, shapes in points]
+        sizes = zip(*ends, strict=True)
+        if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
+            raise _misfit(item, ends, "sizes are not min <= opt <= max, opt above 0")
+    return points
+
+
+def size_profiles(
+    inputs: Signature, shapes: Shapes | None, dims: Dims | None
+) -> list[list[dict[str, Shape]]]:
+    """Return the smallest, usual and largest shapes of every input for each profile.
 
     Args:
         inputs: of the model.
-        use: what the sizes are for.
+        shapes: of one profile, or a sequence of these.
+        dims: sizes by name of a dimension, which all profiles have.
+
+    Raises:
+        UsageError: as ``size_points``.
     """
+    each = [shapes] if isinstance(shapes, str | Mapping | None) else shapes
+    return [[at for _, at in size_points(inputs, one, dims, RANGES)] for one in each]
 
-    def __init__(self, inputs: Iterable[Declared], use: Use) -> None:
-        self._use = use
-        self._inputs = {item.name: item for item in inputs}
 
-    def points(self, shapes: Shapes | None, dims: Dims | None = None) -> list[Point]:
-        """Return the shape of every input at each point; of ranges, smallest, usual and largest.
+def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
+    """Return what is given, for names that the model has."""
+    entries = read(shapes, dims, use)
+    counts = {len(rows) for rows in entries.values()} - {1}
+    if len(counts) > 1 or max(counts, default=1) > use.most_points:
+        found = ", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items())
+        fix = f"give as many of each, or one that goes with all; {use.most_points} at most"
+        raise UsageError("The numbers of sizes do not go together.", found=found, fix=fix)
+    names = sized_names(inputs.values())
+    for kind, name in entries:
+        if (kind, name) not in names:
+            found = f"its inputs are {'; '.join(one.text() for one in inputs.values()) or 'none'}"
+            fix = "use one of these names"
+            raise UsageError(f"The model has no {kind} {quoted(name)}.", found=found, fix=fix)
+    return entries
 
-        Raises:
-            UsageError: an input or a dimension that the model does not have; a rank or a fixed size
-                that differs; sizes out of bounds or out of order; a dimension of two sizes; a
-                dynamic size that is not known.
-        """
-        entries = self._read(shapes, dims)
-        points = []
-        for number in range(3 if self._use.ranges else max(map(len, entries.values()), default=1)):
-            rows = {key: rows[number if len(rows) > 1 else 0] for key, rows in entries.items()}
-            label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in rows.items())
-            points.append((label, self._complete(*self._bind(rows))))
-        for name in self._inputs if self._use.ranges else ():
-            ends = [shapes[name] for _, shapes in points]
-            sizes = zip(*ends, strict=True)
-            if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
-                raise self._misfit(name, ends, "sizes are not min <= opt <= max, opt above 0")
-        return points
 
-    def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
-        """Return the shapes of the inputs that are given, and the sizes of names, of one point.
+def _bind(
+    inputs: Signature, rows: Mapping[tuple[SizeKind, str], Shape], use: Use
+) -> tuple[dict[str, Shape], Known]:
+    """Return the shapes that are given for one point, and the sizes of names."""
+    known: Known = {name: row[0] for (kind, name), row in rows.items() if kind == "dimension"}
+    shapes = {name: row for (kind, name), row in rows.items() if kind == "input"}
+    for name, row in shapes.items():
+        declared = inputs[name].shape or ()
+        if declared and len(declared) != len(row):
+            raise _misfit(inputs[name], [row], f"the rank is {len(declared)}")
+        for axis, (size, value) in enumerate(zip(declared, row, strict=False)):
+            symbol = symbol_of(size, axis)
+            if is_fixed(size):
+                if size != value:
+                    raise _misfit(inputs[name], [row], f"dimension {axis} is {size}")
+            elif use.ranges and isinstance(symbol, int):
+                continue  # a range is not guessed for what has no name
+            elif known.setdefault(symbol, value) != value and isinstance(symbol, str):
+                found = f"{known[symbol]}, and {value} in input {quoted(name)}"
+                fix = "the model gives both one name, so they are one size: give one"
+                raise UsageError(f"Dimension {quoted(symbol)} has two sizes.", found=found, fix=fix)
+    return shapes, known
 
-        Raises:
-            UsageError: as ``points``, but a dynamic size may be unknown.
-        """
-        return self._bind({key: rows[0] for key, rows in self._read(shapes, dims).items()})
 
-    def _read(self, shapes: Shapes | None, dims: Dims | None) -> Given:
-        """Return what is given, for names that the model has."""
-        entries, most = read(shapes, dims, self._use), self._use.most_points
-        counts = {len(rows) for rows in entries.values()} - {1}
-        if len(counts) > 1 or max(counts, default=1) > most:
-            raise UsageError(
-                "The numbers of sizes do not go together.",
-                found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items()),
-                fix=f"give as many of each, or one that goes with all; {most} at most",
-            )
-        names = sized_names(self._inputs.values())
-        for kind, name in entries:
-            if (kind, name) not in names:
-                texts = "; ".join(item.text() for item in self._inputs.values())
-                raise UsageError(
-                    f"The model has no {kind} {quoted(name)}.",
-                    found=f"its inputs are {texts or 'none'}",
-                    fix="use one of these names",
-                )
-        return entries
+def _complete(
+    inputs: Signature, shapes: Mapping[str, Shape], known: Known, use: Use
+) -> dict[str, Shape]:
+    """Return a shape for every input: those given, and those that follow."""
+    complete = {}
+    for name, item in inputs.items():
+        shape = shapes.get(name) or sized((None,) if item.shape is None else item.shape, known)
+        if shape is None:
+            ranges = "smallest, usual and largest" if use.ranges else "their"
+            fix = f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes"
+            raise UsageError("Signature with dynamic sizes need sizes.", found=item.text(), fix=fix)
+        if max(shape, default=0) > LARGEST:
+            raise _misfit(item, [shape], "it is too large")
+        complete[name] = shape
+    return complete
 
-    def _bind(self, rows: Mapping[tuple[SizeKind, str], Shape]) -> tuple[dict[str, Shape], Known]:
-        """Return the shapes that are given for one point, and the sizes of names."""
-        known: Known = {name: row[0] for (kind, name), row in rows.items() if kind == "dimension"}
-        shapes = {name: row for (kind, name), row in rows.items() if kind == "input"}
-        for name, row in shapes.items():
-            # A session says () for a scalar, and for a rank that it does not know.
-            declared = self._inputs[name].shape or ()
-            if declared and len(declared) != len(row):
-                raise self._misfit(name, [row], f"the rank is {len(declared)}")
-            for axis, (size, value) in enumerate(zip(declared, row, strict=False)):
-                symbol = symbol_of(size, axis)
-                if is_fixed(size):
-                    if size != value:
-                        raise self._misfit(name, [row], f"dimension {axis} is {size}")
-                elif self._use.ranges and isinstance(symbol, int):
-                    continue  # a range is not guessed for what has no name
-                elif known.setdefault(symbol, value) != value and isinstance(symbol, str):
-                    raise UsageError(
-                        f"Dimension {quoted(symbol)} has two sizes.",
-                        found=f"{known[symbol]}, and {value} in input {quoted(name)}",
-                        fix="the model gives both one name, so they are one size: give one",
-                    )
-        return shapes, known
 
-    def _complete(self, shapes: dict[str, Shape], known: Known) -> dict[str, Shape]:
-        """Return a shape for every input: those given, and those that follow."""
-        complete = {}
-        for name, item in self._inputs.items():
-            declared = (None,) if item.shape is None else item.shape
-            shape = shapes.get(name) or sized(declared, known)
-            if shape is None:
-                ranges = "smallest, usual and largest" if self._use.ranges else "their"
-                raise UsageError(
-                    "Inputs with dynamic sizes need sizes.",
-                    found=item.text(),
-                    fix=f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes",
-                )
-            if max(shape, default=0) > LARGEST:
-                raise self._misfit(name, [shape], "it is too large")
-            complete[name] = shape
-        return complete
-
-    def _misfit(self, name: str, rows: Sequence[Shape], reason: str) -> UsageError:
-        shown = ",".join(map(shape_text, dict.fromkeys(rows)))
-        return UsageError(
-            f"A shape does not fit input {quoted(name)}.",
-            found=f"{shown}: {reason}; the model has {self._inputs[name].text()}",
-            fix="give sizes that fit with --shapes or --dims, or omit them where all are fixed",
-        )
+def _misfit(item: Declared, rows: Sequence[Shape], reason: str) -> UsageError:
+    shown = ",".join(map(shape_text, dict.fromkeys(rows)))
+    found = f"{shown}: {reason}; the model has {item.text()}"
+    fix = "give sizes that fit with --shapes or --dims, or omit them where all are fixed"
+    return UsageError(f"A shape does not fit input {quoted(item.name)}.", found=found, fix=fix)
 
 
 def input_shapes(
-    declared: Inputs,
+    inputs: Signature,
     shapes: Shapes | None = None,
     dims: Dims | None = None,
     *,
@@ -398,7 +388,7 @@ def input_shapes(
     """Return a shape for every input: as given, else as names tell it, as usual, or small.
 
     Args:
-        declared: inputs of the model.
+        inputs: of the model.
         shapes: of single inputs.
         dims: sizes by name of a dimension.
         usual: shapes of inputs of which nothing else is said.
@@ -407,16 +397,16 @@ def input_shapes(
     Raises:
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
     """
-    complete, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
+    entries = _fitting(inputs, shapes or None, dims or None, ONE_POINT)
+    rows = {key: rows[0] for key, rows in entries.items()}
+    complete, known = _bind(inputs, rows, ONE_POINT)
     open_shapes = {}
-    for name, item in declared.items():
+    for name, item in inputs.items():
         shape = list(item.shape or ())
         for axis, (size, value) in enumerate(zip(shape, (usual or {}).get(name, ()), strict=False)):
-            if size_of(size, axis, known) is not None:
-                continue
-            if isinstance(size, str) and size:
+            if size_of(size, axis, known) is None and isinstance(size, str) and size:
                 known[size] = value
-            else:
+            elif size_of(size, axis, known) is None:
                 shape[axis] = value
         open_shapes[name] = shape
     fill(known, open_shapes.values(), sizes)

@@ -11,7 +11,6 @@ from rmsnorm_export.runtime.sizes import (
     POINTS,
     Declared,
     Dims,
-    InputSizes,
     Shape,
     Shapes,
     Size,
@@ -20,6 +19,7 @@ from rmsnorm_export.runtime.sizes import (
     input_shapes,
     read,
     size_of,
+    size_points,
 )
 from rmsnorm_export.tensorrt.engine.model import make_profiles
 
@@ -49,12 +49,11 @@ def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Po
 
 
 def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
-    sizes = InputSizes(declared(inputs).values(), POINTS)
-    return [point for _, point in sizes.points(shapes, dims)]
+    return [point for _, point in size_points(declared(inputs), shapes, dims, POINTS)]
 
 
 def verify(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
-    return [input_shapes(declared(inputs), shapes, dims, usual={}, sizes=(2, 3, 5))]
+    return [input_shapes(declared(inputs), shapes, dims, sizes=(2, 3, 5))]
 
 
 @pytest.mark.parametrize(

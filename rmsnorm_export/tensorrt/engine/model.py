@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import RANGES, Declared, Dims, InputSizes, Shapes
+from rmsnorm_export.runtime.sizes import Declared, Dims, Shapes, size_profiles
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
 
@@ -116,12 +116,10 @@ def make_profiles(
         dims: sizes by name of a dimension, which all profiles have; see ``runtime.sizes``.
 
     Raises:
-        UsageError: the sizes do not fit, see ``InputSizes.points``.
+        UsageError: the sizes do not fit, see ``size_points``.
     """
-    sizes = InputSizes(inputs, RANGES)
     profiles = []
-    for one in [shapes] if isinstance(shapes, str | Mapping | None) else shapes:
-        points = [at for _, at in sizes.points(one, dims)]  # smallest, usual, largest
+    for points in size_profiles({item.name: item for item in inputs}, shapes, dims):
         ranges = (
             InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs
         )
