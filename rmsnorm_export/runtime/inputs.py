@@ -1,4 +1,4 @@
-"""Signature for a whole model: read from a file, or made from the declared types and shapes."""
+"""Inputs for a whole model: read from a file, or made from the declared types and shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import Declared, Signature, Shape, is_fixed, shape_text
+from rmsnorm_export.runtime.sizes import Declared, Shape, Signature, is_fixed, shape_text
 from rmsnorm_export.system.reading import open_regular
 
 Outcome = TypeVar("Outcome")

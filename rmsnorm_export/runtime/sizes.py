@@ -363,7 +363,7 @@ def _complete(
         if shape is None:
             ranges = "smallest, usual and largest" if use.ranges else "their"
             fix = f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes"
-            raise UsageError("Signature with dynamic sizes need sizes.", found=item.text(), fix=fix)
+            raise UsageError("Inputs with dynamic sizes need sizes.", found=item.text(), fix=fix)
         if max(shape, default=0) > LARGEST:
             raise _misfit(item, [shape], "it is too large")
         complete[name] = shape
