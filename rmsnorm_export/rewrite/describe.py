@@ -42,10 +42,7 @@ _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), 
 
 
 def describe_plan(
-    loaded: LoadedModel,
-    plan: Plan,
-    options: OptimizeOptions,
-    proofs: Mapping[Lowered, Proof] | None = None,
+    loaded: LoadedModel, plan: Plan, options: OptimizeOptions, proofs: Mapping[Lowered, Proof]
 ) -> Report:
     """Return the report of a plan; opset and nodes are those of the model as it is.
 
@@ -57,15 +54,12 @@ def describe_plan(
     """
     gallery = Gallery(plan.types) if options.drawings else None
     one_node = TARGETS[options.target or "portable"].form == "one node"
-    proofs, kept_matches = proofs or {}, set(plan.kept)
-    fused = []
+    kept_matches, fused = set(plan.kept), []
     for site in (site for site in plan.sites if site.part not in kept_matches):
         norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
-        described = _described_site(site.part, norm, gallery, site, proofs.get(site))
-        if not one_node:
-            op = " ".join(node.op_type for node in site.nodes)
-            described = dataclasses.replace(described, op=op)
-        fused.append(described)
+        described = _described_site(site.part, norm, gallery, site)
+        op = norm.op_type if one_node else " ".join(node.op_type for node in site.nodes)
+        fused.append(dataclasses.replace(described, op=op, proof=proofs.get(site)))
     kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     return Report(
@@ -97,11 +91,7 @@ def own_functions(model: ir.Model) -> Iterator[ir.Function]:
 
 
 def _described_site(
-    match: Match,
-    node: ir.Node,
-    gallery: Gallery | None,
-    lowered: Lowered | None = None,
-    proof: Proof | None = None,
+    match: Match, node: ir.Node, gallery: Gallery | None, lowered: Lowered | None = None
 ) -> Site:
     """Return the norm ``match`` that is, or will be, ``node``."""
     attributes = match.spec.non_default()
@@ -119,7 +109,6 @@ def _described_site(
         scope=match.scope,
         attributes=attributes,
         notes=() if lowered is None else tuple(lowered.notes),
-        proof=proof,
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
@@ -147,10 +136,8 @@ class Gallery:
             match: the part that is replaced, its nodes still in place.
             lowered: the new nodes; None: the site stays as it is.
         """
-        ends_in = ((getattr(match, role), role) for role in reversed(_INPUTS))
-        roles = {
-            value: role.removeprefix("offset_") for value, role in ends_in if value is not None
-        }
+        inputs = ((getattr(match, role), role) for role in reversed(_INPUTS))
+        roles = {v: role.removeprefix("offset_") for v, role in inputs if v is not None}
         ends = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
         before = self._subgraph(match.nodes, roles | ends, {})
         after = None
@@ -158,17 +145,13 @@ class Gallery:
             renamed = {new: old for old, new in lowered.replace}
             new_ends = {new: ends.get(old, "other") for new, old in renamed.items()}
             after = self._subgraph(lowered.nodes, roles | new_ends, renamed)
-        key = match.n, before, after
-        if key not in self._positions:
-            self._positions[key] = len(self.drawings)
+        position = self._positions.setdefault((match.n, before, after), len(self.drawings))
+        if position == len(self.drawings):
             self.drawings.append(Drawing(_cut(name), before, after))
-        return self._positions[key]
+        return position
 
     def _subgraph(
-        self,
-        nodes: Sequence[ir.Node],
-        roles: Mapping[ir.Value, str],
-        renamed: Mapping[ir.Value, ir.Value],
+        self, nodes: Sequence[ir.Node], roles: dict[ir.Value, str], old: dict[ir.Value, ir.Value]
     ) -> Subgraph:
         inside = {value for node in nodes for value in node.outputs}
         ends = (value for node in nodes for value in (*node.inputs, *node.outputs))
@@ -182,7 +165,7 @@ class Gallery:
             if role and number is not None and number.size > 1:
                 number = None  # a scale of a few elements is a weight, no number of the formula
             drawn = DrawnValue(
-                name=_cut(renamed.get(value, value).name or ""),
+                name=_cut(old.get(value, value).name or ""),
                 dtype="" if dtype is None else type_name_of(ir.DataType(dtype)),
                 shape="" if dims is None else _cut(shape_text(dims)),
                 role=role,

@@ -78,14 +78,12 @@ def _one_default_domain(model: ir.Model) -> None:
     """Call the default domain by its short name; two imports of it could differ."""
     holders: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for holder in holders:
-        version = holder.opset_imports.pop("ai.onnx", None)
-        if version is not None:
-            holder.opset_imports.setdefault("", version)
-    for key, function in list(model.functions.items()):
-        if key[0] == "ai.onnx":
-            del model.functions[key]
-            function.domain = ""
-            model.functions[function.identifier()] = function
+        if "ai.onnx" in holder.opset_imports:
+            holder.opset_imports.setdefault("", holder.opset_imports.pop("ai.onnx"))
+    for key in [key for key in model.functions if key[0] == "ai.onnx"]:
+        function = model.functions.pop(key)
+        function.domain = ""
+        model.functions[function.identifier()] = function
 
 
 def _rename_inlined(model: ir.Model) -> None:

@@ -119,7 +119,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         parts = dict.fromkeys(_named_nodes(recognition.matches, options.sites))
     else:
         refusals += recognition.refusals
-    pending = _pending(parts, row, keep_all_forms=options.target is None)
+    pending = _pending(parts, row, keep_all=options.target is None)
     _type_operands(types, pending)
     taken = _names_in_use(model, pending)
     context = LowerContext(options.numerics, names, default_opset(model), types, taken)
@@ -139,7 +139,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         node = part or match if outcome is None else outcome.part
         apart = _apart(match, node, () if lowered is None else lowered.apart, row)
         if outcome is not None:
-            sites.append(dataclasses.replace(outcome, apart=apart))
+            sites.append(dataclasses.replace(outcome, apart=tuple(apart)))
         else:
             unfolded += apart
             if lowered is not None:
@@ -215,17 +215,15 @@ def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Matc
     return [part for part, name in names.items() if name in chosen]
 
 
-def _pending(
-    parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all_forms: bool
-) -> list[Match]:
+def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: bool) -> list[Match]:
     """Return the norms to lower.
 
     Args:
         parts: each norm -> what of it is one node already.
         row: the target.
-        keep_all_forms: whatever is one node stays it, also where something could join it.
+        keep_all: whatever is one node stays it, also where something could join it.
     """
-    kept = {m for m, part in parts.items() if part is m or (part is not None and keep_all_forms)}
+    kept = {m for m, part in parts.items() if part is m or (part is not None and keep_all)}
     if len(kept) < len(parts) and row.shares_functions:
         return [parts[match] or match if match in kept else match for match in parts]
     return [match for match in parts if match not in kept]
@@ -238,9 +236,7 @@ def _discard(lowered: Lowered) -> None:
             node.replace_input_with(index, None)
 
 
-def _apart(
-    match: Match, node: Match, more: Sequence[Refusal], row: TargetRow
-) -> tuple[Refusal, ...]:
+def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:
     """Return why neighbours of a norm are no part of its node.
 
     Args:
@@ -250,7 +246,7 @@ def _apart(
         row: the target.
     """
     if row.form != "one node":
-        return ()
+        return []
     reasons = {refusal.kind: refusal for refusal in (*match.apart, *more)}
     if match.sum is not None and (add := match.sum.producer()) is not None:
         message = "the residual Add is not folded: the norm is one node without it"
@@ -259,7 +255,7 @@ def _apart(
         unfolded = refuse(add, "residual-kept", message, found, hint, match.scope)
         reasons.setdefault("residual", unfolded)
     inside = {"residual": node.residual, "quantizer": node.quantized, "rotary": node.rotary}
-    return tuple(refusal for kind, refusal in reasons.items() if inside.get(kind) is None)
+    return [refusal for kind, refusal in reasons.items() if inside.get(kind) is None]
 
 
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:
