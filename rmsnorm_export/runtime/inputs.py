@@ -30,9 +30,8 @@ SIZE_CHOICES: tuple[tuple[int, ...], ...] = ((2, 3, 5, 4, 7), (2,), (1,))
 _MAX_ELEMENTS = 2**28
 
 # Operators that hand indices on as they are.
-_TRANSPARENT = frozenset(
-    {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand"}
-)
+_MOVES = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand")
+_TRANSPARENT = ("Cast", "Identity", *_MOVES)
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
@@ -62,11 +61,8 @@ def numpy_type(name: str) -> np.dtype[Any]:
         InputError: there is none here.
     """
     if name not in _FED:
-        raise InputError(
-            "A tensor of the model is of a type that cannot be fed.",
-            found=name,
-            fix="use a model whose inputs are float, integer or boolean tensors",
-        )
+        fix = "use a model whose inputs are float, integer or boolean tensors"
+        raise InputError("A tensor of the model has a type that is not fed.", found=name, fix=fix)
     return np.dtype(name)
 
 
@@ -117,12 +113,10 @@ def check_inputs(given: Mapping[str, Array], declared: Signature) -> dict[str, A
         sizes = zip(shape, array.shape, strict=False)
         fits = len(shape) == array.ndim and all(a == b for a, b in sizes if is_fixed(a))
         if str(array.dtype) != item.dtype or not fits:
-            raise InputError(
-                "A given input has the wrong type or shape.",
-                found=f"{quoted(name)} is {array.dtype} {list(array.shape)}, the model takes"
-                f" {item.text()}",
-                fix="give an array of the declared type and shape",
-            )
+            own = f"{quoted(name)} is {array.dtype} {list(array.shape)}"
+            found = f"{own}, the model takes {item.text()}"
+            fix = "give an array of the declared type and shape"
+            raise InputError("A given input has the wrong type or shape.", found=found, fix=fix)
         checked[name] = array
     return checked
 

@@ -211,26 +211,6 @@ def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> Shape | None
     return numbers if len(numbers) == len(sizes) else None
 
 
-def fill(known: Known, shapes: Iterable[Sequence[Size]], sizes: Sequence[int]) -> None:
-    """Give a size to every dimension that has none.
-
-    Args:
-        known: is added to.
-        shapes: as declared.
-        sizes: for names in order of appearance; the last one for all further names, and for
-            expressions that cannot be computed from names.
-    """
-    placed = [place for shape in shapes for place in enumerate(shape) if not is_fixed(place[1])]
-    following = chain(sizes, repeat(sizes[-1]))
-    for axis, size in placed:
-        symbol = symbol_of(size, axis)
-        if symbol not in known and (isinstance(symbol, int) or symbol.isidentifier()):
-            known[symbol] = next(following)
-    for axis, size in placed:
-        if size_of(size, axis, known) is None:
-            known[symbol_of(size, axis)] = sizes[-1]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Declared:
     """An input or output of a model, as its file or its runtime declares it.
@@ -392,7 +372,8 @@ def input_shapes(
         shapes: of single inputs.
         dims: sizes by name of a dimension.
         usual: shapes of inputs of which nothing else is said.
-        sizes: for all that is left, see ``fill``.
+        sizes: for names in order of appearance; the last one for all further names, and for
+            expressions that cannot be computed from names.
 
     Raises:
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
@@ -400,7 +381,7 @@ def input_shapes(
     entries = _fitting(inputs, shapes or None, dims or None, ONE_POINT)
     rows = {key: rows[0] for key, rows in entries.items()}
     complete, known = _bind(inputs, rows, ONE_POINT)
-    open_shapes = {}
+    shapes_so_far = {}
     for name, item in inputs.items():
         shape = list(item.shape or ())
         for axis, (size, value) in enumerate(zip(shape, (usual or {}).get(name, ()), strict=False)):
@@ -408,6 +389,15 @@ def input_shapes(
                 known[size] = value
             elif size_of(size, axis, known) is None:
                 shape[axis] = value
-        open_shapes[name] = shape
-    fill(known, open_shapes.values(), sizes)
-    return {n: complete.get(n) or sized(shape, known) or () for n, shape in open_shapes.items()}
+        shapes_so_far[name] = complete.get(name, shape)
+    places = [place for shape in shapes_so_far.values() for place in enumerate(shape)]
+    following = chain(sizes, repeat(sizes[-1]))
+    for axis, size in places:
+        symbol = symbol_of(size, axis)
+        simple = isinstance(symbol, int) or symbol.isidentifier()
+        if simple and size_of(size, axis, known) is None:
+            known[symbol] = next(following)
+    for axis, size in places:
+        if size_of(size, axis, known) is None:
+            known[symbol_of(size, axis)] = sizes[-1]
+    return {name: sized(shape, known) or () for name, shape in shapes_so_far.items()}

@@ -15,7 +15,6 @@ from rmsnorm_export.runtime.sizes import (
     Shapes,
     Size,
     Use,
-    fill,
     input_shapes,
     read,
     size_of,
@@ -139,9 +138,9 @@ def test_expressions(size: Size, value: int | None) -> None:
 
 
 def test_what_is_left_gets_sizes_in_turn() -> None:
-    known: dict[str | int, int] = {"batch": 8}
-    fill(known, [("batch", "n", None, "odd name"), ("m", "n + m")], (2, 3, 5))
-    assert known == {"batch": 8, "n": 2, 2: 3, "m": 5, "odd name": 5}
+    odd = declared({"a": ("batch", "n", None, "odd name"), "b": ("m", "n + m")})
+    sizes = input_shapes(odd, None, "batch=8", sizes=(2, 3, 5))
+    assert sizes == {"a": (8, 2, 3, 5), "b": (5, 7)}
     model = declared(NAMED | {"free": (None, "other"), "rest": (None, "new")})
     usual = {"ids": (4, 64), "mask": (4, 64), "free": (7, 9)}
     assert input_shapes(model, {"ids": (1, 8)}, usual=usual, sizes=(2,)) == {
