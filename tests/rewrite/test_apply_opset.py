@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, ops, optimized
+from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, optimized
 
 import rmsnorm_export as rx
 
@@ -108,21 +108,6 @@ def test_a_model_is_not_raised_for_norms_that_it_has_not() -> None:
     assert proto.functions
 
 
-@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
-@pytest.mark.parametrize("spelled", ["import", "nodes"])
-def test_the_default_domain_by_its_long_name(target: str, spelled: str) -> None:
-    source = model(norm("x", "y0") + norm("y0", "y", "k"))
-    source.opset_import[0].domain = "ai.onnx"
-    if spelled == "nodes":
-        for node in source.graph.node:
-            node.domain = "ai.onnx"
-    report, proto = optimized(source, target)  # type: ignore[arg-type]
-    assert len(report.fused) == 2
-    if target == "portable":
-        again, _ = optimized(proto, "onnx")
-        assert len(again.fused) == 2
-
-
 @pytest.mark.parametrize("weights", ["auto", "copy", "embed"])
 def test_small_external_tensors_keep_their_folder(tmp_path: Path, weights: str) -> None:
     """A bias of 64 numbers goes through the converter as it is; its file is still found after."""
@@ -140,21 +125,6 @@ def test_small_external_tensors_keep_their_folder(tmp_path: Path, weights: str) 
     assert result.report.opset_after == 23
     result.save(other, weights=weights)
     assert rx.verify(source, other).passed
-
-
-@pytest.mark.parametrize("dims", [["B", "S", 8], [None, None, 8], ["B", None, None], None])
-def test_inputs_and_outputs_are_declared_as_before(dims: list[int | str | None] | None) -> None:
-    """The version converter infers shapes, and gives names to what it cannot infer."""
-    body = "found = NonZero(x)\n z = Transpose(found)\n" + norm("x", "y")
-    source = model(body, outputs="float[B,S,8] y, int64[K,3] z")
-    for value in source.graph.output:
-        element, shape = value.type.tensor_type.elem_type, dims if value.name == "y" else None
-        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shape))
-    result = ir.to_proto(rx.optimize(source, target="onnx").model)
-    assert "RMSNormalization" in ops(result)
-    assert list(result.graph.input) == list(source.graph.input)
-    assert list(result.graph.output) == list(source.graph.output)
-    assert b"unk__" not in result.SerializeToString()
 
 
 def test_the_devices_of_a_model_stay_and_what_does_not_is_said() -> None:

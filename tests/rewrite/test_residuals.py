@@ -70,19 +70,6 @@ def test_every_miss_has_a_reason(name: str, target: Target) -> None:
     assert why in to_html(report)
 
 
-def test_switched_off_is_a_reason_too() -> None:
-    source = model("h = Add(x, r)\n" + norm("h", "y"), inputs=XR)
-    report = rx.optimize(source, fold_residual=False).report
-    assert [site.op for site in report.fused] == ["RMSNorm"]
-    assert [kept.found for kept in report.unfolded] == ["fold_residual is False"]
-
-
-@pytest.mark.parametrize("shapes", ["float[2,3,8] x, float[1,3,8] r", "float[2,3,8] x, float[8] r"])
-def test_a_sum_that_repeats_an_operand_is_no_residual(shapes: str) -> None:
-    report, _ = optimized(model("h = Add(x, r)\n" + norm("h", "y"), inputs=shapes), "portable")
-    assert (folded(report), report.unfolded) == (0, ())
-
-
 @pytest.mark.parametrize("target", ALONE)
 @pytest.mark.parametrize("first", ALONE)
 def test_a_file_that_was_fused_without_its_residual(first: Target, target: Target) -> None:
