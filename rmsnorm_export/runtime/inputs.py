@@ -92,21 +92,21 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
         raise InputError("The file of inputs cannot be read.", found=found, fix=fix) from error
 
 
-def check_inputs(given: Mapping[str, Array], declared: Signature) -> dict[str, Array]:
-    """Return ``given`` in the declared types.
+def check_inputs(arrays: Mapping[str, Array], declared: Signature) -> dict[str, Array]:
+    """Return the arrays in the declared types.
 
     bfloat16 has no type of its own in .npz files: two-byte voids and uint16 are taken as its bits.
 
     Raises:
         InputError: a name is missing or unknown, or a type, rank or fixed size differs.
     """
-    if declared.keys() != given.keys():
-        found = ", ".join(map(repr, sorted(given))) or "none"
+    if declared.keys() != arrays.keys():
+        found = ", ".join(map(repr, sorted(arrays))) or "none"
         fix = f"give exactly {', '.join(map(repr, sorted(declared)))}"
         raise InputError("The given inputs are not those of the model.", found=found, fix=fix)
     checked = {}
     for name, item in declared.items():
-        array = np.asarray(given[name])
+        array = np.asarray(arrays[name])
         if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
         shape = item.shape or array.shape

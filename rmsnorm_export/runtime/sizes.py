@@ -44,7 +44,7 @@ Given = dict[tuple[SizeKind, str], Rows]
 Size = int | str | None
 """As a model file declares it: a number, a name or an expression, or nothing."""
 
-Known = dict[str | int, int]
+Bound = dict[str | int, int]
 """Sizes by the name of a dimension; a dimension without a name goes by its axis."""
 
 Point = tuple[str, dict[str, Shape]]
@@ -180,33 +180,33 @@ def is_fixed(size: Size) -> bool:
 
 
 def symbol_of(size: Size, axis: int) -> str | int:
-    """Return what a dynamic size goes by in ``Known``."""
+    """Return what a dynamic size goes by in ``Bound``."""
     return size if isinstance(size, str) and size else axis
 
 
-def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None:
+def size_of(size: Size, axis: int, bound: Mapping[str | int, int]) -> int | None:
     """Return the size as a number; None where the names that are known do not tell it."""
     if isinstance(size, int) and is_fixed(size):
         return size
     symbol = symbol_of(size, axis)
-    if symbol in known or isinstance(symbol, int):
-        return known.get(symbol)
+    if symbol in bound or isinstance(symbol, int):
+        return bound.get(symbol)
     if len(symbol) > _LONGEST_EXPRESSION or "**" in symbol:  # a power may not fit into memory
         return None
     import onnx_ir as ir
 
     try:
         # Numbers for names first: to simplify what has names can take minutes.
-        numbers = _NAME.sub(lambda name: str(known[name[0]]), symbol)
+        numbers = _NAME.sub(lambda name: str(bound[name[0]]), symbol)
         value = ir.SymbolicDim(numbers).evaluate({})
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return None
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> Shape | None:
+def sized(shape: Sequence[Size], bound: Mapping[str | int, int]) -> Shape | None:
     """Return the shape as numbers; None where the names that are known do not tell it."""
-    sizes = [size_of(size, axis, known) for axis, size in enumerate(shape)]
+    sizes = [size_of(size, axis, bound) for axis, size in enumerate(shape)]
     numbers = tuple(size for size in sizes if size is not None)
     return numbers if len(numbers) == len(sizes) else None
 
@@ -311,9 +311,9 @@ def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: U
 
 def _bind(
     inputs: Signature, rows: Mapping[tuple[SizeKind, str], Shape], use: Use
-) -> tuple[dict[str, Shape], Known]:
+) -> tuple[dict[str, Shape], Bound]:
     """Return the shapes that are given for one point, and the sizes of names."""
-    known: Known = {name: row[0] for (kind, name), row in rows.items() if kind == "dimension"}
+    bound: Bound = {name: row[0] for (kind, name), row in rows.items() if kind == "dimension"}
     shapes = {name: row for (kind, name), row in rows.items() if kind == "input"}
     for name, row in shapes.items():
         declared = inputs[name].shape or ()
@@ -326,20 +326,20 @@ def _bind(
                     raise _misfit(inputs[name], [row], f"dimension {axis} is {size}")
             elif use.ranges and isinstance(symbol, int):
                 continue  # a range is not guessed for what has no name
-            elif known.setdefault(symbol, value) != value and isinstance(symbol, str):
-                found = f"{known[symbol]}, and {value} in input {quoted(name)}"
+            elif bound.setdefault(symbol, value) != value and isinstance(symbol, str):
+                found = f"{bound[symbol]}, and {value} in input {quoted(name)}"
                 fix = "the model gives both one name, so they are one size: give one"
                 raise UsageError(f"Dimension {quoted(symbol)} has two sizes.", found=found, fix=fix)
-    return shapes, known
+    return shapes, bound
 
 
 def _complete(
-    inputs: Signature, shapes: Mapping[str, Shape], known: Known, use: Use
+    inputs: Signature, shapes: Mapping[str, Shape], bound: Bound, use: Use
 ) -> dict[str, Shape]:
     """Return a shape for every input: those given, and those that follow."""
     complete = {}
     for name, item in inputs.items():
-        shape = shapes.get(name) or sized((None,) if item.shape is None else item.shape, known)
+        shape = shapes.get(name) or sized((None,) if item.shape is None else item.shape, bound)
         if shape is None:
             ranges = "smallest, usual and largest" if use.ranges else "their"
             fix = f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes"
@@ -380,14 +380,14 @@ def input_shapes(
     """
     entries = _fitting(inputs, shapes or None, dims or None, ONE_POINT)
     rows = {key: rows[0] for key, rows in entries.items()}
-    complete, known = _bind(inputs, rows, ONE_POINT)
+    complete, bound = _bind(inputs, rows, ONE_POINT)
     shapes_so_far = {}
     for name, item in inputs.items():
         shape = list(item.shape or ())
         for axis, (size, value) in enumerate(zip(shape, (usual or {}).get(name, ()), strict=False)):
-            if size_of(size, axis, known) is None and isinstance(size, str) and size:
-                known[size] = value
-            elif size_of(size, axis, known) is None:
+            if size_of(size, axis, bound) is None and isinstance(size, str) and size:
+                bound[size] = value
+            elif size_of(size, axis, bound) is None:
                 shape[axis] = value
         shapes_so_far[name] = complete.get(name, shape)
     places = [place for shape in shapes_so_far.values() for place in enumerate(shape)]
@@ -395,9 +395,9 @@ def input_shapes(
     for axis, size in places:
         symbol = symbol_of(size, axis)
         simple = isinstance(symbol, int) or symbol.isidentifier()
-        if simple and size_of(size, axis, known) is None:
-            known[symbol] = next(following)
+        if simple and size_of(size, axis, bound) is None:
+            bound[symbol] = next(following)
     for axis, size in places:
-        if size_of(size, axis, known) is None:
-            known[symbol_of(size, axis)] = sizes[-1]
-    return {name: sized(shape, known) or () for name, shape in shapes_so_far.items()}
+        if size_of(size, axis, bound) is None:
+            bound[symbol_of(size, axis)] = sizes[-1]
+    return {name: sized(shape, bound) or () for name, shape in shapes_so_far.items()}
