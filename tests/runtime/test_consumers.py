@@ -22,10 +22,8 @@ NO_TEST = "none of ONNX's own tests of"
 def _ending_with(kind: str) -> onnx.ModelProto:
     """The block, its output by an operator of one input."""
     model, (domain, _, name) = block(FLOAT), kind.rpartition(".")
-    end = helper.make_node(
-        name, model.graph.node[-1].input[:1], ["output"], name="odd", domain=domain
-    )
-    model.graph.node[-1].CopyFrom(end)
+    last = model.graph.node[-1]
+    last.CopyFrom(helper.make_node(name, last.input[:1], ["output"], name="odd", domain=domain))
     if domain:
         model.opset_import.append(helper.make_opsetid(domain, 1))
     return model
@@ -50,8 +48,7 @@ def test_a_version_has_the_row_that_holds_from_it_on(text: str, since: str) -> N
 def test_functions_are_inlined_for_a_runtime_without_them() -> None:
     """Others' functions, too."""
     model = _ending_with("theirs.Negate")
-    inner = [helper.make_node("Neg", ["a"], ["b"])]
-    imports = [helper.make_opsetid("", 17)]
+    inner, imports = [helper.make_node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 17)]
     model.functions.append(helper.make_function("theirs", "Negate", ["a"], ["b"], inner, imports))
     result = rx.optimize(model, runtime="openvino")
     assert not result.model.functions
