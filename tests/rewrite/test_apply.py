@@ -177,8 +177,8 @@ def test_new_norms_beside_those_of_an_earlier_run(first: str, second: str) -> No
     merged.graph.node.extend(added.node)
     merged.graph.input.extend(added.input)
     merged.graph.output.extend(added.output)
-    there = {tensor.name for tensor in merged.graph.initializer}
-    merged.graph.initializer.extend(t for t in added.initializer if t.name not in there)
+    names = {tensor.name for tensor in merged.graph.initializer}
+    merged.graph.initializer.extend(t for t in added.initializer if t.name not in names)
     _, proto = optimized(merged, "portable")
     assert not {"Pow", "ReduceMean", "Sqrt"} & set(ops(proto))
 

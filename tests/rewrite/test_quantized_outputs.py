@@ -208,16 +208,3 @@ def test_a_row_of_zeros_has_the_scale_one() -> None:
     codes, scale = session.run(["q", "rs"], {"x": zeros, "r": zeros})
     assert not np.any(codes)
     assert np.array_equal(scale, np.ones((1, 1, 1), np.float32))
-
-
-EARLIER = """
-<ir_version: 8, opset_import: ["" : 19, "rmsnorm_export" : 1]>
-g (float[2,64] x) => (float8e4m3fn[2,64] q, uint8[2,2] k) {
-  q, k = rmsnorm_export.QuantizedRMSNorm_mxfp8 <quantize = "mxfp8"> (x)
-}
-"""
-
-
-def test_a_node_with_codes_that_the_operator_no_longer_has_stays() -> None:
-    result = rx.optimize(onnx.parser.parse_model(EARLIER), fold_quantize=True)
-    assert [node.op_type for node in result.model.graph] == ["QuantizedRMSNorm_mxfp8"]
