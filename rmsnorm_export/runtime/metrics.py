@@ -90,11 +90,9 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         a, b = b, a
     comparable = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
     if not comparable or a.shape != b.shape:
-        raise InputError(
-            "Arrays of these shapes and types cannot be compared element by element.",
-            found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
-            fix="compare float, integer or boolean tensors of the same shape and type",
-        )
+        found = f"{a.dtype} {a.shape} and {b.dtype} {b.shape}"
+        fix = "compare float, integer or boolean tensors of the same shape and type"
+        raise InputError("The arrays cannot be compared element by element.", found=found, fix=fix)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     if floats:
         with np.errstate(all="ignore"):
