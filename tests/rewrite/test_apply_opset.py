@@ -11,6 +11,7 @@ import pytest
 from recognize.text_models import CONSTANTS, WEIGHT, function, model, norm, optimized
 
 import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import Target
 
 BIG = 2000
 """A weight of 8 kB: too large to be shown to the version converter."""
@@ -137,3 +138,26 @@ def test_the_devices_of_a_model_stay_and_what_does_not_is_said() -> None:
     source.graph.node[0].device_configurations.add(configuration_id="pair")
     notes = rx.optimize(source, target="onnx").report.notes
     assert any("spread over devices is not carried over" in note for note in notes)
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+@pytest.mark.parametrize("everywhere", [False, True], ids=["import", "nodes"])
+def test_the_default_domain_by_its_long_name(target: Target, everywhere: bool) -> None:
+    source = model(norm("x", "y0") + norm("y0", "y", "k"))
+    source.opset_import[0].domain = "ai.onnx"
+    for node in source.graph.node if everywhere else ():
+        node.domain = "ai.onnx"
+    assert len(optimized(source, target)[0].fused) == 2
+
+
+@pytest.mark.parametrize("dims", [[None, None, 8], ["B", None, None], None])
+def test_inputs_and_outputs_are_declared_as_before(dims: list[int | str | None] | None) -> None:
+    """The version converter infers shapes, and gives names to what it cannot infer."""
+    body = "found = NonZero(x)\n z = Transpose(found)\n" + norm("x", "y")
+    source = model(body, outputs="float[B,S,8] y, int64[K,3] z")
+    for value, shape in zip(source.graph.output, (dims, None), strict=True):
+        element = value.type.tensor_type.elem_type
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shape))
+    result = ir.to_proto(rx.optimize(source, target="onnx").model)
+    assert list(result.graph.output) == list(source.graph.output)
+    assert b"unk__" not in result.SerializeToString()
