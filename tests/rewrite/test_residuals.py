@@ -70,6 +70,12 @@ def test_every_miss_has_a_reason(name: str, target: Target) -> None:
     assert why in to_html(report)
 
 
+@pytest.mark.parametrize("shapes", ["float[2,3,8] x, float[1,3,8] r", "float[2,3,8] x, float[8] r"])
+def test_a_sum_that_repeats_an_operand_is_no_residual(shapes: str) -> None:
+    report, _ = optimized(model("h = Add(x, r)\n" + norm("h", "y"), inputs=shapes), "portable")
+    assert (folded(report), report.unfolded) == (0, ())
+
+
 @pytest.mark.parametrize("target", ALONE)
 @pytest.mark.parametrize("first", ALONE)
 def test_a_file_that_was_fused_without_its_residual(first: Target, target: Target) -> None:
