@@ -191,7 +191,7 @@ class OptionEntry:
         wrong = next((one for one in items if one not in names), "")
         hint = did_you_mean(str(wrong), names)
         words = str(error).replace("`", "").replace(" - at $", " at ")
-        return f"{hint}give {expected(self.written)} ({words})"
+        return f"{hint}give {expected(self.hint if self.facts.written else self.written)} ({words})"
 
 
 class OptionError(UsageError):

@@ -11,7 +11,7 @@ from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.engine import Engine
 from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.runtime.inputs import make_inputs
-from rmsnorm_export.runtime.sizes import POINTS, InputSizes, shape_text
+from rmsnorm_export.runtime.sizes import POINTS, shape_text, size_points
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.machine import load_average
 from rmsnorm_export.system.packages import versions_of
@@ -35,7 +35,7 @@ def bench_engine(path: StrPath, options: BenchOptions) -> Benchmark:
     engine = Engine.open(Chosen(Engine, path, "engine"))
     declared = engine.declared()
     if options.shapes or options.dims:
-        points = InputSizes(declared.values(), POINTS).points(options.shapes, options.dims)
+        points = size_points(declared, options.shapes, options.dims, POINTS)
     else:
         usual = [{one.name: one.opt for one in each.inputs} for each in engine.record.profiles]
         points = [(", ".join(f"{k}={shape_text(v)}" for k, v in one.items()), one) for one in usual]

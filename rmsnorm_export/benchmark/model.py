@@ -26,15 +26,15 @@ from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.runtime.inputs import declared_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
 from rmsnorm_export.runtime.sizes import (
     POINTS,
     Declared,
-    InputSizes,
     Shape,
     input_shapes,
     shape_text,
+    size_points,
 )
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.machine import cores, load_average
@@ -145,7 +145,7 @@ class Measurement:
         self.variants[RAW] = Variant(RAW, nodes=nodes)
         self.contents[RAW] = self.loaded.to_bytes()
         options, session = self.options, self._reference(providers)
-        declared, limits = declared_inputs(session), index_limits(self.loaded.model)
+        declared, limits = graph_inputs(self.loaded.model), index_limits(self.loaded.model)
         for label, point in grid(declared, options).items():
             self.feeds[label] = make_inputs(declared, limits, point, seed=options.seed)
             try:
@@ -253,10 +253,10 @@ def grid(declared: Mapping[str, Declared], options: BenchOptions) -> dict[str, M
             known.
     """
     if options.shapes or options.dims:
-        return dict(InputSizes(declared.values(), POINTS).points(options.shapes, options.dims))
+        return dict(size_points(declared, options.shapes, options.dims, POINTS))
     points: dict[str, Mapping[str, Shape]] = {}
     for sizes in DEFAULT_SIZES:
-        shapes = input_shapes(declared, None, usual={}, sizes=sizes)
+        shapes = input_shapes(declared, sizes=sizes)
         first = next(iter(shapes), "no input")
         points[f"{first}={shape_text(shapes.get(first, ()))}"] = shapes
     return points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rmsnorm_export.compare.backend import Answer, Backend, choose_backend
@@ -16,7 +16,13 @@ from rmsnorm_export.errors import NotRunError, UsageError, VerificationError
 from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
-from rmsnorm_export.runtime.inputs import SIZE_CHOICES, check_inputs, make_inputs, read_npz
+from rmsnorm_export.runtime.inputs import (
+    SIZE_CHOICES,
+    check_inputs,
+    first_run,
+    make_inputs,
+    read_npz,
+)
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, NOTHING_COMPARED
 from rmsnorm_export.runtime.sizes import ONE_POINT, input_shapes
 
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     Model: TypeAlias = Source | torch.nn.Module | torch.export.ExportedProgram
 
-Feeds = Mapping[str, Array]
+Feeds = dict[str, Array]
 
 
 @takes(VerifyOptions)
@@ -110,7 +116,9 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
     }
     notes = [*first.notes, *second.notes]
     try:
-        feeds, source, answer = _run_first(first, second, options)
+        candidates, source = _candidates(first, second, options)
+        with first.running() as run:
+            feeds, answer = first_run(candidates, run)
         computed_by = _run_second(second, feeds)
     except NotRunError as error:
         return not_run(error, notes=tuple(notes), **how)
@@ -130,29 +138,13 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
     )
 
 
-def _run_first(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Feeds, str, Answer]:
-    """Return inputs, where they came from, and the first model's outputs; it is closed then."""
-    failure: VerificationError | None = None
-    with a.running() as run:
-        for feeds, source in _candidates(a, b, options):
-            try:
-                return feeds, source, run(feeds)
-            except NotRunError:
-                raise
-            except VerificationError as error:
-                failure = failure or error
-    assert failure is not None  # there is one candidate at least
-    raise failure
-
-
-def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> Iterator[tuple[Feeds, str]]:
-    """Yield inputs to try, and where they come from: those given, or random ones of some sizes."""
+def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterable[Feeds], str]:
+    """Return inputs to try, and where they come from: those given, or random ones of some sizes."""
     declared, inputs = a.declared() or b.declared(), options.inputs
     if inputs is not None:
-        feeds: Feeds = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
+        feeds = dict(inputs) if isinstance(inputs, Mapping) else read_npz(inputs)
         source = "given arrays" if isinstance(inputs, Mapping) else os.fspath(inputs)
-        yield feeds if declared is None else check_inputs(feeds, declared), source
-        return
+        return [feeds if declared is None else check_inputs(feeds, declared)], source
     if declared is None:
         raise UsageError(
             "The inputs of two PyTorch models are not known.",
@@ -160,10 +152,12 @@ def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> Iterator[tupl
             fix="give them, by the names of forward's parameters",
         )
     limits, usual = a.limits() or b.limits(), {**a.shapes(), **b.shapes()}
-    for sizes in SIZE_CHOICES:
-        shapes = input_shapes(declared, options.shapes, options.dims, usual=usual, sizes=sizes)
-        feeds = make_inputs(declared, limits, shapes, seed=options.seed)
-        yield feeds, f"random, seed {options.seed}"
+    shapes, dims, seed = options.shapes, options.dims, options.seed
+    chosen = (
+        input_shapes(declared, shapes, dims, usual=usual, sizes=sizes) for sizes in SIZE_CHOICES
+    )
+    random = (make_inputs(declared, limits, one, seed=seed) for one in chosen)
+    return random, f"random, seed {seed}"
 
 
 def _run_second(b: Backend, feeds: Feeds) -> Answer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from rmsnorm_export.deploy.batching import Profile
@@ -18,8 +18,8 @@ from rmsnorm_export.deploy.packaged import PackagedModel, ServedTensor, ServingB
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
-from rmsnorm_export.runtime.sizes import RANGES, Declared, InputSizes
+from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs
+from rmsnorm_export.runtime.sizes import Declared, size_profiles
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
@@ -75,10 +75,12 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
         tensors = _served(inputs, "tensorrt"), _served(outputs, "tensorrt")
         return ServedModel("tensorrt", path, inputs, outputs, tensors, profiles, record=record)
     loaded = load_model(source)
-    inputs = tuple(map(declared_tensor, given_inputs(loaded.model)))
+    declared = graph_inputs(loaded.model)
+    inputs = tuple(declared.values())
     outputs = tuple(map(declared_tensor, loaded.model.graph.outputs))
     tensors = _served(inputs, "onnxruntime"), _served(outputs, "onnxruntime")
-    profiles = _profiles(inputs, options)
+    asked = bool(options.shapes or options.dims)
+    profiles = tuple(size_profiles(declared, options.shapes, options.dims)) if asked else ()
     return ServedModel("onnxruntime", loaded.path, inputs, outputs, tensors, profiles, loaded)
 
 
@@ -118,14 +120,6 @@ def check_kept(kept: PackagedModel, subject: ServedModel, max_batch: int) -> Non
 def _requests(profile: EngineProfile) -> Profile:
     ways = ("min", "opt", "max")
     return [{item.name: getattr(item, at) for item in profile.inputs} for at in ways]
-
-
-def _profiles(inputs: tuple[Declared, ...], options: PackageOptions) -> tuple[Profile, ...]:
-    if not options.shapes and not options.dims:
-        return ()
-    shapes, sizes = options.shapes, InputSizes(inputs, RANGES)
-    each = [shapes] if isinstance(shapes, str | Mapping | None) else shapes
-    return tuple([at for _, at in sizes.points(one, options.dims)] for one in each)
 
 
 def _engine_record(path: Path) -> EngineRecord:

@@ -12,10 +12,10 @@ from rmsnorm_export.deploy.batching import RequestShapes
 from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import SIZE_CHOICES, declared_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
-from rmsnorm_export.runtime.sizes import fill, is_fixed, sized, symbol_of
+from rmsnorm_export.runtime.sizes import input_shapes
 
 _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
 """Largest difference of joined requests, relative to the largest element: a product of matrices of
@@ -38,7 +38,7 @@ def try_model(
     """
     assert subject.loaded is not None  # an engine is not run here
     session, problems = open_session(path, optimize=True, kernels=kernels), []
-    declared, limits = declared_inputs(session), index_limits(subject.loaded.model)
+    declared, limits = graph_inputs(subject.loaded.model), index_limits(subject.loaded.model)
     for sizes in SIZE_CHOICES:
         shapes = _usual_request(subject, max_batch > 0, sizes)
         asked = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items())
@@ -70,11 +70,8 @@ def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) ->
     """Return shapes of a usual request: of the last profile, else of ``sizes``, a batch of 1."""
     if subject.profiles:
         return subject.profiles[-1][1]
-    declared = {item.name: item.shape or () for item in subject.inputs}
-    leading = [shape[0] for shape in declared.values() if shape and not is_fixed(shape[0])]
-    known = {symbol_of(size, 0): 1 for size in leading if batched}
-    fill(known, declared.values(), sizes)
-    return {name: sized(shape, known) or () for name, shape in declared.items()}
+    usual = {item.name: (1,) for item in subject.inputs} if batched else {}
+    return input_shapes({item.name: item for item in subject.inputs}, usual=usual, sizes=sizes)
 
 
 def _mixed(both: dict[str, Array], session: Any) -> str:

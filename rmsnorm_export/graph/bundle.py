@@ -23,8 +23,8 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.printable import first_line, quoted, short
-from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
-from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, Use, names_in, read
+from rmsnorm_export.runtime.inputs import graph_inputs
+from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
 from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.files import copy_file
 from rmsnorm_export.system.reading import file_within, read_text
@@ -152,7 +152,10 @@ class Bundle:
         profiles: Any = shapes if several else [shapes]
         rows = [read(profile, None, use) for profile in profiles]
         named = read(None, dims, use)
-        names = {component: _sizes_of(file) for component, file in self.files.items()}
+        names = {
+            component: sized_names(graph_inputs(load_model(file).model).values())
+            for component, file in self.files.items()
+        }
         every = set().union(*names.values())
         for key in set(named).union(*rows) - every:
             what = "No component of the folder has an input or dimension of this name."
@@ -170,14 +173,6 @@ class Bundle:
 def _part(sizes: Given, own: set[tuple[Any, str]]) -> Any:
     """Return the sizes of one component, by name."""
     return {key[1]: value for key, value in sizes.items() if key in own}
-
-
-def _sizes_of(file: Path) -> set[tuple[Any, str]]:
-    """Return the kinds and names of what has sizes in a graph."""
-    inputs = [declared_tensor(value) for value in given_inputs(load_model(file).model)]
-    sizes = [size for one in inputs for size in one.shape or ()]
-    dimensions = {(DIMENSION, name) for size in sizes for name in names_in(size)}
-    return dimensions | {(INPUT, one.name) for one in inputs}
 
 
 def is_state(name: str) -> bool:

@@ -15,20 +15,15 @@ _MOST_TIMES = 16
 """How many times larger a large model may become."""
 
 
-def may_inline(model: ir.Model) -> bool:
-    """Return whether bodies in the place of all calls make a model of a bearable size."""
-    holders: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    stored = sum(1 for holder in holders for _ in holder.all_nodes())
-    return inlined_size(model) <= max(_MOST_NODES, _MOST_TIMES * stored)
-
-
 def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = None) -> ir.Model:
     """Return ``model``, changed, with bodies of functions (all, or these) for their calls.
 
     Raises:
         ValueError: the functions do not fit their calls, or there are too many calls of calls.
     """
-    if not may_inline(model):
+    holders: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    stored = sum(1 for holder in holders for _ in holder.all_nodes())
+    if inlined_size(model) > max(_MOST_NODES, _MOST_TIMES * stored):
         raise ValueError("its functions call too many others to be put in the place of their calls")
     from onnx_ir.passes import PassError
     from onnx_ir.passes.common import InlinePass

@@ -3,25 +3,18 @@
 PyTorch's ``index_copy_`` becomes a ScatterND along the first axis, between two Transpose of the
 whole cache: each token moves all that it holds three times. ScatterElements takes the cache as it
 is; a runtime copies it once, and not at all where a caller binds one buffer as input and output.
-From opset 24 on TensorScatter writes into caches that are inputs; TensorRT makes its KVCacheUpdate
-of it, which has one buffer for both.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.rewrite.names import Names
 
 _BACK = (1, 2, 0, 3)
 _TURNS = ((2, 0, 1, 3), _BACK)
 """Orders of the axes in front of a write, and behind it."""
-
-_TENSOR_SCATTER = 24
-"""First opset with that operator."""
 
 
 def write_rows(model: ir.Model) -> int:
@@ -37,15 +30,10 @@ def write_rows(model: ir.Model) -> int:
         cache, places, rows, back = write
         tape = ir.tape.Tape()
         rows = tape.op("Transpose", [rows], {"perm": _BACK})
-        start = _first_place(places) if model.opset_imports[""] >= _TENSOR_SCATTER else None
-        if start is not None and cache.is_graph_input():
-            batch = tape.op("Shape", [rows], {"start": 0, "end": 1})
-            output = tape.op("TensorScatter", [cache, rows, tape.op("Expand", [start, batch])])
-        else:
-            column = tape.op("Constant", [], {"value_ints": [1, 1, -1, 1]})
-            index = tape.op("Reshape", [places, column])
-            index = tape.op("Expand", [index, tape.op("Shape", [rows])])
-            output = tape.op("ScatterElements", [cache, index, rows], {"axis": 2})
+        column = tape.op("Constant", [], {"value_ints": [1, 1, -1, 1]})
+        index = tape.op("Reshape", [places, column])
+        index = tape.op("Expand", [index, tape.op("Shape", [rows])])
+        output = tape.op("ScatterElements", [cache, index, rows], {"axis": 2})
         for node in tape.nodes:
             node.name = names(f"cache/{node.op_type}")
             node.outputs[0].name = names(f"{node.name}_output")
@@ -78,25 +66,3 @@ def _write_of(scatter: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value, ir.Node] 
 def _order(node: ir.Node) -> tuple[int, ...]:
     """Of a Transpose; empty for another node."""
     return tuple(node.attributes.get_ints("perm", ())) if node.op_type == "Transpose" else ()
-
-
-def _first_place(places: ir.Value) -> ir.Value | None:
-    """Return the first place, a number, where the others follow: ``Unsqueeze(start + arange)``."""
-    column = places.producer()
-    total = column.inputs[0] if column is not None and column.op_type == "Unsqueeze" else None
-    add = None if total is None else total.producer()
-    if add is None or add.op_type != "Add":
-        return None
-    constants = Constants()
-    for steps, start in (add.inputs, add.inputs[::-1]):
-        if steps is None or start is None or start.shape is None or len(start.shape):
-            continue
-        counting = steps.producer()
-        if counting is not None and counting.op_type == "Range":
-            first, _, step = (constants.scalar(value) for value in counting.inputs)
-            if (first, step) == (0, 1):
-                return start
-        numbers = constants.array(steps)
-        if numbers is not None and np.array_equal(numbers, np.arange(numbers.size)):
-            return start
-    return None

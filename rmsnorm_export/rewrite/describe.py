@@ -31,6 +31,7 @@ from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgr
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Report, Site
+from rmsnorm_export.runtime.inputs import type_name_of
 
 _cut = functools.partial(short, limit=200)
 """Cuts a name, a shape or an attribute: no drawing shows more."""
@@ -38,14 +39,10 @@ _cut = functools.partial(short, limit=200)
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 _OF_ROWS = ("x", "residual", "gate")
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
-_OWN = NormSpec(kind="GatedRMSNorm").attributes().items()
 
 
 def describe_plan(
-    loaded: LoadedModel,
-    plan: Plan,
-    options: OptimizeOptions,
-    proofs: Mapping[Lowered, Proof] | None = None,
+    loaded: LoadedModel, plan: Plan, options: OptimizeOptions, proofs: Mapping[Lowered, Proof]
 ) -> Report:
     """Return the report of a plan; opset and nodes are those of the model as it is.
 
@@ -57,18 +54,12 @@ def describe_plan(
     """
     gallery = Gallery(plan.types) if options.drawings else None
     one_node = TARGETS[options.target or "portable"].form == "one node"
-    proofs, kept_matches = proofs or {}, set(plan.kept)
-    fused: list[Site] = []
+    kept_matches, fused = set(plan.kept), []
     for site in (site for site in plan.sites if site.part not in kept_matches):
         norm = next(node for node in site.nodes if REPLACES in node.metadata_props)
         described = _described_site(site.part, norm, gallery, site)
         op = norm.op_type if one_node else " ".join(node.op_type for node in site.nodes)
-        numerics, notes = site.numerics, tuple(site.notes)
-        fused.append(
-            dataclasses.replace(
-                described, op=op, numerics=numerics, notes=notes, proof=proofs.get(site)
-            )
-        )
+        fused.append(dataclasses.replace(described, op=op, proof=proofs.get(site)))
     kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     return Report(
@@ -100,7 +91,7 @@ def own_functions(model: ir.Model) -> Iterator[ir.Function]:
 
 
 def _described_site(
-    match: Match, node: ir.Node, gallery: Gallery | None, new: Lowered | None = None
+    match: Match, node: ir.Node, gallery: Gallery | None, lowered: Lowered | None = None
 ) -> Site:
     """Return the norm ``match`` that is, or will be, ``node``."""
     attributes = match.spec.non_default()
@@ -111,17 +102,18 @@ def _described_site(
         op=node.op_type,
         nodes=tuple(map(name_of, match.nodes)),
         spelling=match.spelling,
-        numerics="exact",
+        numerics="exact" if lowered is None else lowered.numerics,
         dtype=type_name(match.dtype),
         n=match.n,
         epsilon=match.spec.epsilon,
         scope=match.scope,
         attributes=attributes,
+        notes=() if lowered is None else tuple(lowered.notes),
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
         rotary=match.rotary is not None,
-        drawing=None if gallery is None else gallery.add(match, new, name_of(node)),
+        drawing=None if gallery is None else gallery.add(match, lowered, name_of(node)),
     )
 
 
@@ -144,11 +136,8 @@ class Gallery:
             match: the part that is replaced, its nodes still in place.
             lowered: the new nodes; None: the site stays as it is.
         """
-        roles: dict[ir.Value, str] = {}
-        for role in _INPUTS:
-            value = getattr(match, role)
-            if value is not None:
-                roles.setdefault(value, role.removeprefix("offset_"))
+        inputs = ((getattr(match, role), role) for role in reversed(_INPUTS))
+        roles = {v: role.removeprefix("offset_") for v, role in inputs if v is not None}
         ends = {match.output: "y"} | ({} if match.sum is None else {match.sum: "sum"})
         before = self._subgraph(match.nodes, roles | ends, {})
         after = None
@@ -156,17 +145,13 @@ class Gallery:
             renamed = {new: old for old, new in lowered.replace}
             new_ends = {new: ends.get(old, "other") for new, old in renamed.items()}
             after = self._subgraph(lowered.nodes, roles | new_ends, renamed)
-        key = match.n, before, after
-        if key not in self._positions:
-            self._positions[key] = len(self.drawings)
+        position = self._positions.setdefault((match.n, before, after), len(self.drawings))
+        if position == len(self.drawings):
             self.drawings.append(Drawing(_cut(name), before, after))
-        return self._positions[key]
+        return position
 
     def _subgraph(
-        self,
-        nodes: Sequence[ir.Node],
-        roles: Mapping[ir.Value, str],
-        renamed: Mapping[ir.Value, ir.Value],
+        self, nodes: Sequence[ir.Node], roles: dict[ir.Value, str], old: dict[ir.Value, ir.Value]
     ) -> Subgraph:
         inside = {value for node in nodes for value in node.outputs}
         ends = (value for node in nodes for value in (*node.inputs, *node.outputs))
@@ -180,8 +165,8 @@ class Gallery:
             if role and number is not None and number.size > 1:
                 number = None  # a scale of a few elements is a weight, no number of the formula
             drawn = DrawnValue(
-                name=_cut(renamed.get(value, value).name or ""),
-                dtype="" if dtype is None else _type(dtype),
+                name=_cut(old.get(value, value).name or ""),
+                dtype="" if dtype is None else type_name_of(ir.DataType(dtype)),
                 shape="" if dims is None else _cut(shape_text(dims)),
                 role=role,
                 constant="" if number is None else _number(number),
@@ -202,15 +187,12 @@ class Gallery:
 
 def _drawn_attributes(node: ir.Node) -> tuple[tuple[str, str], ...]:
     """Return attributes as text, without those that exporters write out and that say nothing."""
-    texts = {name: _attribute(attribute) for name, attribute in node.attributes.items()}
     usual = set(_USUAL)
     if node.domain == DOMAIN:
-        usual |= {(name, _value_text(value)) for name, value in _OWN if name != "epsilon"}
-    return tuple(
-        (_cut(name), text)
-        for name, text in texts.items()
-        if (name, text) not in usual and not name.startswith("plugin_")
-    )
+        own = NormSpec(kind="GatedRMSNorm").attributes().items()
+        usual |= {(name, _value_text(value)) for name, value in own if name != "epsilon"}
+    texts = ((_cut(name), _attribute(attribute)) for name, attribute in node.attributes.items())
+    return tuple(text for text in texts if text not in usual and not text[0].startswith("plugin_"))
 
 
 def _attribute(attribute: ir.Attr) -> str:
@@ -219,14 +201,8 @@ def _attribute(attribute: ir.Attr) -> str:
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH):
         return f"a {attribute.type.name.lower()}"
     if attribute.name == "to" and attribute.value in set(ir.DataType):
-        return _type(attribute.as_int())
+        return type_name_of(ir.DataType(attribute.as_int()))
     return _value_text(attribute.value)
-
-
-def _type(dtype: int) -> str:
-    """As everywhere in reports: ``float32`` for ONNX's FLOAT."""
-    name = ir.DataType(dtype).name.lower()
-    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def _value_text(value: object) -> str:

@@ -28,12 +28,7 @@ from rmsnorm_export.printable import first_line, one_line
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
-from rmsnorm_export.runtime.inputs import (
-    SIZE_CHOICES,
-    declared_inputs,
-    index_limits,
-    make_inputs,
-)
+from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
 from rmsnorm_export.runtime.sizes import input_shapes
@@ -70,7 +65,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    problem = left_out = ""
+    problem = left_out = compared = not_compared = ""
     for rotary in (True, False):
         fused = _copy(model)
         try:
@@ -80,7 +75,7 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
         except _WrongError as error:
             problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
     else:
-        fused, left_out, compared, not_compared = model, "all of them", "", ""
+        fused, left_out = model, "all of them"
     before, after = _operators(model), _operators(fused)
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
     changed = [name for name in sorted(counted) if before[name] != after[name]]
@@ -115,13 +110,11 @@ def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
             found=first_line(error),
             fix=pip_install("transformers>=5.20", "[torch]"),
         ) from error
-    steps: list[Step] = [optimizer.optimize]
-    listed: Sequence[tuple[Any, Sequence[str] | None]] = _STEPS
-    for step, providers in listed:
-        if providers is None or provider in providers:
-            turns = not rotary and "rotary" in inspect.signature(step).parameters
-            steps.append(functools.partial(step, rotary=False) if turns else step)
-    return steps
+    listed: list[Any] = [step for step, only in _STEPS if only is None or provider in only]
+    for index, step in enumerate(listed):
+        if not rotary and "rotary" in inspect.signature(step).parameters:
+            listed[index] = functools.partial(step, rotary=False)
+    return [optimizer.optimize, *listed]
 
 
 def _apply(steps: Sequence[Step], model: ir.Model) -> None:
@@ -147,9 +140,7 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
         raise _WrongError(f"{remaining} of {norms} norms are left one node")
 
 
-def _compare(
-    model: ir.Model, fused: ir.Model, provider: FusionProvider, seed: int
-) -> tuple[str, str]:
+def _compare(model: ir.Model, fused: ir.Model, provider: str, seed: int) -> tuple[str, str]:
     """Return how far the outputs are from those of the model before; or why that is not known.
 
     Raises:
@@ -161,8 +152,12 @@ def _compare(
         return "", f"{absent} normalise queries and keys in the attention"
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         write_models({"before": model, "fused": fused}, Path(folder))
+        declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
+        shapes = (input_shapes(declared, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
+        candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
         try:
-            feeds, filled, expected = _reference(Path(folder, "before.onnx"), model, seed)
+            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")))
+            feeds, (filled, expected) = inputs.first_run(candidates, run)
         except Error as error:
             return "", f"the graph before them does not run: {one_line(error.found, 300)}"
         if unlike := without_evidence(expected):
@@ -181,26 +176,9 @@ def _compare(
     return f"{len(expected)} outputs differ by at most {words}", ""
 
 
-def _reference(
-    path: Path, model: ir.Model, seed: int
-) -> tuple[dict[str, Array], int, dict[str, Array]]:
-    """Return inputs, how many slots of a cache have tokens, and the outputs of the model.
-
-    Raises:
-        Error: it does not run here.
-    """
-    session = open_session(path)
-    declared, limits = declared_inputs(session), index_limits(model)
-    for sizes in SIZE_CHOICES:
-        try:
-            shapes = input_shapes(declared, None, usual={}, sizes=sizes)
-            feeds = make_inputs(declared, limits, shapes, seed=seed)
-            filled = pad_first_row(feeds, list(filter(is_state, feeds)))
-            return feeds, filled, run_session(session, feeds)
-        except Error:
-            if sizes is SIZE_CHOICES[-1]:
-                raise
-    raise AssertionError("there are sizes to try")
+def _run_padded(session: Any, feeds: dict[str, Array]) -> tuple[int, dict[str, Array]]:
+    """Pad inputs; return how many slots of a cache have tokens, and the outputs."""
+    return pad_first_row(feeds, list(filter(is_state, feeds))), run_session(session, feeds)
 
 
 def _share_off(name: str, after: Array, before: Array, filled: int) -> float:

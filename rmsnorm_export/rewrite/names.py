@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs
@@ -31,9 +29,7 @@ class Names:
         return name
 
 
-def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the inputs, the initializers and the outputs of the nodes of one graph."""
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
+def values_in(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs, the initializers and the outputs of the nodes of one graph."""
+    outputs = (value for node in graph for value in node.outputs)
+    return [*graph.inputs, *graph.initializers.values(), *outputs]

@@ -18,12 +18,7 @@ from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.native import (
-    MICROSOFT_DOMAIN,
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
-)
+from rmsnorm_export.op import native
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.consts import depends_on_caller
@@ -45,7 +40,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization in f32 and f64 becomes Add and SimplifiedLayerNormalization; in
     half types it normalises a sum that is not rounded, which no other operator does, and stays.
-    RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend_norms``).
+    RMSNormalization is mended where runtimes do not take it, whatever the target (``_mend``).
     With single ``sites`` to write out all fused nodes stay.
     """
     model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
@@ -53,24 +48,20 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     _rename_inlined(model)
     if options.sites:
         return loaded
-    operators = _own_form(options)
+    operators, runtime = TARGETS[options.form].operators, options.consumer
     if not any(operator.startswith(DOMAIN) for operator in operators):
         model = _inline_own(model)
-    if SKIP_SIMPLIFIED not in operators and MICROSOFT_DOMAIN in model.opset_imports:
-        for graph in all_graphs(model):
-            for node in list(graph):
-                if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
-                    _split_skip(graph, node)
-    _mend_norms(model)
+    forms = operators if runtime is None else runtime.forms
+    keeps_sums = native.SKIP_SIMPLIFIED in operators and native.SKIP_SIMPLIFIED in forms
+    names, opset = Names(model), model.opset_imports.get("", 0)
+    for graph in all_graphs(model):
+        for node in list(graph):
+            operator = node.domain, node.op_type
+            if operator == (native.MICROSOFT_DOMAIN, native.SKIP_SIMPLIFIED) and not keeps_sums:
+                _split_skip(graph, node)
+            elif operator == ("", native.RMS_NORMALIZATION) and opset >= TARGETS["onnx"].min_opset:
+                _mend(graph, node, names)
     return dataclasses.replace(loaded, model=model, notes=notes)
-
-
-def _own_form(options: OptimizeOptions) -> tuple[str, ...]:
-    """Return the operators of the target that the runtime, where there is one, knows."""
-    operators = TARGETS[options.form].operators
-    if (runtime := options.consumer) is None:
-        return operators
-    return tuple(o for o in operators if o != SKIP_SIMPLIFIED or o in runtime.forms)
 
 
 def _overridable_note(model: ir.Model) -> tuple[str, ...]:
@@ -87,14 +78,12 @@ def _one_default_domain(model: ir.Model) -> None:
     """Call the default domain by its short name; two imports of it could differ."""
     holders: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for holder in holders:
-        version = holder.opset_imports.pop("ai.onnx", None)
-        if version is not None:
-            holder.opset_imports.setdefault("", version)
-    for key, function in list(model.functions.items()):
-        if key[0] == "ai.onnx":
-            del model.functions[key]
-            function.domain = ""
-            model.functions[function.identifier()] = function
+        if "ai.onnx" in holder.opset_imports:
+            holder.opset_imports.setdefault("", holder.opset_imports.pop("ai.onnx"))
+    for key in [key for key in model.functions if key[0] == "ai.onnx"]:
+        function = model.functions.pop(key)
+        function.domain = ""
+        model.functions[function.identifier()] = function
 
 
 def _rename_inlined(model: ir.Model) -> None:
@@ -143,7 +132,7 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
         total.shape, total.type = x.shape, x.type
     epsilon = node.attributes.get_float("epsilon", 1e-12)
     attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
-    y = tape.op(SIMPLIFIED, [total, scale], attributes, name=f"{stem}/RMSNorm")
+    y = tape.op(native.SIMPLIFIED, [total, scale], attributes, name=f"{stem}/RMSNorm")
     tape.nodes[-1].metadata_props.update(node.metadata_props)
     y.shape, y.type = x.shape, x.type
     old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
@@ -151,8 +140,8 @@ def _split_skip(graph: ir.Graph, node: ir.Node) -> None:
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
 
-def _mend_norms(model: ir.Model) -> None:
-    """Mend RMSNormalization nodes in forms that runtimes do not take, where they stand.
+def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    """Mend a RMSNormalization node in a form that runtimes do not take, where it stands.
 
     PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
     float32: the operator's own function body then multiplies two types, and ONNX Runtime does not
@@ -161,16 +150,6 @@ def _mend_norms(model: ir.Model) -> None:
     the operator, but not on GPUs: it goes to a Mul behind the node, where the definition has it. A
     single number stays: ONNX Runtime takes it, and rounds in another order than a Mul.
     """
-    if model.opset_imports.get("", 0) < TARGETS["onnx"].min_opset:
-        return
-    names = Names(model)
-    for graph in all_graphs(model):
-        for node in list(graph):
-            if node.op_type == RMS_NORMALIZATION and node.domain == "":
-                _mend(graph, node, names)
-
-
-def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     x, scale = (*node.inputs, None, None)[:2]
     if x is None or scale is None or depends_on_caller(node) or len(node.outputs) != 1:
         return
@@ -201,7 +180,7 @@ def _mend(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         size.name, size.type = names(f"{stem}/size"), ir.TensorType(ir.DataType.INT64)
         scale = add("ConstantOfShape", [size], size, value=ir.tensor([1.0], dtype=wide))
         scale.shape = ir.Shape([row])
-    result = add(RMS_NORMALIZATION, [x, scale], old, **node.attributes)
+    result = add(native.RMS_NORMALIZATION, [x, scale], old, **node.attributes)
     tape.nodes[-1].name = node.name
     tape.nodes[-1].metadata_props.update(node.metadata_props)
     if row:

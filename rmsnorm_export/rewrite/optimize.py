@@ -90,7 +90,7 @@ def inspect(source: Source, options: InspectOptions) -> Report:
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
         plan = plan_rewrite(loaded.model, rewrite)
-        report = describe_plan(loaded, plan, rewrite)
+        report = describe_plan(loaded, plan, rewrite, {})
         needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
         return dataclasses.replace(
             report,

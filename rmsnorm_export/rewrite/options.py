@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,7 +16,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.runtime.consumers import Consumer, by_name, consumer
+from rmsnorm_export.runtime.consumers import BY_NAME, Consumer, consumer
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same steps; reordered: one rounding of a half "
@@ -23,31 +24,16 @@ NUMERICS_HELP = (
     "float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
-DRAWINGS_HELP = "Keep the nodes of the sites, before and after, for a report that draws them."
-
-
-def _requirement(value: int | str) -> int | Literal["all"]:
-    """Read ``all``, or a number from 1.
-
-    Raises:
-        UsageError: neither.
-    """
-    try:
-        number: int | Literal["all"] = msgspec.convert(value, Literal["all"] | Count, strict=False)
-        return number
-    except msgspec.ValidationError as error:
-        fix = "give a number from 1, or all"
-        raise UsageError("The requirement cannot be read.", found=repr(value), fix=fix) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement(Options):
     """Number of norms that must become one node for the result to be written."""
 
-    require: Literal["all"] | int | None = option(
+    require: Literal["all"] | Count | None = option(
         None,
         written=int | str,
-        read=_requirement,
+        read=functools.partial(msgspec.convert, type=Literal["all"] | Count, strict=False),
         metavar="N|all",
         help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless "
         "there is a norm and none was refused (look-alikes do not count).",
@@ -66,9 +52,8 @@ class Requirement(Options):
             return None
         verb, consequence = ("can be", "") if report.planned else ("are", "; nothing was written")
         counts = f"{plural(fused, 'norm')} {verb} one node, {len(refused)} refused"
-        if refused:
-            reasons = dict.fromkeys(refusal.reason for refusal in refused)
-            counts += f" ({', '.join(reasons)})"
+        if reasons := ", ".join(dict.fromkeys(refusal.reason for refusal in refused)):
+            counts += f" ({reasons})"
         if alike := report.look_alikes:
             counts += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
         return RequirementError(
@@ -91,7 +76,22 @@ def _known_runtime(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteOptions(Options):
+class InspectOptions(Options):
+    """The options of ``inspect``."""
+
+    target: Target | None = option(
+        None,
+        choices=lambda: tuple(TARGETS),
+        help="Say what this target can express; without it, what is an RMSNorm at all.",
+    )
+    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
+    drawings: bool = only_api(
+        False, help="Keep the nodes of the sites, before and after, for a report that draws them."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions(InspectOptions):
     """Options that ``optimize`` and ``export`` share."""
 
     target: Target | None = option(
@@ -106,9 +106,8 @@ class RewriteOptions(Options):
         metavar="RUNTIME[@VERSION]",
         read=_known_runtime,
         help="Write what this runtime runs best, by measured facts: target and format version. A "
-        f"model that it cannot run is refused. One of {', '.join(by_name())}.",
+        f"model that it cannot run is refused. One of {', '.join(BY_NAME)}.",
     )
-    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     prove: bool = option(
         False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
@@ -130,15 +129,12 @@ class RewriteOptions(Options):
         "for this provider of ONNX Runtime. The target is ort. Where outputs change, it is undone.",
     )
     progress: Progress | None = progress_option()
-    drawings: bool = only_api(False, help=DRAWINGS_HELP)
 
     def agree(self) -> None:
         if self.kernels is not None and not self.prove:
-            raise UsageError(
-                "Kernels are of use to a proof only.",
-                found=f"--kernels {self.kernels} without --prove",
-                fix="add --prove, or omit --kernels",
-            )
+            found = f"--kernels {self.kernels} without --prove"
+            fix = "add --prove, or omit --kernels"
+            raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
         if self.fusions is not None and self.target is None and self.runtime is None:
             object.__setattr__(self, "target", "ort")
         if self.fusions is not None and self.form != "ort":
@@ -191,21 +187,6 @@ class OptimizeOptions(RewriteOptions):
     def agree(self) -> None:
         RewriteOptions.agree(self)
         if self.sites and self.form != "plain":
-            raise UsageError(
-                "Single sites are for the target plain.",
-                found=f"--site {self.sites[0]} with the target {self.form}",
-                fix="use --target plain, or omit --site",
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class InspectOptions(Options):
-    """The options of ``inspect``."""
-
-    target: Target | None = option(
-        None,
-        choices=lambda: tuple(TARGETS),
-        help="Say what this target can express; without it, what is an RMSNorm at all.",
-    )
-    numerics: Numerics = option("reordered", help=NUMERICS_HELP)
-    drawings: bool = only_api(False, help=DRAWINGS_HELP)
+            found = f"--site {self.sites[0]} with the target {self.form}"
+            fix = "use --target plain, or omit --site"
+            raise UsageError("Single sites are for the target plain.", found=found, fix=fix)

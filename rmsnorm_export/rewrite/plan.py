@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.functions import inline, may_inline
+from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset, raise_opset
 from rmsnorm_export.graph.order import all_graphs
@@ -26,8 +27,6 @@ from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators]
 
-
-_MOST_ROUNDS = 4
 _SMALL = 32
 """Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
@@ -112,115 +111,89 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     row = TARGETS[options.target or "portable"]
     operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
-    names, refusals = Names(model), [refusal for _, refusal in recognition.opaque]
+    names, types = Names(model), recognition.types
+    refusals = [refusal for _, refusal in recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
-    parts = {match: _native_part(match, operators) for match in recognition.matches}
+    parts = {match: _fused_part(match, operators) for match in recognition.matches}
     if options.sites:  # of the target plain, which has no operators
         parts = dict.fromkeys(_named_nodes(recognition.matches, options.sites))
     else:
         refusals += recognition.refusals
-    pending = _pending(parts, row, keep_all_forms=options.target is None)
-    _type_operands(recognition.types, pending)
-    context = LowerContext(
-        numerics=options.numerics,
-        names=names,
-        opset=default_opset(model),
-        types=recognition.types,
-        taken=_names_in_use(model, pending),
-    )
+    pending = _pending(parts, row, keep_all=options.target is None)
+    _type_operands(types, pending)
+    taken = _names_in_use(model, pending)
+    context = LowerContext(options.numerics, names, default_opset(model), types, taken)
     outcomes = dict(zip(pending, lower_all(pending, row.name, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []
     unfolded: list[Refusal] = []
     for match, part in parts.items():
         outcome = outcomes.get(match) or outcomes.get(part or match)
-        larger = isinstance(outcome, Lowered) and part is not None and _holds(outcome.part, part)
-        reasons = outcome.apart if isinstance(outcome, Lowered) else ()
-        if part is not None and not row.shares_functions and not larger:
-            if isinstance(outcome, Lowered):
-                _discard(outcome)
+        lowered = outcome if isinstance(outcome, Lowered) else None
+        larger = lowered is not None and part in _parts(lowered.part)[1:]
+        if part is not None and not (larger or row.shares_functions):
             outcome = None
         if isinstance(outcome, Refusal):
             refusals.append(outcome)
-        elif outcome is None:
-            kept.append(part or match)
-            unfolded += _apart(match, part or match, reasons, row)
+            continue
+        node = part or match if outcome is None else outcome.part
+        apart = _apart(match, node, () if lowered is None else lowered.apart, row)
+        if outcome is not None:
+            sites.append(dataclasses.replace(outcome, apart=tuple(apart)))
         else:
-            apart = _apart(match, outcome.part, reasons, row)
-            sites.append(dataclasses.replace(outcome, apart=apart))
-            if part is not None and not larger:
-                kept.append(outcome.part)
-    return Plan(
-        model, recognition.types, names, tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
-    )
+            unfolded += apart
+            if lowered is not None:
+                _discard(lowered)
+        if outcome is None or (part is not None and not larger):
+            kept.append(node)
+    ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
+    return Plan(model, types, names, *ends)
 
 
 def _recognized(
     model: ir.Model, row: TargetRow, options: OptimizeOptions
 ) -> tuple[ir.Model, Recognition]:
-    # What is written out anyway need not be taken in first.
-    one_node = row.form == "one node"
-
-    def recognized(candidate: ir.Model) -> Recognition:
-        return recognize(
-            candidate,
-            fold_residual=one_node and options.fold_residual,
-            fold_gate=one_node,
-            fold_quantize=one_node and options.fold_quantize,
-            fold_rotary=one_node and bool(options.fold_rotary),
-        )
-
-    recognition = recognized(model)
-    return _inline_parts(model, recognition, recognized) if one_node else (model, recognition)
-
-
-def _inline_parts(
-    model: ir.Model, first: Recognition, again: Callable[[ir.Model], Recognition]
-) -> tuple[ir.Model, Recognition]:
-    """Return a copy without the functions that hold parts of norms, if that finds norms.
+    """Return the norms of a model, or of a copy without the functions that hold parts of norms.
 
     Exporters write an ATen operator or a Python function as a function of the model: a square here,
-    a mean there, epsilon handed over. A function that holds a whole norm stays.
-
-    Args:
-        model: not changed.
-        first: what ``again`` says of it.
+    a mean there, epsilon handed over. They go where that finds more norms; a function that holds a
+    whole norm stays.
     """
-    best = trial = model, first
-    for _ in range(_MOST_ROUNDS):
-        holder, recognition = trial
-        if not recognition.crossed or not may_inline(holder):
-            break
-        parts = {key for key, f in holder.functions.items() if _could_be_part(f)}
-        parts |= recognition.crossed
-        try:
-            inlined = inline(holder.clone(), parts)
-        except ValueError:
-            break
-        trial = inlined, again(inlined)
-        if len(trial[1].matches) > len(best[1].matches):
-            best = trial
-    return best
+    one_node = row.form == "one node"  # what is written out anyway need not be taken in first
+    recognize_norms = functools.partial(
+        recognize,
+        fold_residual=one_node and options.fold_residual,
+        fold_gate=one_node,
+        fold_quantize=one_node and options.fold_quantize,
+        fold_rotary=one_node and bool(options.fold_rotary),
+    )
+    recognition = recognize_norms(model)
+    if not (one_node and recognition.crossed):
+        return model, recognition
+    parts = {key for key, f in model.functions.items() if _could_be_part(f)} | recognition.crossed
+    try:
+        inlined = inline(model.clone(), parts)
+    except ValueError:
+        return model, recognition
+    more = recognize_norms(inlined)
+    return (inlined, more) if len(more.matches) > len(recognition.matches) else (model, recognition)
 
 
 def _could_be_part(function: ir.Function) -> bool:
     """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
-    return (
-        function.domain != DOMAIN
-        and len(function) <= _SMALL
-        and all(
-            node.domain in DEFAULT_DOMAINS and node.op_type in (*KNOWN, "Constant")
-            for node in function
-        )
-    )
+    operators = {(node.domain, node.op_type) for node in function}
+    fits = all(d in DEFAULT_DOMAINS and op in (*KNOWN, "Constant") for d, op in operators)
+    return fits and function.domain != DOMAIN and len(function) <= _SMALL
 
 
-def _native_part(match: Match, operators: Sequence[str]) -> Match | None:
+def _parts(match: Match) -> list[Match]:
+    """Return the norm and the parts of it that are norms, the largest first."""
+    return [match, *([] if match.inner is None else _parts(match.inner))]
+
+
+def _fused_part(match: Match, operators: Sequence[str]) -> Match | None:
     """Return the norm, or the part of it, that is one of these operators already."""
-    part: Match | None = match
-    while part is not None and part.native not in operators:
-        part = part.inner
-    return part
+    return next((part for part in _parts(match) if part.native in operators), None)
 
 
 def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Match]:
@@ -229,33 +202,28 @@ def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Matc
     Raises:
         UsageError: a pattern that no such node's name fits.
     """
-    parts = [_native_part(match, _ALL_FORMS) for match in matches]
+    parts = [_fused_part(match, _ALL_FORMS) for match in matches]
     names = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
+    chosen: set[str] = set()
     for pattern in patterns:
-        if pattern != "*" and not fnmatch.filter(names.values(), pattern):
-            raise UsageError(
-                "No node that is an RMSNorm has this name.",
-                found=repr(pattern),
-                fix=f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}",
-            )
-    return [
-        part
-        for part, name in names.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+        fitting = fnmatch.filter(names.values(), pattern)
+        chosen.update(fitting)
+        if pattern != "*" and not fitting:
+            found = repr(pattern)
+            fix = f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}"
+            raise UsageError("No node that is an RMSNorm has this name.", found=found, fix=fix)
+    return [part for part, name in names.items() if name in chosen]
 
 
-def _pending(
-    parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all_forms: bool
-) -> list[Match]:
+def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: bool) -> list[Match]:
     """Return the norms to lower.
 
     Args:
         parts: each norm -> what of it is one node already.
         row: the target.
-        keep_all_forms: whatever is one node stays it, also where something could join it.
+        keep_all: whatever is one node stays it, also where something could join it.
     """
-    kept = {m for m, part in parts.items() if part is m or (part is not None and keep_all_forms)}
+    kept = {m for m, part in parts.items() if part is m or (part is not None and keep_all)}
     if len(kept) < len(parts) and row.shares_functions:
         return [parts[match] or match if match in kept else match for match in parts]
     return [match for match in parts if match not in kept]
@@ -268,17 +236,7 @@ def _discard(lowered: Lowered) -> None:
             node.replace_input_with(index, None)
 
 
-def _holds(match: Match, part: Match) -> bool:
-    """Return whether ``match`` is larger than ``part``."""
-    inner = match.inner
-    while inner is not None and inner is not part:
-        inner = inner.inner
-    return inner is part
-
-
-def _apart(
-    match: Match, node: Match, more: Sequence[Refusal], row: TargetRow
-) -> tuple[Refusal, ...]:
+def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:
     """Return why neighbours of a norm are no part of its node.
 
     Args:
@@ -288,21 +246,16 @@ def _apart(
         row: the target.
     """
     if row.form != "one node":
-        return ()
+        return []
     reasons = {refusal.kind: refusal for refusal in (*match.apart, *more)}
     if match.sum is not None and (add := match.sum.producer()) is not None:
-        last = match.nodes[-1]
-        unfolded = refuse(
-            add,
-            "residual-kept",
-            "the residual Add is not folded: the norm is one node without it",
-            f"{last.op_type} {name_of(last)!r}",
-            "optimize the file for a target whose operator takes it in",
-            match.scope,
-        )
+        message = "the residual Add is not folded: the norm is one node without it"
+        found = f"{match.nodes[-1].op_type} {name_of(match.nodes[-1])!r}"
+        hint = "optimize the file for a target whose operator takes it in"
+        unfolded = refuse(add, "residual-kept", message, found, hint, match.scope)
         reasons.setdefault("residual", unfolded)
     inside = {"residual": node.residual, "quantizer": node.quantized, "rotary": node.rotary}
-    return tuple(refusal for kind, refusal in reasons.items() if inside.get(kind) is None)
+    return [refusal for kind, refusal in reasons.items() if inside.get(kind) is None]
 
 
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:

@@ -28,15 +28,9 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     from rmsnorm_export.proof.site import FREE_ELEMENTS, Proving
 
     model, proofs = plan.model, {}
-    stored = sum(slot.tensor.size for slot in tensor_slots(model))
-    proving = Proving(
-        plan.types,
-        dict(model.opset_imports),
-        tuple(model.functions.values()),
-        options.seed,
-        options.kernels,
-        FREE_ELEMENTS + stored,
-    )
+    imports, functions = dict(model.opset_imports), tuple(model.functions.values())
+    most = FREE_ELEMENTS + sum(slot.tensor.size for slot in tensor_slots(model))
+    proving = Proving(plan.types, imports, functions, options.seed, options.kernels, most)
     for done, site in enumerate(plan.sites):
         if options.progress:
             options.progress("proving", done, len(plan.sites))

@@ -170,8 +170,7 @@ class Report(Shown):
     @property
     def unproved(self) -> tuple[Refusal, ...]:
         """The rewrites that were asked to be proved, and have no proof that holds."""
-        reasons = ("proof-failed", "not-provable")
-        return tuple(refusal for refusal in self.refused if refusal.reason in reasons)
+        return tuple(r for r in self.refused if r.reason in ("proof-failed", "not-provable"))
 
     @property
     def proof_error(self) -> VerificationError | None:
@@ -200,18 +199,15 @@ class Report(Shown):
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
-        inside = 0 if self.fusions is None else self.fusions.norms
-        later = 0 if self.fusions is None else self.fusions.residuals
+        inside = self.fusions.norms if self.fusions else 0
+        later = self.fusions.residuals if self.fusions else 0
         counts = [f"{fused + kept} of {plural(total, 'RMSNorm')}"]
         for kind, field, noun in _NEIGHBOURS:
-            held = sum(getattr(site, field) for site in (*self.fused, *self.kept))
-            apart = len(self.apart(kind))
-            if kind == "residual":
-                held, apart = held + later, max(apart - later, 0)
-            if held + apart:
-                counts.append(f"{held} of {plural(held + apart, noun)}")
-        verb = "is" if total == 1 and not counts[1:] else "are"
-        verb = "can be" if self.planned else verb
+            moved = later if kind == "residual" else 0
+            held = moved + sum(getattr(site, field) for site in (*self.fused, *self.kept))
+            if every := held + max(len(self.apart(kind)) - moved, 0):
+                counts.append(f"{held} of {plural(every, noun)}")
+        verb = "can be" if self.planned else "are" if total > 1 or counts[1:] else "is"
         parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
         words = {"in attention": inside, "already one node": kept, "refused": refused}
         parts += [f"{count} {what}" for what, count in words.items() if count]

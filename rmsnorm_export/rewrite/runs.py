@@ -14,15 +14,7 @@ from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.names import values_in
-from rmsnorm_export.runtime.consumers import (
-    FUNCTIONS,
-    Consumer,
-    RunsIn,
-    by_name,
-    has_operator,
-    unknown,
-    versions,
-)
+from rmsnorm_export.runtime.consumers import BY_NAME, FUNCTIONS, Consumer, RunsIn, versions
 
 _LAST_TYPES = {
     8: ir.DataType.BFLOAT16,
@@ -77,7 +69,7 @@ class Needs:
         if self.vectors and not row.vectors:
             return f"it runs no norm of a single row without other axes (node {self.vectors})"
         for (domain, operator), name in self.operators.items():
-            has = has_operator(row, domain, operator)
+            has = row.has_operator(domain, operator)
             if domain in DEFAULT_DOMAINS:
                 if has is False:
                     return f"none of ONNX's own tests of {operator} loads in it (node {name})"
@@ -93,13 +85,13 @@ class Needs:
 def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
     """Tell for every runtime of the table whether it runs ``model``."""
     needs, verdicts = Needs.of(model), []
-    for name, rows in by_name().items():
+    for name, rows in BY_NAME.items():
         newest, since = rows[-1], ""
         for row in reversed(rows):
             if needs.refused_by(row):
                 break
             since = row.since
-        open_ = unknown(newest, tuple(needs.operators)) if since else ""
+        open_ = newest.unknown(needs.operators) if since else ""
         reason = needs.refused_by(newest)
         verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, open_))
     return tuple(verdicts)
@@ -126,7 +118,7 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
         raise _cannot_run(row, reason)
-    if open_ := unknown(row, tuple(needs.operators)):
+    if open_ := row.unknown(needs.operators):
         notes.append(open_)
     return model, tuple(notes)
 

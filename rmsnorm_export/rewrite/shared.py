@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable
+from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-
-from rmsnorm_export.op.dtypes import Array
 
 
 def share_weights(models: Iterable[ir.Model]) -> None:
     """Let equal weights that fusions have made in several graphs be one piece of memory."""
-    first: dict[Hashable, Array] = {}
-    for model in models:
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
-                memory = np.ascontiguousarray(tensor.raw).reshape(-1).view(np.uint8)
-                key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(memory.data).digest()
-                shared = first.setdefault(key, tensor.raw)
-                value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)
+    first: dict[Hashable, ir.Tensor[Any]] = {}
+    for value in (value for model in models for value in model.graph.initializers.values()):
+        tensor = value.const_value
+        if isinstance(tensor, ir.Tensor):
+            key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
+            shared = first.setdefault(key, tensor)
+            value.const_value = ir.Tensor(shared.raw, dtype=tensor.dtype, name=tensor.name)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
+from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.support import FACTS
 
@@ -61,6 +61,29 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         words = {"run": "run by the tests on", "measured": "measured on", "read": "read for"}
         return f"{words[self.evidence]} {', '.join(self.seen)}"
 
+    def has_operator(self, domain: str, operator: str) -> bool | None:
+        """Tell whether it has an operator; None: not known of all its versions in the row."""
+        answers = set()
+        for seen in self.seen:
+            tried = _TRIED.get(f"{self.name}@{seen}", {})
+            if domain in DEFAULT_DOMAINS:
+                takes, listed = tried.get("takes", ()), operator in tried.get("lacks", ())
+            else:
+                takes, listed = tried.get(domain, ()), domain in tried
+            answers.add(operator in takes if operator in takes or listed else None)
+        return answers.pop() if len(answers) == 1 else None
+
+    def unknown(self, operators: Iterable[tuple[str, str]]) -> str:
+        """Name those of the (domain, operator) that are not known of it; "": none."""
+        if not any(f"{self.name}@{seen}" in _TRIED for seen in self.seen):
+            return "its operators other than norms were not tried"
+        names = sorted(
+            operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
+            for domain, operator in operators
+            if self.has_operator(domain, operator) is None
+        )
+        return f"not known whether it has {short(', '.join(names), 200)}" if names else ""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunsIn:
@@ -83,29 +106,21 @@ class RunsIn:
     unknown: str = ""
 
 
-class _Facts(msgspec.Struct, frozen=True):
-    rows: tuple[Consumer, ...]
-    operators: dict[str, dict[str, str]]
-
-
-_FACTS = msgspec.json.decode(FACTS, type=_Facts)
-
-CONSUMERS = _FACTS.rows
+CONSUMERS = msgspec.convert(FACTS["rows"], tuple[Consumer, ...])
 """Of one runtime in the order of its versions."""
+
+BY_NAME = {
+    name: tuple(row for row in CONSUMERS if row.name == name)
+    for name in dict.fromkeys(row.name for row in CONSUMERS)
+}
 
 _TRIED = {
     label: {key: frozenset(names.split()) for key, names in row.items()}
-    for label, row in _FACTS.operators.items()
+    for label, row in FACTS["operators"].items()
 }
 """``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*", re.ASCII)
-
-
-def by_name() -> dict[str, tuple[Consumer, ...]]:
-    """Return the rows of each runtime, oldest first."""
-    names = dict.fromkeys(row.name for row in CONSUMERS)
-    return {name: tuple(row for row in CONSUMERS if row.name == name) for name in names}
 
 
 def consumer(text: str) -> Consumer:
@@ -116,18 +131,15 @@ def consumer(text: str) -> Consumer:
             first row, or newer than what the last was seen on.
     """
     name, at, version = text.strip().lower().partition("@")
-    fitting = list(by_name().get(name, ()))
+    fitting = list(BY_NAME.get(name, ()))
     if fitting and at:
         asked, newest = _parts(version), _parts(fitting[-1].seen[-1])
         seen = asked[: len(newest)] <= newest
         fitting = [row for row in fitting if seen and _parts(row.since) <= asked]
     if not fitting:
-        listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in by_name().items())
-        raise UsageError(
-            "There is no such runtime in the table.",
-            found=repr(text[:100]),
-            fix=f"give one of {listed}; without @VERSION the newest is taken",
-        )
+        listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in BY_NAME.items())
+        fix = f"give one of {listed}; without @VERSION the newest is taken"
+        raise UsageError("There is no such runtime in the table.", found=repr(text[:100]), fix=fix)
     return fitting[-1]
 
 
@@ -140,31 +152,3 @@ def versions(rows: tuple[Consumer, ...]) -> str:
     """Return the range that rows of one runtime stand for, e.g. ``1.15 to 1.31.1``."""
     first, last = rows[0].since, rows[-1].seen[-1]
     return first if first == last else f"{first} to {last}"
-
-
-def has_operator(row: Consumer, domain: str, operator: str) -> bool | None:
-    """Tell whether a runtime has an operator; None: not known of all its versions in the row."""
-    answers = {_answer(f"{row.name}@{seen}", domain, operator) for seen in row.seen}
-    return answers.pop() if len(answers) == 1 else None
-
-
-def _answer(label: str, domain: str, operator: str) -> bool | None:
-    tried = _TRIED.get(label, {})
-    if domain in DEFAULT_DOMAINS:
-        takes, lacks = tried.get("takes", ()), tried.get("lacks", ())
-        return operator in takes if operator in takes or operator in lacks else None
-    if domain == MICROSOFT_DOMAIN and domain in tried:
-        return operator in tried[domain]
-    return None
-
-
-def unknown(row: Consumer, operators: Sequence[tuple[str, str]]) -> str:
-    """Name those of the (domain, operator) that are not known of a runtime; "": none."""
-    if not any(f"{row.name}@{seen}" in _TRIED for seen in row.seen):
-        return "its operators other than norms were not tried"
-    names = sorted(
-        operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
-        for domain, operator in operators
-        if has_operator(row, domain, operator) is None
-    )
-    return f"not known whether it has {short(', '.join(names), 200)}" if names else ""

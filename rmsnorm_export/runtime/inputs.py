@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import Declared, is_fixed, shape_text
+from rmsnorm_export.runtime.sizes import Declared, Shape, Signature, is_fixed, shape_text
 from rmsnorm_export.system.reading import open_regular
 
-_NUMPY: dict[str, np.dtype[Any]] = {
-    **{str(np.dtype(code)): np.dtype(code) for code in "efd?bhiqBHIQ"},
-    "bfloat16": BFLOAT16_DTYPE,
-}
-"""By the name of a type that can be fed."""
+Outcome = TypeVar("Outcome")
+
+_FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
+"""Names of the types that can be fed."""
 
 # Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
 # fit models whose symbols depend on one another.
@@ -31,27 +30,14 @@ SIZE_CHOICES: tuple[tuple[int, ...], ...] = ((2, 3, 5, 4, 7), (2,), (1,))
 _MAX_ELEMENTS = 2**28
 
 # Operators that hand indices on as they are.
-_TRANSPARENT = frozenset(
-    {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand"}
-)
-
-
-def declared_inputs(session: Any) -> dict[str, Declared]:
-    """Return the inputs that ONNX Runtime asks for, by name."""
-    return {
-        one.name: Declared(one.name, _our_name(one.type[7:-1]), tuple(one.shape or ()))
-        for one in session.get_inputs()  # of the type ``tensor(float)``, say
-    }
+_MOVES = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand")
+_TRANSPARENT = ("Cast", "Identity", *_MOVES)
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
-    """Return the inputs that a graph asks for, by name, without a session."""
-    return {item.name: item for item in map(declared_tensor, given_inputs(model))}
-
-
-def given_inputs(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs that are no initializers, which have to be given."""
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    """Return the inputs that are no initializers, which have to be given, by name."""
+    needed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
+    return {item.name: item for item in map(declared_tensor, needed)}
 
 
 def declared_tensor(value: ir.Value) -> Declared:
@@ -64,10 +50,7 @@ def declared_tensor(value: ir.Value) -> Declared:
 
 def type_name_of(dtype: ir.DataType | None) -> str:
     """Name a type as the command line does: ``float32``, not ``FLOAT``."""
-    return "unknown" if dtype is None else _our_name(dtype.name.lower())
-
-
-def _our_name(name: str) -> str:
+    name = "unknown" if dtype is None else dtype.name.lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
@@ -77,13 +60,10 @@ def numpy_type(name: str) -> np.dtype[Any]:
     Raises:
         InputError: there is none here.
     """
-    if name not in _NUMPY:
-        raise InputError(
-            "A tensor of the model is of a type that cannot be fed.",
-            found=name,
-            fix="use a model whose inputs are float, integer or boolean tensors",
-        )
-    return _NUMPY[name]
+    if name not in _FED:
+        fix = "use a model whose inputs are float, integer or boolean tensors"
+        raise InputError("A tensor of the model has a type that is not fed.", found=name, fix=fix)
+    return np.dtype(name)
 
 
 _UNPACKED_LEAST, _UNPACKED_RATIO = 1 << 26, 100
@@ -107,47 +87,41 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
                 raise ValueError("two arrays of one name")
             return {name: archive[name] for name in archive.files}
     except Exception as error:  # of NumPy, zipfile, the decompressors and Python's own parser
-        raise InputError(
-            "The file of inputs cannot be read.",
-            found=f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}",
-            fix="write it with numpy.savez(path, input_name=array, ...)",
-        ) from error
+        found = f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}"
+        fix = "write it with numpy.savez(path, input_name=array, ...)"
+        raise InputError("The file of inputs cannot be read.", found=found, fix=fix) from error
 
 
-def check_inputs(given: Mapping[str, Array], declared: Mapping[str, Declared]) -> dict[str, Array]:
-    """Return ``given`` in the declared types.
+def check_inputs(arrays: Mapping[str, Array], declared: Signature) -> dict[str, Array]:
+    """Return the arrays in the declared types.
 
     bfloat16 has no type of its own in .npz files: two-byte voids and uint16 are taken as its bits.
 
     Raises:
         InputError: a name is missing or unknown, or a type, rank or fixed size differs.
     """
-    if declared.keys() != given.keys():
-        raise InputError(
-            "The given inputs are not those of the model.",
-            found=", ".join(map(repr, sorted(given))) or "none",
-            fix=f"give exactly {', '.join(map(repr, sorted(declared)))}",
-        )
+    if declared.keys() != arrays.keys():
+        found = ", ".join(map(repr, sorted(arrays))) or "none"
+        fix = f"give exactly {', '.join(map(repr, sorted(declared)))}"
+        raise InputError("The given inputs are not those of the model.", found=found, fix=fix)
     checked = {}
     for name, item in declared.items():
-        array = np.asarray(given[name])
+        array = np.asarray(arrays[name])
         if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
         shape = item.shape or array.shape
         sizes = zip(shape, array.shape, strict=False)
         fits = len(shape) == array.ndim and all(a == b for a, b in sizes if is_fixed(a))
         if str(array.dtype) != item.dtype or not fits:
-            raise InputError(
-                "A given input has the wrong type or shape.",
-                found=f"{quoted(name)} is {array.dtype} {list(array.shape)}, the model takes"
-                f" {item.text()}",
-                fix="give an array of the declared type and shape",
-            )
+            own = f"{quoted(name)} is {array.dtype} {list(array.shape)}"
+            found = f"{own}, the model takes {item.text()}"
+            fix = "give an array of the declared type and shape"
+            raise InputError("A given input has the wrong type or shape.", found=found, fix=fix)
         checked[name] = array
     return checked
 
 
-def in_types_of(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def in_types_of(declared: Signature, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return the inputs that a model takes, floats in the types that it declares."""
     own = {}
     for name, item in declared.items():
@@ -157,12 +131,28 @@ def in_types_of(declared: Mapping[str, Declared], feeds: Mapping[str, Array]) ->
     return own
 
 
+def first_run(
+    candidates: Iterable[dict[str, Array]], run: Callable[[dict[str, Array]], Outcome]
+) -> tuple[dict[str, Array], Outcome]:
+    """Return the first inputs that a model takes, and what it makes of them.
+
+    Raises:
+        NotRunError: it is not run at all.
+        VerificationError: it takes none of them; why not the first.
+    """
+    failures = []
+    for feeds in candidates:
+        try:
+            return feeds, run(feeds)
+        except NotRunError:
+            raise
+        except VerificationError as error:
+            failures.append(error)
+    raise failures[0]
+
+
 def make_inputs(
-    declared: Mapping[str, Declared],
-    limits: Mapping[str, int],
-    shapes: Mapping[str, Sequence[int]],
-    *,
-    seed: int,
+    declared: Signature, limits: Mapping[str, int], shapes: Mapping[str, Shape], *, seed: int
 ) -> dict[str, Array]:
     """Make random inputs: normal floats, indices below their limit, ones for other integers.
 
@@ -179,13 +169,11 @@ def make_inputs(
     """
     rng, feeds = np.random.default_rng(seed), {}
     for name, item in declared.items():
-        shape = tuple(shapes[name])
+        shape = shapes[name]
         if math.prod(shape) > _MAX_ELEMENTS:
-            raise InputError(
-                "The shape of an input is too large to try.",
-                found=f"{item.text()}: {shape_text(shape)}",
-                fix="give smaller sizes with --shapes, or the inputs themselves",
-            )
+            found = f"{item.text()}: {shape_text(shape)}"
+            fix = "give smaller sizes with --shapes, or the inputs themselves"
+            raise InputError("The shape of an input is too large to try.", found=found, fix=fix)
         dtype = numpy_type(item.dtype)
         if is_float(dtype):
             feeds[name] = rng.standard_normal(shape).astype(dtype)
@@ -199,12 +187,8 @@ def make_inputs(
 
 def index_limits(model: ir.Model) -> dict[str, int]:
     """Map integer inputs that index tables of known length to the length of the shortest."""
-    limits = {}
-    for value in model.graph.inputs:
-        lengths = list(_table_lengths(value))
-        if lengths and value.name:
-            limits[value.name] = max(1, min(lengths))
-    return limits
+    lengths = {value.name or "": list(_table_lengths(value)) for value in model.graph.inputs}
+    return {name: max(1, min(listed)) for name, listed in lengths.items() if listed}
 
 
 def _table_lengths(value: ir.Value) -> Iterator[int]:

@@ -90,11 +90,9 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         a, b = b, a
     comparable = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
     if not comparable or a.shape != b.shape:
-        raise InputError(
-            "Arrays of these shapes and types cannot be compared element by element.",
-            found=f"{a.dtype} {a.shape} and {b.dtype} {b.shape}",
-            fix="compare float, integer or boolean tensors of the same shape and type",
-        )
+        found = f"{a.dtype} {a.shape} and {b.dtype} {b.shape}"
+        fix = "compare float, integer or boolean tensors of the same shape and type"
+        raise InputError("The arrays cannot be compared element by element.", found=found, fix=fix)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     if floats:
         with np.errstate(all="ignore"):
@@ -224,11 +222,9 @@ def _of_numbers(distance: Float64Array, a: Array, b: Array) -> Float64Array:
 def _cosine(a: Float64Array, b: Float64Array) -> float:
     both = np.isfinite(a) & np.isfinite(b)
     a, b = a[both], b[both]
+    if not (a.any() and b.any()):
+        return float(a.any() == b.any())
     # Scaled to at most 1, so that the squares neither overflow nor vanish.
-    top_a = float(np.abs(a).max()) if a.size else 0.0
-    top_b = float(np.abs(b).max()) if b.size else 0.0
-    if top_a == 0.0 or top_b == 0.0:
-        return 1.0 if top_a == top_b else 0.0
-    a, b = a / top_a, b / top_b
+    a, b = a / np.abs(a).max(), b / np.abs(b).max()
     cosine = float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
     return min(1.0, max(-1.0, cosine))

@@ -40,11 +40,8 @@ def onnxruntime() -> Any:
     try:
         import onnxruntime as module
     except ImportError as error:
-        raise BackendMissingError(
-            "This needs ONNX Runtime, which cannot be imported.",
-            found=str(error),
-            fix=pip_install("[ort]"),
-        ) from error
+        what, fix = "This needs ONNX Runtime, which cannot be imported.", pip_install("[ort]")
+        raise BackendMissingError(what, found=str(error), fix=fix) from error
     return module
 
 
@@ -90,11 +87,10 @@ def open_session(
         session = onnxruntime().InferenceSession(model, options, providers=providers)
     # A provider that does not start is omitted with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
-        raise BackendMissingError(
-            "ONNX Runtime does not start its CUDA provider.",
-            found=f"the session runs on {', '.join(session.get_providers())}",
-            fix="check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver",
-        )
+        found = f"the session runs on {', '.join(session.get_providers())}"
+        fix = "check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver"
+        what = "ONNX Runtime does not start its CUDA provider."
+        raise BackendMissingError(what, found=found, fix=fix)
     return session
 
 

@@ -37,8 +37,6 @@ Dims = str | DimsByName | Sequence[str | DimsByName]
 """One size or several of each dimension, as text or by name; or a sequence of these."""
 
 SizeKind = Literal["input", "dimension"]
-INPUT: SizeKind = "input"
-DIMENSION: SizeKind = "dimension"
 
 Given = dict[tuple[SizeKind, str], Rows]
 """Shapes of inputs, and sizes of dimensions as shapes of rank 1."""
@@ -46,7 +44,7 @@ Given = dict[tuple[SizeKind, str], Rows]
 Size = int | str | None
 """As a model file declares it: a number, a name or an expression, or nothing."""
 
-Known = dict[str | int, int]
+Bound = dict[str | int, int]
 """Sizes by the name of a dimension; a dimension without a name goes by its axis."""
 
 Point = tuple[str, dict[str, Shape]]
@@ -63,7 +61,7 @@ _SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
 _ENTRY = re.compile(
     rf"[\s;]*([^\s=;][^=;]*?)\s*=\s*({_SIZE}(?:(?:x|\s*,\s*){_SIZE})*)(?=[\s;]|$)[\s;]*"
 )
-_RANGE = re.compile(r"([0-9]{1,18})(?:\s*(\.\.)\s*([0-9]{1,18})?)?")
+_LOW, _HIGH = re.compile(r"[0-9]+\s*\.\."), re.compile(r"\.\.\s*[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +101,8 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
         UsageError: naming the part that cannot be read, and how to write it.
     """
     entries: Given = {}
-    values: tuple[tuple[SizeKind, Any], ...] = ((DIMENSION, dims), (INPUT, shapes))
-    for kind, value in values:
+    values: dict[SizeKind, Any] = {"dimension": dims, "input": shapes}
+    for kind, value in values.items():
         for part in [value] if isinstance(value, str | Mapping) else value or ():
             pairs = _entries(part, kind, use) if isinstance(part, str) else part.items()
             for name, sizes in pairs:
@@ -114,19 +112,6 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
     return entries
 
 
-def read_range(text: str) -> tuple[int, int | None]:
-    """Return smallest and largest size of ``4``, ``1..8`` or, without an end, ``1..``.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    match = _RANGE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    low, dots, high = match.groups()
-    return int(low), int(high) if high else None if dots else int(low)
-
-
 def _entries(text: str, kind: SizeKind, use: Use) -> Iterator[tuple[str, Any]]:
     position = 0
     while position == 0 or position < len(text):
@@ -134,38 +119,34 @@ def _entries(text: str, kind: SizeKind, use: Use) -> Iterator[tuple[str, Any]]:
         if match is None:
             raise _unreadable(text[position:], kind, use)
         name, sizes = match.groups()
-        rows = [[read_range(size) for size in row.split("x")] for row in sizes.split(",")]
-        lows = [[low for low, _ in row] for row in rows]
         if ".." in sizes:
-            if not use.ranges or len(rows) > 1:
+            if not use.ranges or "," in sizes:
                 raise _unreadable(match[0], kind, use)
-            highs: Any = [high for _, high in rows[0]]
-            lows = [*lows, highs, highs]
-        yield name, lows
+            low, high = _HIGH.sub("", sizes), _LOW.sub("", sizes)
+            sizes = f"{low},{high},{high}"
+        yield name, [tuple(map(int, row.split("x"))) for row in sizes.split(",")]
         position = match.end()
 
 
 def _rows(name: str, sizes: Any, kind: SizeKind, use: Use) -> Rows:
     rows = list(sizes) if isinstance(sizes, Sequence) else [sizes]
-    if kind is INPUT and all(isinstance(size, int) for size in rows):
+    if kind == "input" and all(isinstance(size, int) for size in rows):
         rows = [rows]
     shapes = tuple(tuple(row) if isinstance(row, Sequence) else (row,) for row in rows)
     numbers = all(type(size) is int and size >= use.least for shape in shapes for size in shape)
     count = len(shapes) in (1, 3) if use.ranges else bool(shapes)
-    scalars = kind is INPUT or all(len(shape) == 1 for shape in shapes)
+    scalars = kind == "input" or all(len(shape) == 1 for shape in shapes)
     if not (numbers and count and scalars):
         raise _unreadable(f"{name}={','.join(map(shape_text, shapes))}", kind, use)
     return shapes * 3 if use.ranges and len(shapes) == 1 else shapes
 
 
 def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
-    name, sample = ("--shapes", "4x128") if kind is INPUT else ("--dims", "4")
+    name, sample = ("--shapes", "4x128") if kind == "input" else ("--dims", "4")
     rows = "; a single one, or smallest, usual and largest with commas" if use.ranges else ""
-    return UsageError(
-        f"A part of {name} cannot be read.",
-        found=quoted(part.strip(), 200),
-        fix=f"write NAME={sample};NAME={sample} with sizes from {use.least}{rows}",
-    )
+    fix = f"write NAME={sample};NAME={sample} with sizes from {use.least}{rows}"
+    found = quoted(part.strip(), 200)
+    return UsageError(f"A part of {name} cannot be read.", found=found, fix=fix)
 
 
 def shapes_option(use: Use, **facts: Any) -> Any:
@@ -199,64 +180,35 @@ def is_fixed(size: Size) -> bool:
 
 
 def symbol_of(size: Size, axis: int) -> str | int:
-    """Return what a dynamic size goes by in ``Known``."""
+    """Return what a dynamic size goes by in ``Bound``."""
     return size if isinstance(size, str) and size else axis
 
 
-def size_of(size: Size, axis: int, known: Mapping[str | int, int]) -> int | None:
+def size_of(size: Size, axis: int, bound: Mapping[str | int, int]) -> int | None:
     """Return the size as a number; None where the names that are known do not tell it."""
-    if isinstance(size, int) and size >= 0:
+    if isinstance(size, int) and is_fixed(size):
         return size
     symbol = symbol_of(size, axis)
-    if symbol in known or isinstance(symbol, int):
-        return known.get(symbol)
+    if symbol in bound or isinstance(symbol, int):
+        return bound.get(symbol)
     if len(symbol) > _LONGEST_EXPRESSION or "**" in symbol:  # a power may not fit into memory
         return None
     import onnx_ir as ir
 
     try:
         # Numbers for names first: to simplify what has names can take minutes.
-        numbers = _NAME.sub(lambda name: str(known[name[0]]), symbol)
+        numbers = _NAME.sub(lambda name: str(bound[name[0]]), symbol)
         value = ir.SymbolicDim(numbers).evaluate({})
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return None
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def sized(shape: Sequence[Size], known: Mapping[str | int, int]) -> Shape | None:
+def sized(shape: Sequence[Size], bound: Mapping[str | int, int]) -> Shape | None:
     """Return the shape as numbers; None where the names that are known do not tell it."""
-    sizes = [size_of(size, axis, known) for axis, size in enumerate(shape)]
+    sizes = [size_of(size, axis, bound) for axis, size in enumerate(shape)]
     numbers = tuple(size for size in sizes if size is not None)
     return numbers if len(numbers) == len(sizes) else None
-
-
-def names_in(size: Size) -> set[str]:
-    """Return the names in an expression, and the whole of it, which is a name, too."""
-    return {size, *_NAME.findall(size)} if isinstance(size, str) and size else set()
-
-
-def fill(known: Known, shapes: Iterable[Sequence[Size]], sizes: Sequence[int]) -> None:
-    """Give a size to every dimension that has none.
-
-    Args:
-        known: is added to.
-        shapes: as declared.
-        sizes: for names in order of appearance; the last one for all further names, and for
-            expressions that cannot be computed from names.
-    """
-    dynamic = [
-        (size, axis, symbol_of(size, axis))
-        for shape in shapes
-        for axis, size in enumerate(shape)
-        if not is_fixed(size)
-    ]
-    following = chain(sizes, repeat(sizes[-1]))
-    for _, _, symbol in dynamic:
-        if symbol not in known and (isinstance(symbol, int) or symbol.isidentifier()):
-            known[symbol] = next(following)
-    for size, axis, symbol in dynamic:
-        if size_of(size, axis, known) is None:
-            known[symbol] = sizes[-1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -281,156 +233,171 @@ class Declared:
         return f"{quoted(self.name)} {self.dtype} [{', '.join(sizes)}]"
 
 
-class InputSizes:
-    """The sizes that the inputs of a model are to have.
+Signature = Mapping[str, Declared]
+"""The inputs of a model, by name."""
+
+
+def sized_names(inputs: Iterable[Declared]) -> set[tuple[SizeKind, str]]:
+    """Return what can be given a size: inputs, names of dimensions, expressions and names in them.
+
+    Args:
+        inputs: of a model.
+    """
+    names: set[tuple[SizeKind, str]] = set()
+    for item in inputs:
+        names.add(("input", item.name))
+        for size in item.shape or ():
+            if isinstance(size, str) and size:
+                names.update(("dimension", name) for name in (size, *_NAME.findall(size)))
+    return names
+
+
+def size_points(
+    inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use
+) -> list[Point]:
+    """Return the shape of every input at each point; of ranges, smallest, usual and largest.
+
+    Raises:
+        UsageError: an input or a dimension that the model does not have; a rank or a fixed size
+            that differs; sizes out of bounds or out of order; a dimension of two sizes; a dynamic
+            size that is not known.
+    """
+    entries, points = _fitting(inputs, shapes, dims, use), []
+    for number in range(3 if use.ranges else max(map(len, entries.values()), default=1)):
+        rows = {key: rows[number if len(rows) > 1 else 0] for key, rows in entries.items()}
+        label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in rows.items())
+        points.append((label, _complete(inputs, *_bind(inputs, rows, use), use)))
+    for name, item in inputs.items() if use.ranges else ():
+        ends = [shapes[name] for _, shapes in points]
+        sizes = zip(*ends, strict=True)
+        if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
+            raise _misfit(item, ends, "sizes are not min <= opt <= max, opt above 0")
+    return points
+
+
+def size_profiles(
+    inputs: Signature, shapes: Shapes | None, dims: Dims | None
+) -> list[list[dict[str, Shape]]]:
+    """Return the smallest, usual and largest shapes of every input for each profile.
 
     Args:
         inputs: of the model.
-        use: what the sizes are for.
+        shapes: of one profile, or a sequence of these.
+        dims: sizes by name of a dimension, which all profiles have.
+
+    Raises:
+        UsageError: as ``size_points``.
     """
-
-    def __init__(self, inputs: Iterable[Declared], use: Use) -> None:
-        self._use = use
-        self._inputs = {item.name: item for item in inputs}
-
-    def points(self, shapes: Shapes | None, dims: Dims | None = None) -> list[Point]:
-        """Return the shape of every input at each point; of ranges, smallest, usual and largest.
-
-        Raises:
-            UsageError: an input or a dimension that the model does not have; a rank or a fixed size
-                that differs; sizes out of bounds or out of order; a dimension of two sizes; a
-                dynamic size that is not known.
-        """
-        given = self._read(shapes, dims)
-        count = 3 if self._use.ranges else max(map(len, given.values()), default=1)
-        points = []
-        for number in range(count):
-            at = _rows_at(given, number)
-            label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in at.items())
-            points.append((label, self._complete(*self._bind(at))))
-        for name in self._inputs if self._use.ranges else ():
-            rows = [shapes[name] for _, shapes in points]
-            sizes = zip(*rows, strict=True)
-            if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
-                raise self._misfit(name, rows, "sizes are not min <= opt <= max, opt above 0")
-        return points
-
-    def known(self, shapes: Shapes | None, dims: Dims | None) -> tuple[dict[str, Shape], Known]:
-        """Return the shapes of the inputs that are given, and the sizes of names, of one point.
-
-        Raises:
-            UsageError: as ``points``, but a dynamic size may be unknown.
-        """
-        return self._bind(_rows_at(self._read(shapes, dims), 0))
-
-    def _read(self, shapes: Shapes | None, dims: Dims | None) -> Given:
-        """Return what is given, for names that the model has."""
-        given, most = read(shapes, dims, self._use), self._use.most_points
-        counts = {len(rows) for rows in given.values()} - {1}
-        if len(counts) > 1 or max(counts, default=1) > most:
-            raise UsageError(
-                "The numbers of sizes do not go together.",
-                found=", ".join(f"{name}: {len(rows)}" for (_, name), rows in given.items()),
-                fix=f"give as many of each, or one that goes with all; {most} at most",
-            )
-        sizes = (size for item in self._inputs.values() for size in item.shape or ())
-        names = {name for size in sizes for name in names_in(size)}
-        for kind, name in given:
-            if name not in (self._inputs if kind is INPUT else names):
-                texts = "; ".join(item.text() for item in self._inputs.values())
-                raise UsageError(
-                    f"The model has no {kind} {quoted(name)}.",
-                    found=f"its inputs are {texts or 'none'}",
-                    fix="use one of these names",
-                )
-        return given
-
-    def _bind(self, at: Mapping[tuple[str, str], Shape]) -> tuple[dict[str, Shape], Known]:
-        """Return the shapes that are given for one point, and the sizes of names."""
-        known: Known = {name: row[0] for (kind, name), row in at.items() if kind is DIMENSION}
-        shapes = {name: row for (kind, name), row in at.items() if kind is INPUT}
-        for name, row in shapes.items():
-            # A session says () for a scalar, and for a rank that it does not know.
-            declared = self._inputs[name].shape or ()
-            if declared and len(declared) != len(row):
-                raise self._misfit(name, [row], f"the rank is {len(declared)}")
-            for axis, (size, value) in enumerate(zip(declared, row, strict=False)):
-                symbol = symbol_of(size, axis)
-                if is_fixed(size):
-                    if size != value:
-                        raise self._misfit(name, [row], f"dimension {axis} is {size}")
-                elif self._use.ranges and isinstance(symbol, int):
-                    continue  # a range is not guessed for what has no name
-                elif known.setdefault(symbol, value) != value and isinstance(symbol, str):
-                    raise UsageError(
-                        f"Dimension {quoted(symbol)} has two sizes.",
-                        found=f"{known[symbol]}, and {value} in input {quoted(name)}",
-                        fix="the model gives both one name, so they are one size: give one",
-                    )
-        return shapes, known
-
-    def _complete(self, shapes: dict[str, Shape], known: Known) -> dict[str, Shape]:
-        """Return a shape for every input: those given, and those that follow."""
-        complete = {}
-        for name, item in self._inputs.items():
-            declared = (None,) if item.shape is None else item.shape
-            shape = shapes.get(name) or sized(declared, known)
-            if shape is None:
-                ranges = "smallest, usual and largest" if self._use.ranges else "their"
-                raise UsageError(
-                    "Inputs with dynamic sizes need sizes.",
-                    found=item.text(),
-                    fix=f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes",
-                )
-            if max(shape, default=0) > LARGEST:
-                raise self._misfit(name, [shape], "it is too large")
-            complete[name] = shape
-        return complete
-
-    def _misfit(self, name: str, rows: Sequence[Shape], reason: str) -> UsageError:
-        shown = ",".join(map(shape_text, dict.fromkeys(rows)))
-        return UsageError(
-            f"A shape does not fit input {quoted(name)}.",
-            found=f"{shown}: {reason}; the model has {self._inputs[name].text()}",
-            fix="give sizes that fit with --shapes or --dims, or omit them where all are fixed",
-        )
+    each = [shapes] if isinstance(shapes, str | Mapping | None) else shapes
+    return [[at for _, at in size_points(inputs, one, dims, RANGES)] for one in each]
 
 
-def _rows_at(given: Given, number: int) -> dict[tuple[str, str], Shape]:
-    return {key: rows[number if len(rows) > 1 else 0] for key, rows in given.items()}
+def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
+    """Return what is given, for names that the model has."""
+    entries = read(shapes, dims, use)
+    counts = {len(rows) for rows in entries.values()} - {1}
+    if len(counts) > 1 or max(counts, default=1) > use.most_points:
+        found = ", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items())
+        fix = f"give as many of each, or one that goes with all; {use.most_points} at most"
+        raise UsageError("The numbers of sizes do not go together.", found=found, fix=fix)
+    names = sized_names(inputs.values())
+    for kind, name in entries:
+        if (kind, name) not in names:
+            found = f"its inputs are {'; '.join(one.text() for one in inputs.values()) or 'none'}"
+            fix = "use one of these names"
+            raise UsageError(f"The model has no {kind} {quoted(name)}.", found=found, fix=fix)
+    return entries
+
+
+def _bind(
+    inputs: Signature, rows: Mapping[tuple[SizeKind, str], Shape], use: Use
+) -> tuple[dict[str, Shape], Bound]:
+    """Return the shapes that are given for one point, and the sizes of names."""
+    bound: Bound = {name: row[0] for (kind, name), row in rows.items() if kind == "dimension"}
+    shapes = {name: row for (kind, name), row in rows.items() if kind == "input"}
+    for name, row in shapes.items():
+        declared = inputs[name].shape or ()
+        if declared and len(declared) != len(row):
+            raise _misfit(inputs[name], [row], f"the rank is {len(declared)}")
+        for axis, (size, value) in enumerate(zip(declared, row, strict=False)):
+            symbol = symbol_of(size, axis)
+            if is_fixed(size):
+                if size != value:
+                    raise _misfit(inputs[name], [row], f"dimension {axis} is {size}")
+            elif use.ranges and isinstance(symbol, int):
+                continue  # a range is not guessed for what has no name
+            elif bound.setdefault(symbol, value) != value and isinstance(symbol, str):
+                found = f"{bound[symbol]}, and {value} in input {quoted(name)}"
+                fix = "the model gives both one name, so they are one size: give one"
+                raise UsageError(f"Dimension {quoted(symbol)} has two sizes.", found=found, fix=fix)
+    return shapes, bound
+
+
+def _complete(
+    inputs: Signature, shapes: Mapping[str, Shape], bound: Bound, use: Use
+) -> dict[str, Shape]:
+    """Return a shape for every input: those given, and those that follow."""
+    complete = {}
+    for name, item in inputs.items():
+        shape = shapes.get(name) or sized((None,) if item.shape is None else item.shape, bound)
+        if shape is None:
+            ranges = "smallest, usual and largest" if use.ranges else "their"
+            fix = f"give {ranges} sizes with --dims, or shapes of the inputs with --shapes"
+            raise UsageError("Inputs with dynamic sizes need sizes.", found=item.text(), fix=fix)
+        if max(shape, default=0) > LARGEST:
+            raise _misfit(item, [shape], "it is too large")
+        complete[name] = shape
+    return complete
+
+
+def _misfit(item: Declared, rows: Sequence[Shape], reason: str) -> UsageError:
+    shown = ",".join(map(shape_text, dict.fromkeys(rows)))
+    found = f"{shown}: {reason}; the model has {item.text()}"
+    fix = "give sizes that fit with --shapes or --dims, or omit them where all are fixed"
+    return UsageError(f"A shape does not fit input {quoted(item.name)}.", found=found, fix=fix)
 
 
 def input_shapes(
-    declared: Mapping[str, Declared],
-    shapes: Shapes | None,
+    inputs: Signature,
+    shapes: Shapes | None = None,
     dims: Dims | None = None,
     *,
-    usual: Mapping[str, Sequence[int]],
+    usual: Mapping[str, Sequence[int]] | None = None,
     sizes: Sequence[int],
 ) -> dict[str, Shape]:
     """Return a shape for every input: as given, else as names tell it, as usual, or small.
 
     Args:
-        declared: inputs of the model.
+        inputs: of the model.
         shapes: of single inputs.
         dims: sizes by name of a dimension.
         usual: shapes of inputs of which nothing else is said.
-        sizes: for all that is left, see ``fill``.
+        sizes: for names in order of appearance; the last one for all further names, and for
+            expressions that cannot be computed from names.
 
     Raises:
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
     """
-    complete, known = InputSizes(declared.values(), ONE_POINT).known(shapes or None, dims or None)
-    open_shapes = {}
-    for name, item in declared.items():
+    entries = _fitting(inputs, shapes or None, dims or None, ONE_POINT)
+    rows = {key: rows[0] for key, rows in entries.items()}
+    complete, bound = _bind(inputs, rows, ONE_POINT)
+    shapes_so_far = {}
+    for name, item in inputs.items():
         shape = list(item.shape or ())
-        for axis, (size, value) in enumerate(zip(shape, usual.get(name, ()), strict=False)):
-            if size_of(size, axis, known) is not None:
-                continue
-            if isinstance(size, str) and size:
-                known[size] = value
-            else:
+        for axis, (size, value) in enumerate(zip(shape, (usual or {}).get(name, ()), strict=False)):
+            if size_of(size, axis, bound) is None and isinstance(size, str) and size:
+                bound[size] = value
+            elif size_of(size, axis, bound) is None:
                 shape[axis] = value
-        open_shapes[name] = shape
-    fill(known, open_shapes.values(), sizes)
-    return {n: complete.get(n) or sized(shape, known) or () for n, shape in open_shapes.items()}
+        shapes_so_far[name] = complete.get(name, shape)
+    places = [place for shape in shapes_so_far.values() for place in enumerate(shape)]
+    following = chain(sizes, repeat(sizes[-1]))
+    for axis, size in places:
+        symbol = symbol_of(size, axis)
+        simple = isinstance(symbol, int) or symbol.isidentifier()
+        if simple and size_of(size, axis, bound) is None:
+            bound[symbol] = next(following)
+    for axis, size in places:
+        if size_of(size, axis, bound) is None:
+            bound[symbol_of(size, axis)] = sizes[-1]
+    return {name: sized(shape, bound) or () for name, shape in shapes_so_far.items()}

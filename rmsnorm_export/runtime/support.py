@@ -24,7 +24,7 @@ Provider = Literal["CPUExecutionProvider", "CUDAExecutionProvider"]
 CPU: Provider = "CPUExecutionProvider"
 CUDA: Provider = "CUDAExecutionProvider"
 
-FACTS = Path(__file__).with_name("facts.json").read_bytes()
+FACTS = msgspec.json.decode(Path(__file__).with_name("facts.json").read_bytes())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,7 @@ class Support:
     min_row: int = 1
 
 
-class _Norms(msgspec.Struct, frozen=True):
-    norms: tuple[Support, ...]
-
-
-TABLE = msgspec.json.decode(FACTS, type=_Norms).norms
+TABLE = msgspec.convert(FACTS["norms"], tuple[Support, ...])
 """Every combination that runs; what is absent is refused by the runtime when the model loads."""
 
 _BY_KEY = {(row.operator, row.provider, row.x_type, row.scale_type): row for row in TABLE}

@@ -7,28 +7,15 @@ import itertools
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from source_graphs import NUMPY, Array, run, tensor, ulps
 
 from rmsnorm_export.errors import VerificationError
-from rmsnorm_export.op.native import (
-    MICROSOFT_DOMAIN,
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
-)
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
-from rmsnorm_export.runtime.support import (
-    CPU,
-    CUDA,
-    TABLE,
-    Support,
-    everywhere,
-    support,
-)
+from rmsnorm_export.runtime.support import CPU, CUDA, TABLE, Support, everywhere, support
 
 TYPES = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
 OPERATORS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
@@ -41,20 +28,10 @@ def _id(row: Support) -> str:
     return f"{row.operator}-{row.x_type}-{row.scale_type}"
 
 
-def _domain(row: Support) -> str:
-    return MICROSOFT_DOMAIN if row.operator == SKIP_SIMPLIFIED else ""
-
-
 every_row = pytest.mark.parametrize("row", CPU_ROWS, ids=_id)
 one_type_rows = pytest.mark.parametrize(
     "row", [row for row in CPU_ROWS if row.x_type == row.scale_type], ids=_id
 )
-
-
-def _blank(operator: str, x_type: int, scale_type: int) -> Support:
-    """A row with the form that is right for the operator, whatever the table says of the types."""
-    like = next(row for row in CPU_ROWS if row.operator == operator)
-    return dataclasses.replace(like, x_type=x_type, scale_type=scale_type, min_opset=23)
 
 
 def _compute(
@@ -63,7 +40,6 @@ def _compute(
     scale: Array,
     *,
     skip: Array | None = None,
-    axis: int | None = None,
     opset: int | None = None,
     **attributes: Any,
 ) -> list[Array]:
@@ -72,30 +48,23 @@ def _compute(
     # Rounded here: ONNX Runtime drops a Cast to f16 when it inserts the opposite one behind it.
     feed = {"xi": x.astype(NUMPY[row.x_type]).astype(NUMPY[edge])}
     nodes = [helper.make_node("Cast", ["xi"], ["x"], to=row.x_type)]
-    names, outputs = ["x", "g"], ["y"]
+    names, outputs, domain = ["x", "g"], ["y"], ""
     if row.operator == SKIP_SIMPLIFIED:
+        domain = "com.microsoft"
         skip = np.zeros_like(x) if skip is None else skip
         feed["si"] = skip.astype(NUMPY[row.x_type]).astype(NUMPY[edge])
         nodes.append(helper.make_node("Cast", ["si"], ["s"], to=row.x_type))
         names, outputs = ["x", "s", "g"], ["y", "", "", "sum"]
-    if axis is not None:
-        attributes["axis"] = axis
-    nodes.append(
-        helper.make_node(
-            row.operator, names, outputs, domain=_domain(row), epsilon=EPSILON, **attributes
-        )
-    )
+    attributes |= {"domain": domain, "epsilon": EPSILON}
+    nodes.append(helper.make_node(row.operator, names, outputs, **attributes))
     results = [name for name in outputs if name]
     nodes += [helper.make_node("Cast", [name], [f"{name}o"], to=edge) for name in results]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, edge, list(v.shape)) for name, v in feed.items()],
-        [helper.make_tensor_value_info(f"{name}o", edge, None) for name in results],
-        [tensor("g", scale, row.scale_type)],
-    )
-    imports = [helper.make_opsetid("", opset if opset is not None else max(row.min_opset, 23))]
-    imports.append(helper.make_opsetid("com.microsoft", 1))
+    value = helper.make_tensor_value_info
+    inputs = [value(name, edge, list(array.shape)) for name, array in feed.items()]
+    ends = [value(f"{name}o", edge, None) for name in results]
+    graph = helper.make_graph(nodes, "g", inputs, ends, [tensor("g", scale, row.scale_type)])
+    versions = {"": opset or max(row.min_opset, 23), "com.microsoft": 1}
+    imports = [helper.make_opsetid(*version) for version in versions.items()]
     return run(helper.make_model(graph, opset_imports=imports, ir_version=10), feed)
 
 
@@ -111,18 +80,18 @@ def _loads(row: Support, **options: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("operator", "x_type", "scale_type"), list(itertools.product(OPERATORS, TYPES, TYPES))
-)
-def test_the_table_has_exactly_the_types_that_run(
-    operator: str, x_type: int, scale_type: int
-) -> None:
-    row = support(operator, CPU, x_type, scale_type)
-    assert _loads(_blank(operator, x_type, scale_type)) == (row is not None)
+@pytest.mark.parametrize("types", itertools.product(TYPES, TYPES))
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_table_has_exactly_the_types_that_run(operator: str, types: tuple[int, int]) -> None:
+    # With the form that is right for the operator, whatever the table says of the types.
+    like = next(row for row in CPU_ROWS if row.operator == operator)
+    row = dataclasses.replace(like, x_type=types[0], scale_type=types[1], min_opset=23)
+    assert _loads(row) == (support(operator, CPU, *types) is not None)
 
 
-def _close(row: Support, y: Array, x: Array, scale: Array, spec: NormSpec) -> None:
+def _close(row: Support, y: Array, x: Array, scale: Array, axis: int = -1) -> None:
     """The numbers are those of the norm, rounded as the row says."""
+    spec = NormSpec(epsilon=EPSILON, axis=axis, stash_type=_stash(row))
     typed, g = x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.scale_type])
     if row.x_type in HALF_TYPES and row.scale_type == row.x_type:
         spec = dataclasses.replace(spec, scale_before_cast=True)
@@ -141,29 +110,14 @@ def _close(row: Support, y: Array, x: Array, scale: Array, spec: NormSpec) -> No
         np.testing.assert_allclose(y, expected, rtol=bound, atol=2.0**-24)
 
 
-@every_row
-def test_numbers(row: Support) -> None:
-    x, scale = _data((4, 5, N)) * 3, _data((N,), 1)
-    y = _compute(row, x, scale)[0]
-    _close(row, y, x, scale, NormSpec(epsilon=EPSILON, stash_type=_computed(row)))
-
-
-def _computed(row: Support) -> int:
+def _stash(row: Support) -> int:
     return DOUBLE if row.x_type == DOUBLE else FLOAT
 
 
-@pytest.mark.parametrize(
-    "row", [r for r in CPU_ROWS if r.x_type == r.scale_type in HALF_TYPES], ids=_id
-)
-def test_half_rows_scale_before_the_cast(row: Support) -> None:
-    x, scale = _data((4, 5, N)), _data((N,), 1)
-    y = _compute(row, x, scale)[0]
-    spec = NormSpec(epsilon=EPSILON, scale_before_cast=False)
-    other = reference_exact(spec, x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.x_type]))
-    off = ulps(y, other.astype(np.float32), row.x_type)
-    # The two orders differ in about a quarter of the elements, never by more than 1 ulp.
-    assert 0.15 < (off > 0).mean() < 0.4
-    assert off.max() == 1
+@every_row
+def test_numbers(row: Support) -> None:
+    x, scale = _data((4, 5, N)) * 3, _data((N,), 1)
+    _close(row, _compute(row, x, scale)[0], x, scale)
 
 
 @every_row
@@ -186,30 +140,20 @@ def test_ranks(row: Support, rank: int) -> None:
         with pytest.raises(VerificationError, match="3 or 2 dimensions"):
             _compute(row, x, scale)
         return
-    spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row))
-    _close(row, _compute(row, x, scale)[0], x, scale, spec)
-
-
-SCALES = {
-    "trailing": (7,),
-    "leading-ones": (1, 1, 7),
-    "one": (1,),
-    "scalar": (),
-    "over-rows": (3, 7),
-}
+    _close(row, _compute(row, x, scale)[0], x, scale)
 
 
 @one_type_rows
-@pytest.mark.parametrize("shape", list(SCALES))
-def test_scale_shapes(row: Support, shape: str) -> None:
-    x, scale = _data((2, 3, 7)), _data(SCALES[shape], 1)
-    if row.operator == SKIP_SIMPLIFIED and shape != "trailing":
+@pytest.mark.parametrize("shape", [(7,), (1, 1, 7), (1,), (), (3, 7)])
+def test_scale_shapes(row: Support, shape: tuple[int, ...]) -> None:
+    x, scale = _data((2, 3, 7)), _data(shape, 1)
+    if row.operator == SKIP_SIMPLIFIED and shape != (7,):
         with pytest.raises(VerificationError, match=r"(?i)gamma"):
             _compute(row, x, scale)
         return
     y = _compute(row, x, scale)[0]
     dtype = NUMPY[row.x_type]
-    spec = NormSpec(epsilon=EPSILON, stash_type=_computed(row), scale_before_cast=True)
+    spec = NormSpec(epsilon=EPSILON, stash_type=_stash(row), scale_before_cast=True)
     plain = reference_float64(spec, x.astype(dtype))
     expected = plain * scale.astype(dtype).astype(np.float64)
     relative = {FLOAT: 2.0**-20, DOUBLE: 2.0**-48, FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7}
@@ -232,8 +176,7 @@ def test_axes(row: Support, axis: int) -> None:
     x = _data((2, 3, 7))
     negative = axis if axis < 0 else axis - 3
     scale = _data(x.shape[negative:], 1)
-    spec = NormSpec(epsilon=EPSILON, axis=negative, stash_type=_computed(row))
-    _close(row, _compute(row, x, scale, axis=axis)[0], x, scale, spec)
+    _close(row, _compute(row, x, scale, axis=axis)[0], x, scale, negative)
 
 
 @every_row
@@ -249,24 +192,22 @@ def test_opsets(row: Support, opset: int) -> None:
     assert _loads(row, opset=opset) == (opset >= row.min_opset)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [r for r in CPU_ROWS if r.operator == SKIP_SIMPLIFIED and r.x_type in HALF_TYPES],
-    ids=_id,
-)
-def test_the_residual_operator_normalises_the_unrounded_sum(row: Support) -> None:
+@pytest.mark.parametrize("dtype", HALF_TYPES)
+def test_the_residual_operator_normalises_the_unrounded_sum(dtype: int) -> None:
+    row = support(SKIP_SIMPLIFIED, CPU, dtype)
+    assert row is not None
     x, skip, scale = _data((8, 16, 768)), _data((8, 16, 768), 1) * 2, _data((768,), 2)
     y, total = _compute(row, x, scale, skip=skip)
-    dtype = NUMPY[row.x_type]
-    unrounded = x.astype(dtype).astype(np.float32) + skip.astype(dtype).astype(np.float32)
-    rounded = unrounded.astype(dtype).astype(np.float32)
+    half = NUMPY[dtype]
+    unrounded = x.astype(half).astype(np.float32) + skip.astype(half).astype(np.float32)
+    rounded = unrounded.astype(half).astype(np.float32)
     np.testing.assert_array_equal(total, rounded)
     off = {}
     for name, rows in (("unrounded", unrounded), ("rounded", rounded)):
         mean = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
-        g = scale.astype(dtype).astype(np.float64)
+        g = scale.astype(half).astype(np.float64)
         expected = (rows / np.sqrt(mean + EPSILON) * g).astype(np.float32)
-        off[name] = ulps(y, expected, row.x_type)
+        off[name] = ulps(y, expected, dtype)
     assert (off["unrounded"] > 0).mean() < 0.005
     assert 0.15 < (off["rounded"] > 0).mean() < 0.3
 
@@ -275,9 +216,3 @@ def test_everywhere_needs_both_providers() -> None:
     assert everywhere(RMS_NORMALIZATION, BFLOAT16) == ()
     assert everywhere(SKIP_SIMPLIFIED, DOUBLE) == ()
     assert [row.provider for row in everywhere(SIMPLIFIED, BFLOAT16)] == [CPU, CUDA]
-
-
-def test_the_schema_of_the_standard_operator_is_of_opset_23() -> None:
-    schema = onnx.defs.get_schema(RMS_NORMALIZATION, 24)
-    assert schema.since_version == support(RMS_NORMALIZATION, CPU, FLOAT).min_opset  # type: ignore[union-attr]
-    assert schema.attributes["stash_type"].default_value.i == TensorProto.FLOAT

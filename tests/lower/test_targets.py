@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,9 +26,7 @@ def _lower_to_l2(matches: Sequence[Match], context: LowerContext) -> list[Lowere
     outcomes: list[Lowered | Refusal] = []
     for match in matches:
         if match.dtype != FLOAT or match.scale is None or match.n is None:
-            outcomes.append(
-                refuse_match(match, "l2-form", "only f32", found=match.spelling, hint="none")
-            )
+            outcomes.append(refuse_match(match, "l2-form", "only f32", match.spelling, "none"))
             continue
         site = SiteBuilder(match, "exact", context)
         unit = site.like(match.x, match.dtype, "unit")
@@ -42,12 +41,8 @@ def test_a_new_target_is_a_row_and_a_module(monkeypatch: pytest.MonkeyPatch) -> 
     module = types.ModuleType("l2_target")
     module.lower = _lower_to_l2  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "l2_target", module)
-    row = targets.TargetRow(
-        name="l2",  # type: ignore[arg-type]
-        module="l2_target",
-        summary="unit vectors, for this test",
-        operators=("LpNormalization",),
-    )
+    facts: Any = {"name": "l2", "module": "l2_target", "operators": ("LpNormalization",)}
+    row = targets.TargetRow(summary="unit vectors, for this test", **facts)
     monkeypatch.setitem(targets.TARGETS, row.name, row)
     source = Source(gain=np.sqrt(np.full(123, 123.0)))
     built = build(source)

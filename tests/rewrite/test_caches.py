@@ -9,7 +9,6 @@ import onnxruntime
 import pytest
 
 from rmsnorm_export.rewrite.caches import write_rows
-from rmsnorm_export.tensorrt.engine.model import open_model
 
 ROOM, HEADS, WIDTH = 11, 3, 5
 CACHE, NEW = f"float[batch, {HEADS}, {ROOM}, {WIDTH}]", f"float[batch, {HEADS}, tokens, {WIDTH}]"
@@ -21,7 +20,7 @@ WRITE = """
 """
 
 
-def decode(opset: int, *, cached: bool = True, back: str = "[1, 2, 0, 3]") -> ir.Model:
+def decode(*, cached: bool = True, back: str = "[1, 2, 0, 3]") -> ir.Model:
     """As ``index_copy_`` of two tensors is exported; without ``cached`` into an empty cache."""
     names, source = ("keys", "values"), "input" if cached else "empty"
     body = "steps = Range (zero, count, one) places = Add (steps, start)\n"
@@ -33,7 +32,7 @@ def decode(opset: int, *, cached: bool = True, back: str = "[1, 2, 0, 3]") -> ir
     outputs = ", ".join(f"float[a, b, c, d] output_{name}" for name in names)
     shapes = "int64[tokens, 1] column"
     shapes += "" if cached else "".join(f", {CACHE} empty_{name}" for name in names)
-    text = f"""<ir_version: 10, opset_import: ["" : {opset}]>
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
     g ({inputs}, int64 start, int64 count) => ({outputs})
     <int64 zero = {{0}}, int64 one = {{1}}, int64[1] last = {{-1}}, float nothing = {{0}}, {shapes}>
     {{ {body} }}"""
@@ -41,9 +40,7 @@ def decode(opset: int, *, cached: bool = True, back: str = "[1, 2, 0, 3]") -> ir
 
 
 def session(model: ir.Model) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # TensorScatter warns wherever it has to copy
-    return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
 
 
 def feeds(tokens: int, start: int) -> dict[str, np.ndarray]:
@@ -57,30 +54,23 @@ def feeds(tokens: int, start: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize(("opset", "operator"), [(20, "ScatterElements"), (24, "TensorScatter")])
-def test_a_cache_is_written_without_being_turned(opset: int, operator: str, cached: bool) -> None:
-    """Any number of tokens at any place; TensorRT wants TensorScatter's cache to be an input."""
-    before, after = decode(opset, cached=cached), decode(opset, cached=cached)
+def test_a_cache_is_written_without_being_turned(cached: bool) -> None:
+    """Any number of tokens at any place."""
+    before, after = decode(cached=cached), decode(cached=cached)
     assert write_rows(after) == 2
     onnx.checker.check_model(ir.to_proto(after), full_check=True)
     turned = [n.inputs[0].name for n in after.graph if n.op_type == "Transpose" and n.inputs[0]]
     assert sorted(name for name in turned if "new" in str(name)) == ["new_keys", "new_values"]
     assert not any("input" in str(name) or "empty" in str(name) for name in turned)
-    operators = [node.op_type for node in after.graph]
-    assert operators.count(operator if cached else "ScatterElements") == 2
     raw, ours = session(before), session(after)
     for tokens, start in ((1, 0), (1, ROOM - 1), (4, 3), (ROOM, 0)):
         given = feeds(tokens, start)
         for one, other in zip(raw.run(None, given), ours.run(None, given), strict=True):
             np.testing.assert_array_equal(one, other)
-    names = {f"output_{name}": f"input_{name}" for name in ("keys", "values")}
-    with open_model(ir.to_proto(after)) as opened:
-        assert opened.aliased == (names if opset == 24 and cached else {})
 
 
-@pytest.mark.parametrize("opset", [20, 24])
-def test_one_buffer_is_input_and_output(opset: int) -> None:
-    model = decode(opset)
+def test_one_buffer_is_input_and_output() -> None:
+    model = decode()
     write_rows(model)
     running, given = session(model), feeds(2, 4)
     expected = running.run(None, given)
@@ -96,7 +86,7 @@ def test_one_buffer_is_input_and_output(opset: int) -> None:
 
 
 def test_what_is_no_write_into_a_cache_stays() -> None:
-    model = decode(20, back="[1, 0, 2, 3]")
+    model = decode(back="[1, 0, 2, 3]")
     text = ir.to_proto(model).SerializeToString()
     assert write_rows(model) == 0
     assert ir.to_proto(model).SerializeToString() == text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -36,8 +34,7 @@ def test_every_form_becomes_plain_operators(target: Target, dtype: int) -> None:
     assert result.report.headline().endswith(" are plain operators")
     assert all(s.proof is not None and s.proof.passed for s in result.report.fused)
     assert result.report.opset_before == result.report.opset_after
-    assert not any("Norm" in kind for kind in _kinds(result))
-    assert {"Constant", "CastLike"}.isdisjoint(_kinds(result))
+    assert not any("Norm" in kind or kind in ("Constant", "CastLike") for kind in _kinds(result))
     assert not result.model.functions
     assert set(result.model.opset_imports) <= {"", "com.microsoft"}
     onnx.checker.check_model(onnx.load_from_string(result.to_bytes()), full_check=True)
@@ -57,15 +54,6 @@ def test_portable_is_expanded_to_the_same_numbers() -> None:
     )
 
 
-def test_the_same_model_gives_the_same_bytes() -> None:
-    fused = rx.optimize(block(HALF)).to_bytes()
-    once = rx.optimize(fused, target="plain", sites=["*"]).to_bytes()
-    assert rx.optimize(fused, target="plain", sites=["*"]).to_bytes() == once
-    unchanged = rx.optimize(once, target="plain", sites=["*"])
-    assert not unchanged.report.fused
-    assert unchanged.to_bytes() == once
-
-
 def test_some_sites_alone() -> None:
     fused = rx.optimize(block(TensorProto.FLOAT))
     names = [site.name for site in fused.report.fused]
@@ -80,12 +68,8 @@ def test_some_sites_alone() -> None:
     assert names[0] in caught.value.fix
 
 
-def test_norms_that_are_plain_stay_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "raw.onnx"
-    onnx.save(block(TensorProto.FLOAT), path)
-    result = rx.optimize(path, target="plain", sites=["*"])
-    assert not result.report.fused
-    assert not result.report.refused
-    assert [n.name for n in result.model.graph] == [
-        n.name for n in block(TensorProto.FLOAT).graph.node
-    ]
+def test_norms_that_are_plain_stay_as_they_are() -> None:
+    source = block(TensorProto.FLOAT)
+    result = rx.optimize(source, target="plain", sites=["*"])
+    assert (result.report.fused, result.report.refused) == ((), ())
+    assert [n.name for n in result.model.graph] == [n.name for n in source.graph.node]

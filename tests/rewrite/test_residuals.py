@@ -12,11 +12,8 @@ from rmsnorm_export.show import to_html, to_text
 
 XR = "float[2,3,8] x, float[2,3,8] r"
 FOLDED = {"portable": "SkipRMSNorm", "ort": "SkipSimplifiedLayerNormalization"}
-ALONE: dict[Target, str] = {
-    "portable": "RMSNorm",
-    "onnx": "RMSNormalization",
-    "ort": "SimplifiedLayerNormalization",
-}
+ALONE: dict[Target, str] = {"portable": "RMSNorm", "onnx": "RMSNormalization",
+                            "ort": "SimplifiedLayerNormalization"}  # fmt: skip
 
 
 def folded(report: rx.Report) -> int:
@@ -28,10 +25,9 @@ BETWEEN = {
     "commuted": "h = Add(r, x)\n",
     "a Cast that changes nothing": "h0 = Add(x, r)\n h = Cast<to = 1>(h0)\n",
     "two of them": "h0 = Add(x, r)\n h1 = Identity(h0)\n h = Cast<to = 1>(h1)\n",
-    "the sum read elsewhere, before and behind": (
-        "h0 = Add(x, r)\n a = Relu(h0)\n h = Identity(h0)\n b = Abs(h)\n q = Add(a, b)\n"
-    ),
-}
+    "the sum read elsewhere, before and behind":
+        "h0 = Add(x, r)\n a = Relu(h0)\n h = Identity(h0)\n b = Abs(h)\n q = Add(a, b)\n",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", FOLDED)
@@ -68,20 +64,10 @@ def test_every_miss_has_a_reason(name: str, target: Target) -> None:
     (kept,) = report.unfolded
     assert (kept.op, kept.reason, kept.kind) == ("Add", "residual-kept", "residual")
     assert kept.message == f"the residual Add is not folded: {why}"
-    assert kept.found
-    assert kept.hint
+    assert all((kept.found, kept.hint))
     assert report.headline() == "1 of 1 RMSNorm, 0 of 1 residual are one node"
     assert "residuals (1)" in to_text(report)
-    page = to_html(report)
-    assert "0 of 1" in page
-    assert why in page
-
-
-def test_switched_off_is_a_reason_too() -> None:
-    source = model("h = Add(x, r)\n" + norm("h", "y"), inputs=XR)
-    report = rx.optimize(source, fold_residual=False).report
-    assert [site.op for site in report.fused] == ["RMSNorm"]
-    assert [kept.found for kept in report.unfolded] == ["fold_residual is False"]
+    assert why in to_html(report)
 
 
 @pytest.mark.parametrize("shapes", ["float[2,3,8] x, float[1,3,8] r", "float[2,3,8] x, float[8] r"])
@@ -93,11 +79,8 @@ def test_a_sum_that_repeats_an_operand_is_no_residual(shapes: str) -> None:
 @pytest.mark.parametrize("target", ALONE)
 @pytest.mark.parametrize("first", ALONE)
 def test_a_file_that_was_fused_without_its_residual(first: Target, target: Target) -> None:
-    source = model(
-        "h = Add(x, r)\n" + norm("h", "y") + norm("y", "z", "k"),
-        inputs=XR,
-        outputs="float[2,3,8] z, float[2,3,8] h",
-    )
+    body = "h = Add(x, r)\n" + norm("h", "y") + norm("y", "z", "k")
+    source = model(body, inputs=XR, outputs="float[2,3,8] z, float[2,3,8] h")
     before = rx.optimize(source, target=first, fold_residual=False)
     assert sorted(site.op for site in before.report.fused) == [ALONE[first]] * 2
     report, proto = optimized(onnx.load_from_string(before.to_bytes()), target)
@@ -114,8 +97,8 @@ def test_a_file_that_was_fused_without_its_residual(first: Target, target: Targe
     assert ops(twice) == ops(proto)
 
 
-def test_nodes_of_that_form_stay_where_the_residual_has_to(  # the order of Gemma, in float16
-) -> None:
+def test_nodes_of_that_form_stay_where_the_residual_has_to() -> None:
+    """The order of Gemma, in float16."""
     source = model(
         "h = Add(x, r)\n y = SimplifiedLayerNormalization<axis = -1, epsilon = 1e-5>(h, w)",
         inputs="float16[2,3,8] x, float16[2,3,8] r, float16[8] w",

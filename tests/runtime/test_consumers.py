@@ -12,15 +12,7 @@ from onnx import TensorProto, helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs, runs_in
-from rmsnorm_export.runtime.consumers import (
-    CONSUMERS,
-    FUNCTIONS,
-    RunsIn,
-    by_name,
-    consumer,
-    has_operator,
-    unknown,
-)
+from rmsnorm_export.runtime.consumers import BY_NAME, CONSUMERS, FUNCTIONS, RunsIn, consumer
 from tests.tools.runtimes.models import block
 
 FLOAT = TensorProto.FLOAT
@@ -30,10 +22,8 @@ NO_TEST = "none of ONNX's own tests of"
 def _ending_with(kind: str) -> onnx.ModelProto:
     """The block, its output by an operator of one input."""
     model, (domain, _, name) = block(FLOAT), kind.rpartition(".")
-    end = helper.make_node(
-        name, model.graph.node[-1].input[:1], ["output"], name="odd", domain=domain
-    )
-    model.graph.node[-1].CopyFrom(end)
+    last = model.graph.node[-1]
+    last.CopyFrom(helper.make_node(name, last.input[:1], ["output"], name="odd", domain=domain))
     if domain:
         model.opset_import.append(helper.make_opsetid(domain, 1))
     return model
@@ -48,14 +38,9 @@ def _runtimes(verdicts: tuple[RunsIn, ...]) -> dict[str, RunsIn]:
 
 @pytest.mark.parametrize(
     ("text", "since"),
-    [
-        ("onnxruntime", "1.32"),
-        ("ONNXRuntime@1.17.3", "1.17"),
-        ("onnxruntime@1.21", "1.18"),
-        ("onnxruntime@1.31.1", "1.31"),
-        ("openvino@2026.4", "2026.4"),
-    ],
-)
+    [("onnxruntime", "1.32"), ("ONNXRuntime@1.17.3", "1.17"), ("onnxruntime@1.21", "1.18"),
+     ("onnxruntime@1.31.1", "1.31"), ("openvino@2026.4", "2026.4")],
+)  # fmt: skip
 def test_a_version_has_the_row_that_holds_from_it_on(text: str, since: str) -> None:
     assert consumer(text).since == since
 
@@ -63,8 +48,7 @@ def test_a_version_has_the_row_that_holds_from_it_on(text: str, since: str) -> N
 def test_functions_are_inlined_for_a_runtime_without_them() -> None:
     """Others' functions, too."""
     model = _ending_with("theirs.Negate")
-    inner = [helper.make_node("Neg", ["a"], ["b"])]
-    imports = [helper.make_opsetid("", 17)]
+    inner, imports = [helper.make_node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 17)]
     model.functions.append(helper.make_function("theirs", "Negate", ["a"], ["b"], inner, imports))
     result = rx.optimize(model, runtime="openvino")
     assert not result.model.functions
@@ -109,7 +93,7 @@ def test_the_format_is_lowered_as_far_as_the_types_allow(version: str, expected:
 def test_the_report_names_who_runs_the_file() -> None:
     model = block(FLOAT)
     runs = _runtimes(rx.optimize(model).report.runs_in)
-    assert runs.keys() == by_name().keys()
+    assert runs.keys() == BY_NAME.keys()
     assert (runs["onnxruntime"].since, runs["onnxruntime"].reason) == ("1.15", "")
     assert FUNCTIONS in runs["openvino"].reason
     assert runs["tensorrt"].evidence == "read"
@@ -134,27 +118,23 @@ def test_what_is_not_known_is_said_and_not_refused() -> None:
 
 @pytest.mark.parametrize(
     ("runtime", "domain", "operator", "expected"),
-    [
-        ("onnxruntime@1.18", "", "MatMul", True),
-        ("onnxruntime@1.18", "", "DeformConv", False),
-        ("onnxruntime@1.15", "com.microsoft", "QuickGelu", None),
-        ("onnxruntime", "ai.onnx.ml", "Scaler", None),
-        ("mnn", "", "MatMul", None),
-    ],
-)
+    [("onnxruntime@1.18", "", "MatMul", True), ("onnxruntime@1.18", "", "DeformConv", False),
+     ("onnxruntime@1.15", "com.microsoft", "QuickGelu", None),
+     ("onnxruntime", "ai.onnx.ml", "Scaler", None), ("mnn", "", "MatMul", None)],
+)  # fmt: skip
 def test_a_row_has_an_operator_if_all_its_versions_have(
     runtime: str, domain: str, operator: str, expected: bool | None
 ) -> None:
-    assert has_operator(consumer(runtime), domain, operator) is expected
+    assert consumer(runtime).has_operator(domain, operator) is expected
 
 
 def test_the_operators_of_transformers_are_known_where_operators_were_tried() -> None:
     usual = ("Add", "Cast", "Gather", "MatMul", "Mul", "Pow", "ReduceMean", "Softmax", "Sqrt")
-    tried = [row for row in CONSUMERS if not unknown(row, ())]
+    tried = [row for row in CONSUMERS if not row.unknown(())]
     assert len({row.name for row in tried}) > 4
     for row in tried:
         if row.evidence == "run":
-            assert [op for op in usual if has_operator(row, "", op) is not True] == [], row.name
+            assert [op for op in usual if row.has_operator("", op) is not True] == [], row.name
 
 
 @pytest.mark.parametrize(("shape", "runs"), [("8", False), ("1, 8", True)])

@@ -11,15 +11,14 @@ from rmsnorm_export.runtime.sizes import (
     POINTS,
     Declared,
     Dims,
-    InputSizes,
     Shape,
     Shapes,
     Size,
     Use,
-    fill,
     input_shapes,
     read,
     size_of,
+    size_points,
 )
 from rmsnorm_export.tensorrt.engine.model import make_profiles
 
@@ -49,23 +48,18 @@ def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Po
 
 
 def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
-    sizes = InputSizes(declared(inputs).values(), POINTS)
-    return [point for _, point in sizes.points(shapes, dims)]
+    return [point for _, point in size_points(declared(inputs), shapes, dims, POINTS)]
 
 
 def verify(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
-    return [input_shapes(declared(inputs), shapes, dims, usual={}, sizes=(2, 3, 5))]
+    return [input_shapes(declared(inputs), shapes, dims, sizes=(2, 3, 5))]
 
 
 @pytest.mark.parametrize(
     "shapes",
-    [
-        "ids=1x16,4x128;mask=4x128",
-        " ids = 1x16 , 4x128 ; mask=4x128; ",
-        ("ids=1x16,4x128", {"mask": (4, 128)}),
-        {"ids": ([1, 16], [4, 128]), "mask": [[4, 128]]},
-    ],
-)
+    ["ids=1x16,4x128;mask=4x128", " ids = 1x16 , 4x128 ; mask=4x128; ",
+     ("ids=1x16,4x128", {"mask": (4, 128)}), {"ids": ([1, 16], [4, 128]), "mask": [[4, 128]]}],
+)  # fmt: skip
 def test_shapes_by_input(shapes: Shapes) -> None:
     rows = {name: rows for (_, name), rows in read(shapes, None, Use(most_points=8)).items()}
     assert rows == {"ids": ((1, 16), (4, 128)), "mask": ((4, 128),)}
@@ -73,13 +67,9 @@ def test_shapes_by_input(shapes: Shapes) -> None:
 
 @pytest.mark.parametrize(
     "dims",
-    [
-        "batch=1,4,8 sequence=128",
-        " batch = 1, 4, 8 \n sequence=128;",
-        ["batch=1,4,8", "sequence=128"],
-        {"batch": (1, 4, 8), "sequence": 128},
-    ],
-)
+    ["batch=1,4,8 sequence=128", " batch = 1, 4, 8 \n sequence=128;",
+     ["batch=1,4,8", "sequence=128"], {"batch": (1, 4, 8), "sequence": 128}],
+)  # fmt: skip
 def test_sizes_by_dimension(dims: Dims) -> None:
     expected = [{"ids": (size, 128), "mask": (size, 128)} for size in (1, 4, 8)]
     assert bench(NAMED, None, dims) == build(NAMED, None, dims) == expected
@@ -87,13 +77,9 @@ def test_sizes_by_dimension(dims: Dims) -> None:
 
 @pytest.mark.parametrize(
     ("dims", "sizes"),
-    [
-        ("batch=4", (4, 4, 4)),
-        ("batch=1..8", (1, 8, 8)),
-        ("batch=1 .. 8", (1, 8, 8)),
-        ({"batch": (1, 4, 8)}, (1, 4, 8)),
-    ],
-)
+    [("batch=4", (4, 4, 4)), ("batch=1..8", (1, 8, 8)), ("batch=1 .. 8", (1, 8, 8)),
+     ({"batch": (1, 4, 8)}, (1, 4, 8))],
+)  # fmt: skip
 def test_ranges(dims: Dims, sizes: Shape) -> None:
     assert build({"x": ("batch", 3)}, None, dims) == [{"x": (size, 3)} for size in sizes]
     text = "x=" + ",".join(f"{size}x3" for size in sizes)
@@ -115,34 +101,23 @@ def test_sums_and_products_are_computed_from_names() -> None:
 @pytest.mark.parametrize(
     ("size", "value"),
     [
-        ("n + m", 10),
-        ("2*n - m", 11),
-        ("n // m", 2),
-        ("floor(n/2 - 1/2) + 1", 4),
-        ("Max(1, m - n)", 1),
-        ("Max(1, zero)", 1),
-        ("n/2", None),
-        ("m - n", None),
-        ("n/(m - 3)", None),
+        ("n + m", 10), ("2*n - m", 11), ("n // m", 2), ("floor(n/2 - 1/2) + 1", 4),
+        ("Max(1, m - n)", 1), ("Max(1, zero)", 1), ("n/2", None), ("m - n", None),
+        ("n/(m - 3)", None), ("n.m", None), ("other", None), ("open(n)", None),
         ("n**m", None),  # as is a power that does not fit into memory
-        ("n.m", None),
-        ("other", None),
-        ("open(n)", None),
-        ("+".join("n" * 200), None),
-        ("(" * 150 + "n", None),
+        ("+".join("n" * 200), None), ("(" * 150 + "n", None),
         ("Max(" + ",".join(f"n*m - {i}" for i in range(18)) + ")", 21),  # slow if simplified
-        (5, 5),
-        (None, 9),
+        (5, 5), (None, 9),
     ],
-)
+)  # fmt: skip
 def test_expressions(size: Size, value: int | None) -> None:
     assert size_of(size, 4, {"n": 7, "m": 3, "zero": 0, 4: 9}) == value
 
 
 def test_what_is_left_gets_sizes_in_turn() -> None:
-    known: dict[str | int, int] = {"batch": 8}
-    fill(known, [("batch", "n", None, "odd name"), ("m", "n + m")], (2, 3, 5))
-    assert known == {"batch": 8, "n": 2, 2: 3, "m": 5, "odd name": 5}
+    odd = declared({"a": ("batch", "n", None, "odd name"), "b": ("m", "n + m")})
+    sizes = input_shapes(odd, None, "batch=8", sizes=(2, 3, 5))
+    assert sizes == {"a": (8, 2, 3, 5), "b": (5, 7)}
     model = declared(NAMED | {"free": (None, "other"), "rest": (None, "new")})
     usual = {"ids": (4, 64), "mask": (4, 64), "free": (7, 9)}
     assert input_shapes(model, {"ids": (1, 8)}, usual=usual, sizes=(2,)) == {

@@ -133,7 +133,6 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             layers_from=layers_from,
             messages=_messages(built["warnings"]),
             notes=(f"backend {info.name}: {why}", *ready.notes),
-            aliased=ready.aliased,
         )
         if options.plugin == "require":
             require_plugin(record)

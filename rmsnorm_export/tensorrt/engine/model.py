@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,8 +17,8 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import RANGES, Declared, Dims, InputSizes, Shapes
+from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
+from rmsnorm_export.runtime.sizes import Declared, Dims, Shapes, size_profiles
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites
 
@@ -34,7 +34,6 @@ class EngineModel:
         inputs, outputs: those inputs that are no initializers, and all outputs.
         sites: its norms.
         own: it has nodes of the domain rmsnorm_export, for a plugin.
-        aliased: input, by output, whose memory the output has.
         notes: what the user may want to know.
     """
 
@@ -43,7 +42,6 @@ class EngineModel:
     outputs: tuple[Declared, ...]
     sites: tuple[EngineSite, ...]
     own: bool
-    aliased: dict[str, str]
     notes: tuple[str, ...]
 
 
@@ -78,26 +76,12 @@ def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
         notes.append("float64 is computed in float32: TensorRT has no other type for it")
     return EngineModel(
         path=path,
-        inputs=tuple(map(declared_tensor, given_inputs(loaded.model))),
+        inputs=tuple(graph_inputs(loaded.model).values()),
         outputs=tuple(map(declared_tensor, graph.outputs)),
         sites=sites,
         own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
-        aliased=_aliased(graph),
         notes=tuple(notes),
     )
-
-
-def _aliased(graph: ir.Graph) -> dict[str, str]:
-    """Return the inputs whose memory outputs have: caches that TensorRT updates in place."""
-    return {
-        str(node.outputs[0].name): str(node.inputs[0].name)
-        for node in graph
-        if node.op_type == "TensorScatter"
-        and node.domain in DEFAULT_DOMAINS
-        and node.inputs[0] is not None
-        and node.inputs[0].is_graph_input()
-        and node.outputs[0].is_graph_output()
-    }
 
 
 def _refuse_mixed(model: ir.Model, types: Types) -> None:
@@ -132,12 +116,10 @@ def make_profiles(
         dims: sizes by name of a dimension, which all profiles have; see ``runtime.sizes``.
 
     Raises:
-        UsageError: the sizes do not fit, see ``InputSizes.points``.
+        UsageError: the sizes do not fit, see ``size_points``.
     """
-    sizes = InputSizes(inputs, RANGES)
     profiles = []
-    for one in [shapes] if isinstance(shapes, str | Mapping | None) else shapes:
-        points = [at for _, at in sizes.points(one, dims)]  # smallest, usual, largest
+    for points in size_profiles({item.name: item for item in inputs}, shapes, dims):
         ranges = (
             InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs
         )

@@ -102,8 +102,6 @@ class EngineRecord:
             GPU to load the engine with.
         messages: warnings of the parser and the builder.
         notes: what else the user may want to know.
-        aliased: input, by output, whose buffer the output has to be bound to: a cache of fixed size
-            that is updated in place.
     """
 
     engine: str
@@ -128,7 +126,6 @@ class EngineRecord:
     layers_from: LayersFrom
     messages: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    aliased: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
