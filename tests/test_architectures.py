@@ -7,7 +7,6 @@ f32 and f16. How many norms there are is counted in PyTorch, by hooking the call
 from __future__ import annotations
 
 import functools
-import itertools
 
 import numpy as np
 import onnx
@@ -22,17 +21,20 @@ pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import open_session, run_session
 from tests.sample import sampled
-from tests.tools.corpus import architectures
-from tests.tools.corpus.architectures import TYPES, ArchExport
+from tests.tools.corpus.architectures import TYPES, ArchExport, architecture, architectures
+from tests.tools.corpus.architectures import export_architecture as export
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
-NAMES = [architecture.name for architecture in architectures.architectures()]
+CASES = [(a.name, dtype) for a in architectures() for dtype in TYPES]
+NAMES = [a.name for a in architectures()]
 # One of each sort of norm or of place for it, in float32 and in float16 in turn.
 QUICK = ("llama", "gemma3", "mamba2", "imagegpt", "nanochat", "t5_encoder", "gpt_oss")
 SAMPLE = {(name, TYPES[i % len(TYPES)]) for i, name in enumerate(QUICK)}
 IN_FLOAT32 = {name for name, dtype in SAMPLE if dtype == "float32"}
 COMPUTES_IN_HALF = {"imagegpt"}
+TARGETS = ("portable", "onnx", "ort")
+
 # Relative to the largest logit. f32: some 50 operators deep, each a few 2**-24, and cancellation in
 # random weights. f16: ONNX Runtime keeps f32 between operators in other places once a norm is one
 # node, so whole chains round differently.
@@ -41,35 +43,38 @@ TOLERANCE = {"float32": 2e-5, "float16": 1e-2}
 
 @functools.cache
 def exported(name: str, dtype: str) -> ArchExport:
-    export = architectures.export_architecture(architectures.architecture(name), dtype)
-    if export.path is None:
-        pytest.skip(f"no exporter can: {export.reason}; nothing enables it with this torch")
-    return export
+    return export(architecture(name), dtype)
 
 
-def logits(export: ArchExport, model: bytes | None = None) -> np.ndarray:
-    """Return the logits of an optimized model, or of the export as it is written."""
-    session = open_session(model or str(export.path), optimize=model is not None, threads=1)
-    return next(iter(run_session(session, export.inputs()).values())).astype(np.float64)
+def path_of(name: str, dtype: str) -> str:
+    made = exported(name, dtype)
+    if made.path is None:
+        pytest.skip(f"no exporter can: {made.reason}; nothing enables it with this torch")
+    return str(made.path)
 
 
-@sampled("name, dtype", itertools.product(NAMES, TYPES), SAMPLE)
+def logits(model: str | bytes, made: ArchExport, *, optimized: bool = True) -> np.ndarray:
+    session = open_session(model, optimize=optimized, threads=1)
+    return next(iter(run_session(session, made.inputs()).values())).astype(np.float64)
+
+
+@sampled("name, dtype", CASES, SAMPLE)
 def test_every_norm_is_one_node(name: str, dtype: str) -> None:
-    export = exported(name, dtype)
-    before = logits(export)
-    largest, expected = np.abs(before).max(), export.logits().astype(np.float64)
-    for target in ("portable", "onnx", "ort"):
-        result = rx.optimize(export.path, target=target, prove=True)
+    path, made = path_of(name, dtype), exported(name, dtype)
+    before = logits(path, made, optimized=False)
+    largest, expected = np.abs(before).max(), made.logits().astype(np.float64)
+    for target in TARGETS:
+        result = rx.optimize(path, target=target, prove=True)
         report = result.report
         if target != "portable" and {r.reason for r in report.refused} == {"numerics"}:
             # Computed wholly in f16: these operators accumulate in f32, which has to be allowed.
             assert name in COMPUTES_IN_HALF
-            result = rx.optimize(export.path, target=target, numerics="upcast", prove=True)
+            result = rx.optimize(path, target=target, numerics="upcast", prove=True)
             report = result.report
         assert not report.unfused
-        assert len(report.fused) + len(report.kept) == export.expected_norms, target
-        assert all(site.proof.passed for site in report.fused)
-        after = logits(export, result.to_bytes())
+        assert len(report.fused) + len(report.kept) == made.expected_norms, target
+        assert all(site.proof is not None and site.proof.passed for site in report.fused)
+        after = logits(result.to_bytes(), made)
         assert np.isfinite(after).all()
         assert np.abs(after - before).max() <= TOLERANCE[dtype] * largest, target
         if dtype == "float32":
@@ -84,24 +89,23 @@ ROTARY = {
 one row; hunyuan and nanochat turn first."""
 
 
-@sampled("name, dtype", itertools.product(ROTARY, TYPES), {("gemma3", "float16")})
+@sampled("name, dtype", [(n, t) for n in ROTARY for t in TYPES], {("gemma3", "float16")})
 def test_rotary_embeddings_are_in_the_nodes_of_their_norms(name: str, dtype: str) -> None:
-    export = exported(name, dtype)
-    before = logits(export)
-    result = rx.optimize(export.path, fold_rotary=True, prove=True)
-    report, plain = result.report, rx.optimize(export.path).report
+    path, made = path_of(name, dtype), exported(name, dtype)
+    before = logits(path, made, optimized=False)
+    result = rx.optimize(path, fold_rotary=True, prove=True)
+    report, plain = result.report, rx.optimize(path).report
     assert sum(site.rotary for site in report.fused) == ROTARY[name]
     assert not report.apart("rotary")
-    assert all(site.proof.passed for site in report.fused)
+    assert all(site.proof is not None and site.proof.passed for site in report.fused)
     assert (report.nodes_after < plain.nodes_after) == bool(ROTARY[name])
-    after = logits(export, result.to_bytes())
+    after = logits(result.to_bytes(), made)
     assert np.abs(after - before).max() <= TOLERANCE[dtype] * np.abs(before).max()
 
 
 @sampled("name", NAMES, IN_FLOAT32)
 def test_found_without_any_stored_shape(name: str) -> None:
     """Types and shapes are then inferred, by local rules or by ONNX."""
-    export = exported(name, "float32")
-    model = onnx.load(export.path)
+    model = onnx.load(path_of(name, "float32"))
     del model.graph.value_info[:]
-    assert len(rx.inspect(model).fused) == export.expected_norms
+    assert len(rx.inspect(model).fused) == exported(name, "float32").expected_norms

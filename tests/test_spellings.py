@@ -93,8 +93,8 @@ def compare(case: Case, model: onnx.ModelProto, *, changed: bool) -> None:
     ]
     if not case.runs and operators(model) & NATIVE:
         return  # nothing here computes these operators in bfloat16 as the targets do
-    outputs = run.outputs(case, model)
-    for name, expected in run.outputs(case).items():
+    wanted, outputs = run.outputs(case), run.outputs(case, model)
+    for name, expected in wanted.items():
         actual = outputs[name]
         assert actual.dtype == expected.dtype
         if not changed:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
 from torch import Tensor, nn
 
-from tests.tools.corpus.exporters import export_module
+from rmsnorm_export.torch.export.chatter import collected
 
 N = 24
+EXPORTERS: dict[str, dict[str, Any]] = {
+    "dynamo18": {"dynamo": True, "opset_version": 18},
+    "dynamo23-plain": {"dynamo": True, "opset_version": 23, "optimize": False},
+    "torchscript17": {"dynamo": False, "opset_version": 17},
+}
 Formula = Callable[[Tensor, nn.Module], Tensor]
 
 
@@ -37,7 +43,7 @@ def export(
 ) -> onnx.ModelProto:
     """Return the model that an exporter makes of a formula."""
     module, x = Norm(formula).eval().to(dtype), torch.randn(shape, dtype=dtype)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        export_module(module, (x,), path, exporter, dynamic_axes=())
+    with tempfile.TemporaryDirectory() as folder, collected():
+        path = str(Path(folder) / "model.onnx")
+        torch.onnx.export(module, (x,), path, input_names=["input0"], **EXPORTERS[exporter])
         return onnx.load(path)

@@ -11,9 +11,8 @@ from torch.nn.functional import normalize as unit_row
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.recognize import text_models as text
-from tests.recognize.exports import N, export
+from tests.recognize.exports import EXPORTERS, N, export
 from tests.sample import crossed
-from tests.tools.corpus.exporters import EXPORTERS
 
 LINE, IMAGE, VOLUME = (2, N, 5), (2, N, 4, 5), (2, N, 3, 4, 5)
 
@@ -42,7 +41,7 @@ NORMS = [(timm, LINE), (timm, IMAGE), (timm, VOLUME), (ltx, VOLUME)]
 NORMS += [(wan, LINE), (wan, IMAGE), (wan, VOLUME)]
 
 
-@crossed(3, exporter=EXPORTERS, case=NORMS)
+@crossed(3, exporter=[*EXPORTERS], case=NORMS)
 def test_they_are_one_node_without_transposes(case, exporter):
     formula, shape = case
     model = export(formula, exporter, shape)
@@ -68,7 +67,7 @@ OTHERS = [(over(0), IMAGE), (over(2), IMAGE), (over((1, 2)), IMAGE), (ltx, LINE)
 """Without a scale along it the second axis of three may be tokens."""
 
 
-@crossed(3, exporter=EXPORTERS, case=OTHERS)
+@crossed(3, exporter=[*EXPORTERS], case=OTHERS)
 def test_other_axes_are_look_alikes(case, exporter):
     report = rx.optimize(export(case[0], exporter, case[1])).report
     assert not report.fused
