@@ -20,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -101,8 +100,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": path, "HOME": str(folder), "COLUMNS": "120"}
     words = shlex.split(command)
     if words[:1] == ["rmsnorm-export"] and not set(command) & set("|&;<>$*`"):
-        how: dict[str, Any] = {"environment": environment, "imports": warm.EXPORT}
-        return warm.run(warm.COMMAND, *words[1:], folder=folder, **how)
+        return warm.run(warm.COMMAND, *words[1:], folder=folder, environment=environment)
     bash = ["bash", "-c", command]
     return subprocess.run(bash, cwd=folder, env=environment, capture_output=True, text=True)
 
