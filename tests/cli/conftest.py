@@ -16,20 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.engine.backends import RTX
-
-needs_rtx = pytest.mark.skipif(
-    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
-    reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
-)
 
 Run = Callable[..., "Outcome"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run of the program left behind."""
+    """The exit code and the streams of a run."""
 
     code: int
     stdout: bytes

@@ -8,13 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from tests import warm
-from tests.deploy.pipelines import EXPORT, OPTIMIZE, document, write
 
 PROGRAM = [sys.executable, "-m", "rmsnorm_export"]
 HEAVY = (
@@ -67,15 +63,6 @@ def test_a_reader_that_goes_away(three: Path, arguments: list[str], as_json: boo
     assert done.stderr.startswith(b"error: ") if wrong else done.stderr == b""
 
 
-def interrupted(process: subprocess.Popen[str] | warm.Process, ready: Callable[[], bool]) -> None:
-    """Send SIGINT once the program is where it should be."""
-    end = time.monotonic() + 120
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-
-
 def test_ctrl_c(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = subprocess.Popen(
@@ -89,31 +76,13 @@ def test_ctrl_c(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(reader)
-    # it reads stdin for as long as the pipe is open; before that, Python itself starts
-    interrupted(process, lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
+    # It reads stdin for as long as the pipe is open; before that, Python itself starts.
+    place, end = Path(f"/proc/{process.pid}/wchan"), time.monotonic() + 120
+    while "pipe" not in place.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     os.close(writer)
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.export
-def test_ctrl_c_in_a_pipeline(tmp_path: Path) -> None:
-    path = write(tmp_path, EXPORT, OPTIMIZE)
-    started = tmp_path / "started"
-    slow = f"import pathlib, time\ndef make():\n    pathlib.Path({str(started)!r}).touch()\n"
-    (tmp_path / "factory.py").write_text(slow + "    time.sleep(600)\n")
-    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    told = tmp_path / "told"
-    with told.open("w") as stream, open(os.devnull) as nothing:
-        process = warm.start(
-            default + warm.COMMAND, "deploy", path, "--format", "json",
-            streams=[nothing.fileno(), stream.fileno(), stream.fileno()], imports=warm.EXPORT,
-        )  # fmt: skip
-    interrupted(process, started.exists)
-    assert (process.wait(60), told.read_text()) == (130, "interrupted\n")
-    written = document(tmp_path / "out")
-    assert [step["state"] for step in written["steps"]] == ["failed", "not run"]
-    assert (written["exit_code"], written["steps"][0]["failure"]["exit_code"]) == (130, 130)
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {".lock", "pipeline.json", "deploy.json"}
