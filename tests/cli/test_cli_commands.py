@@ -20,7 +20,7 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin.result import Built, CommandLines
-from tests.deploy.pipelines import MODEL, PROVED, write
+from tests.deploy.pipelines import write
 from tests.plugins.test_plugin import project  # noqa: F401
 from tests.plugins.test_plugin import pytestmark as needs_compiler
 from tests.show.samples import Page
@@ -155,7 +155,7 @@ def test_package(run: Run, three: Path, tmp_path: Path) -> None:
 
 def test_deploy(run: Run, tmp_path: Path) -> None:
     strict = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
-    path = write(tmp_path, MODEL, PROVED, strict)
+    path = write(tmp_path, "model", "proved", strict)
     arguments = ("deploy", path, "--report", "page.html")
     assert run(*arguments).code == 4
     page = Page((tmp_path / "page.html").read_text()).text
@@ -163,7 +163,7 @@ def test_deploy(run: Run, tmp_path: Path) -> None:
         assert words in page
     run(*arguments).assert_error(2, "--force")
     assert run(*arguments, "--force").code == 4
-    write(tmp_path, MODEL, "[optimize]\nrequire = 4")
+    write(tmp_path, "model", "[optimize]\nrequire = 4")
     done = run("deploy", path)
     done.assert_error(5, "Step optimize: [optimize] --require 4 is not met", "3 norms are one node")
     assert "net: optimize FAILED" in done.text

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rmsnorm_export as rx
 from tests import warm
 from tests.deploy.models import needs_triton
-from tests.deploy.pipelines import (
-    BENCH,
-    BUILD,
-    EXPORT,
-    MODEL,
-    OPTIMIZE,
-    PACKAGE,
-    PROVED,
-    VERIFY,
-    assert_consistent,
-    document,
-    ran,
-    states,
-    write,
-)
+from tests.deploy.pipelines import TABLES, assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
 
 PROGRAM = """
@@ -66,8 +48,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_killed_in_every_step(tmp_path: Path) -> None:
     """Each kill is in the middle of a step's work, or when its outputs are about to appear."""
-    shapes = (table.replace("x=", "input=") for table in (BUILD, BENCH))
-    path = write(tmp_path, EXPORT, PROVED, *shapes, VERIFY, PACKAGE)
+    shapes = (TABLES[name].replace("x=", "input=") for name in ("build", "bench"))
+    path = write(tmp_path, "export", "proved", *shapes, "verify", "package")
     out = tmp_path / "out"
     for point in (
         "export: comparing with PyTorch",
@@ -96,18 +78,18 @@ def test_killed_in_every_step(tmp_path: Path) -> None:
 @needs_triton
 def test_killed_between_two_packages_of_one_pipeline(tmp_path: Path) -> None:
     """The version that a killed run left is known as ours, whatever comes next."""
-    killed(write(tmp_path, MODEL, OPTIMIZE, PACKAGE), "package: putting it into place 1")
+    killed(write(tmp_path, "model", "optimize", "package"), "package: putting it into place 1")
     served = tmp_path / "out/repository/net/1/model.onnx"
     assert served.exists()
-    path = write(tmp_path, MODEL, OPTIMIZE + '\ntarget = "onnx"', PACKAGE)
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\ntarget = "onnx"', "package")
     killed(path, "package: putting it into place 2")
-    path = write(tmp_path, MODEL, OPTIMIZE + '\ntarget = "ort"', PACKAGE)
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\ntarget = "ort"', "package")
     assert rx.run_pipeline(path).passed
     assert served.read_bytes() == (tmp_path / "out/optimize/net.onnx").read_bytes()
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    path, out = write(tmp_path, MODEL, PROVED, VERIFY), tmp_path / "out"
+    path, out = write(tmp_path, "model", "proved", "verify"), tmp_path / "out"
     done = warm.run(PROGRAM, path, "optimize: proving 1", "SIGINT")
     assert done.returncode
     assert done.stderr.endswith("KeyboardInterrupt\n")
@@ -120,7 +102,7 @@ def test_interrupted(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    path = write(tmp_path, MODEL, OPTIMIZE)
+    path = write(tmp_path, "model", "optimize")
     arguments = (path, "optimize: writing the model", "SIGSTOP")
     process = warm.start(PROGRAM, *arguments, output=tmp_path)
     status, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + 120
@@ -139,22 +121,13 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert ran(rx.run_pipeline(path)) == []
 
 
-def deploy(path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rmsnorm_export", "deploy", str(path)]
-    root = str(Path(__file__).resolve().parents[2])
-    return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root},
-        check=False, **options,
-    )  # fmt: skip
-
-
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A limit on the size of a file stands for the disk: writing ends in the same way."""
-    rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE))
+    rx.run_pipeline(write(tmp_path, "model", "optimize"))
     before = contents(tmp_path / "out/optimize")
-    path = write(tmp_path, MODEL, OPTIMIZE + '\nnumerics = "exact"')
-    limit = (resource.RLIMIT_FSIZE, (1000, 1000))
-    done = deploy(path, preexec_fn=lambda: resource.setrlimit(*limit))
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\nnumerics = "exact"')
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    done = warm.run(limit + warm.COMMAND, "deploy", path)
     assert (done.returncode, "File too large" in done.stderr) == (3, True), done.stderr
     assert "space" in done.stderr
     assert contents(tmp_path / "out/optimize") == before
