@@ -145,14 +145,6 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["error"]["exit_code"] == 4
 
 
-def test_package(run: Run, three: Path, tmp_path: Path) -> None:
-    options = ("--name", "net", "--max-batch", 4, "--version", 2)
-    done = run("package", three, "-o", "models", *options)
-    assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("packaged net, version 2, for onnxruntime: batches up to 4\n")
-    assert (tmp_path / "models/net/2/model.onnx").is_file()
-
-
 def test_deploy(run: Run, tmp_path: Path) -> None:
     strict = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
     path = write(tmp_path, "model", "proved", strict)
@@ -163,10 +155,6 @@ def test_deploy(run: Run, tmp_path: Path) -> None:
         assert words in page
     run(*arguments).assert_error(2, "--force")
     assert run(*arguments, "--force").code == 4
-    write(tmp_path, "model", "[optimize]\nrequire = 4")
-    done = run("deploy", path)
-    done.assert_error(5, "Step optimize: [optimize] --require 4 is not met", "3 norms are one node")
-    assert "net: optimize FAILED" in done.text
 
 
 @needs_compiler

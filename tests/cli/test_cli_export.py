@@ -60,8 +60,6 @@ def factories(tmp_path, monkeypatch):
     """A module of factories in the working folder, imported anew by each test."""
     (tmp_path / "factories.py").write_text(FACTORIES)
     monkeypatch.delitem(sys.modules, "factories", raising=False)
-    yield
-    sys.modules.pop("factories", None)
 
 
 def left(folder: Path) -> set[str]:
@@ -107,7 +105,7 @@ def test_a_file_that_differs_from_pytorch_or_cannot_be_compared_loses_no_report(
     def crashes(*_: object, **__: object) -> None:
         raise RuntimeError("driver gone")
 
-    monkeypatch.setattr("rmsnorm_export.compare.source.compare_file", crashes)
+    monkeypatch.setattr("rmsnorm_export.deploy.source.compare_file", crashes)
     arguments = ("export", "factories:with_inputs", "-o", "e.onnx", "--verify")
     done = run(*arguments, "--format", "json")
     done.assert_error(1, "--verify", "driver gone")

@@ -104,20 +104,17 @@ def test_every_norm_is_one_node_with_its_module_path(tmp_path, dtype, opset):
     assert not result.report.refused
     assert all(site.proof is not None and site.proof.passed for site in fused)
     assert result.report.opset_after == opset
+    initializers = result.model.graph.initializers
+    assert {f"{path}.weight" for path in PATHS} <= set(initializers)
+    assert len({"embed.weight", "head.weight"} & set(initializers)) == 1, "tied: stored once"
+    types = {torch.float32: "FLOAT", torch.float16: "FLOAT16"}
+    assert {value.dtype.name for value in initializers.values()} == {types[dtype]}
     other = ids(3, 7)
     outputs, expected = run(tmp_path / "m.onnx", ids=other), model(other)
     assert list(outputs) == list(expected) == ["logits", "hidden"]
     for name, tensor in expected.items():
         # Two blocks: some ten roundings of the type on the way, f16 sums in another order.
         assert_within(outputs[name], tensor, {torch.float32: 1e-5, torch.float16: 5e-3}[dtype])
-
-
-def test_weights_keep_their_names_and_types_and_tied_ones_are_stored_once(tmp_path):
-    result = export(make(torch.float16), (ids(),), tmp_path / "m.onnx")
-    initializers = result.model.graph.initializers
-    assert {f"{path}.weight" for path in PATHS} <= set(initializers)
-    assert len({"embed.weight", "head.weight"} & set(initializers)) == 1
-    assert {value.dtype.name for value in initializers.values()} == {"FLOAT16"}
 
 
 class Tiny(torch.nn.Module):
