@@ -147,9 +147,7 @@ EVERY = [(record, entry) for record in RECORDS for entry in spread(record)]
 
 
 @pytest.mark.parametrize(("record", "entry"), EVERY, ids=lambda one: getattr(one, "name", ""))
-def test_every_option_says_what_it_does_and_refuses_another_type(
-    record: Any, entry: OptionEntry
-) -> None:
+def test_every_option_refuses_another_type(record: Any, entry: OptionEntry) -> None:
     assert entry.facts.help.endswith((".", "else")), entry.name
     if entry.written is Any or entry.name in ("inputs", "dynamic_shapes"):
         return

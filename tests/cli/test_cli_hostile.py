@@ -105,7 +105,7 @@ READERS = {
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "socket"])
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_file_is_neither_waited_for_nor_read(
+def test_what_is_no_file_is_not_read(
     reader: str, kind: str, run: Run, tmp_path: Path, good: Path
 ) -> None:
     name, command = READERS[reader]

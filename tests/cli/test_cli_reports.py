@@ -28,9 +28,7 @@ def files(states: list[dict[str, Any]]) -> set[str]:
     return {state["path"] for state in states}
 
 
-def test_a_report_names_its_files_with_their_data_and_how_it_was_made(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_report_names_its_files_and_how_it_was_made(run: Run, tmp_path: Path) -> None:
     source = model(2)
     convert_model_to_external_data(source, location="w.bin", size_threshold=0)
     onnx.save(source, tmp_path / "big.onnx")

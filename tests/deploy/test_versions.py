@@ -138,9 +138,7 @@ def test_a_kill(first: Path, at: str, done: bool) -> None:
     add(first, version=3)
 
 
-def test_a_file_system_without_exchange_and_links(
-    first: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_exchange_nor_links(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_link(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links")
 

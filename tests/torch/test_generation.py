@@ -114,7 +114,7 @@ def test_weights_are_on_disk_once(decoder: Path, broken: Path) -> None:
         InferenceSession(broken / f"{name}.onnx", providers=["CPUExecutionProvider"])
 
 
-def test_the_graphs_that_were_checked_are_those_that_run(
+def test_checked_graphs_are_run(
     decoder: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever stands in their files by the time that ONNX Runtime gets them."""
@@ -209,9 +209,7 @@ def assert_generates(
     np.testing.assert_array_equal(tokens, expected[:, ids.shape[1] :])
 
 
-def test_the_client_of_the_examples_generates_what_pytorch_does(
-    decoder: Path, tmp_path: Path
-) -> None:
+def test_the_client_of_the_examples_generates(decoder: Path, tmp_path: Path) -> None:
     """After a padded batch, and after a longer one, by sessions for a server."""
     packaged = rx.package_model(decoder, tmp_path / "models", name="llm", kind="cpu").models
     assert [model.name for model in packaged] == ["llm_prefill", "llm_decode"]
@@ -301,9 +299,7 @@ WRITTEN = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "options"), WRITTEN, ids=str)
-def test_architectures_write_what_pytorch_writes(
-    kind: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """All norms, and 32 greedy tokens, of prefill and decode; fusions with heads of 16."""
     options = dict(options)
     sizes = {"hidden_size": 64, "head_dim": 16} if "fusions" in options else {}

@@ -119,9 +119,7 @@ def test_weights_within_the_folder_are_loaded(how: str, model: Path) -> None:
 
 @pytest.mark.parametrize("within", ["", "unet"])
 @pytest.mark.parametrize("parts", [False, True])
-def test_the_cache_of_hugging_face_links_to_its_blobs(
-    parts: bool, within: str, model: Path
-) -> None:
+def test_a_cache_links_to_its_blobs(parts: bool, within: str, model: Path) -> None:
     expected = load_file(model / WHOLE)
     if parts:
         split(model)
