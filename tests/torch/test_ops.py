@@ -168,17 +168,3 @@ def test_operands_that_do_not_fit_are_rejected(kind, arguments, message):
             function(**arguments)
         assert caught.value.found
         assert caught.value.fix
-
-
-@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
-def test_autocast_leaves_the_operators_alone(lower):
-    """A norm runs in the type of its input."""
-    for dtype in (torch.float32, lower):
-        x, y, scale = (torch.randn(4, 111, dtype=dtype) for _ in range(3))
-        expected = _tuple(rt.rms_norm(x, scale[0])), _tuple(rt.skip_rms_norm(x, y))
-        with torch.autocast("cpu", dtype=lower):
-            assert (x @ x.T).dtype == lower
-            results = _tuple(rt.rms_norm(x, scale[0])), _tuple(rt.skip_rms_norm(x, y))
-        for value, right in zip(sum(results, ()), sum(expected, ()), strict=True):
-            assert value.dtype == dtype
-            assert torch.equal(value, right)
