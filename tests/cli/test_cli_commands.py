@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 import rmsnorm_export as rx
 from rmsnorm_export import diagnosis
@@ -109,19 +108,6 @@ def test_verify(run: Run, three: Path, tmp_path: Path) -> None:
     done.assert_error(4, "out: largest difference")
     assert not from_json(done.text, rx.Verification).passed
     assert "the models DIFFER: 0 of 1 output" in Page((tmp_path / "page.html").read_text()).text
-
-
-def test_a_model_that_cannot_be_run_here(run: Run, tmp_path: Path) -> None:
-    """It neither agrees nor differs: a word and an exit code of its own, and no report is lost."""
-    bent = model(1)
-    bent.graph.node[-1].CopyFrom(helper.make_node("Bend", ["x"], ["out"], domain="their.own"))
-    bent.opset_import.append(helper.make_opsetid("their.own", 1))
-    onnx.save(bent, tmp_path / "bent.onnx")
-    arguments = ("verify", "bent.onnx", "bent.onnx", "--report", "page.html", "--format", "json")
-    done = run(*arguments)
-    done.assert_error(7, "could not be run here", "their.own:Bend")
-    assert (done.json["verdict"], done.json["error"]["exit_code"]) == ("not run", 7)
-    assert "could NOT BE RUN here" in (tmp_path / "page.html").read_text()
 
 
 def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:

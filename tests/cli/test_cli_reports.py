@@ -76,7 +76,7 @@ def test_a_page_that_cannot_be_made_loses_no_report(
 
 ASKS = """
 import torch
-
+print("loud at import")
 def make():
     try:
         answer = input()
@@ -95,7 +95,7 @@ def test_stdin_is_left_alone(tmp_path: Path, stdin: str) -> None:
     (tmp_path / "answers").write_text("y\n" * 50)
     command = f'{sys.executable} -m rmsnorm_export export asks:make --shapes "x=f32[2,8]" -o e.onnx'
     with (tmp_path / "answers").open() as answers:
-        how = {"stdin": answers, "cwd": tmp_path, "stderr": subprocess.PIPE, "text": True}
+        how = {"stdin": answers, "cwd": tmp_path, "capture_output": True, "text": True}
         done = subprocess.run(f"{command} --verify {stdin}", shell=True, **how)
         assert answers.read() == "y\n" * 50
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr, "loud" in done.stdout) == (0, "", False)
