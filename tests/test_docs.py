@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import nbclient
+import nbformat
 import pytest
 
 import rmsnorm_export
@@ -225,10 +227,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 @sampled("path", NOTEBOOKS, [path for path in NOTEBOOKS if path.stem != "decoder"])
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     """From its first cell to its last; what it says is in its assertions."""
-    nbclient, nbformat, _ = (
-        pytest.importorskip(name, reason="pip install nbclient ipykernel")
-        for name in ("nbclient", "nbformat", "ipykernel")
-    )
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs for cell in code), "notebooks are committed without outputs"

@@ -9,8 +9,6 @@ import onnx
 import pytest
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
-
 
 import torch
 
@@ -109,7 +107,6 @@ def test_a_file_that_differs_loses_no_report(run: Run, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["AutoModelForImageSegmentation", "AutoModelForCausalLM"])
 def test_code_of_a_folder_is_never_run(run: Run, tmp_path: Path, name: str) -> None:
     """An Auto class under ``architectures`` would import it, after a question on stdin."""
-    pytest.importorskip("transformers", reason="pip install transformers")
     (tmp_path / "folder").mkdir()
     config = {
         "model_type": "llama",

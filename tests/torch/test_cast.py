@@ -7,10 +7,9 @@ import math
 import tracemalloc
 
 import pytest
-
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-
 import torch
+import transformers
+from safetensors.torch import save_file
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
@@ -49,10 +48,9 @@ def test_every_value_is_judged_as_the_cast_judges_it(source, target):
 
 
 def test_no_second_copy_is_made(tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
     weight = torch.randn(2**23).bfloat16()  # 16 MiB
     path = tmp_path / "model.safetensors"
-    safetensors.save_file({"a": weight, "b": torch.full((5,), 1e5)}, path)
+    save_file({"a": weight, "b": torch.full((5,), 1e5)}, path)
     tracemalloc.start()
     check_tensors([("a", weight)], torch.float16)
     with pytest.raises(InputError, match=r"b \(up to 100000\)"):
@@ -78,7 +76,6 @@ def test_a_factory():
 
 @pytest.mark.parametrize("shards", ["5GB", "20KB"])
 def test_a_folder_whose_weights_become_infinite(shards, tmp_path):
-    transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     config = transformers.LlamaConfig(vocab_size=32, num_hidden_layers=2, **sizes)
     model = transformers.LlamaForCausalLM(config).bfloat16()

@@ -11,11 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("transformers", reason="pip install transformers")
-
 import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm

@@ -13,8 +13,6 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
 import onnx_ir as ir

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
 import onnx

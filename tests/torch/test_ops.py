@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers.models.qwen3 import modeling_qwen3 as qwen
 
 import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
@@ -118,7 +119,6 @@ def test_strided_input_and_inputs_left_alone(form):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_rotary_norm_is_that_of_transformers(dtype):
-    qwen = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
     norm = qwen.Qwen3RMSNorm(12, eps=1e-6).to(dtype)
     torch.nn.init.normal_(norm.weight)
     x = torch.randn(2, 5, 3, 12).to(dtype)

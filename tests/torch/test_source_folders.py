@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("transformers", reason="pip install transformers")
-
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
