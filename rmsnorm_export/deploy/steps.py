@@ -21,7 +21,7 @@ from rmsnorm_export.system.packages import require_package, version_of
 
 
 @dataclasses.dataclass(slots=True)
-class Made:
+class Products:
     """Products of a step, apart from the files in its folder.
 
     Attributes:
@@ -83,7 +83,7 @@ class Step:
         for module, brings in self.needs.items():
             require_package(module, f"[{self.name}]", brings)
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         """Do the work: fill ``folder``; ``Error`` where it failed and has no result."""
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class ExportStep(Step):
         """Return the modules beside the pipeline file, which a factory may import."""
         return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.deploy.source import export_source, working_beside
 
         place, source = folder / self.settings.place("raw").name, self.settings.source
@@ -114,15 +114,15 @@ class ExportStep(Step):
             log, parity = export_source(source, self.table, place, progress)
         size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
         (folder / "export.log").write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
-        made = Made(f"{size:.1f} MiB of ONNX")
+        products = Products(f"{size:.1f} MiB of ONNX")
         if isinstance(parity, Exception):
-            made.failure = parity
-            made.summary += "; pytorch CANNOT BE COMPARED with raw"
+            products.failure = parity
+            products.summary += "; pytorch CANNOT BE COMPARED with raw"
         elif parity is not None:
             (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
-            made.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
-            made.failure = parity.error(fix="[export] rtol is the bound")
-        return made
+            products.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
+            products.failure = parity.error(fix="[export] rtol is the bound")
+        return products
 
 
 class OptimizeStep(Step):
@@ -132,7 +132,7 @@ class OptimizeStep(Step):
     packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
     needs: ClassVar = {}
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.rewrite.optimize import optimize
 
         progress("optimizing", 0, 2)
@@ -148,14 +148,15 @@ class OptimizeStep(Step):
         whole = GenerationExport(Path(), reports, (), "", 0.0) if graphs else result.report
         (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
         lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
-        made = Made("", [note for one in reports.values() for note in one.notes])
+        products = Products("", [note for one in reports.values() for note in one.notes])
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
-            made.failure = next(filter(None, (one.proof_error for one in reports.values())), None)
-        made.summary = "; ".join(lines)
-        return made
+            errors = (one.proof_error for one in reports.values())
+            products.failure = next(filter(None, errors), None)
+        products.summary = "; ".join(lines)
+        return products
 
 
 class BuildStep(Step):
@@ -169,7 +170,7 @@ class BuildStep(Step):
     def more(self) -> dict[str, Any]:
         return {"GPUs": [f"{one.name}, {one.driver}" for one in gpus()]}
 
-    def run(self, folder: Path, progress: Progress) -> Made:  # noqa: ARG002
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.tensorrt.engine.build import build_engine
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
@@ -178,7 +179,7 @@ class BuildStep(Step):
         how = [norm.how for record in records for norm in record.norms]
         counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
         size = sum(record.bytes for record in records) / 2**20
-        return Made(
+        return Products(
             f"{records[0].backend} {records[0].version}: {size:.1f} MiB, norms: {counts}",
             [note for record in records for note in record.notes],
         )
@@ -211,7 +212,7 @@ class VerifyStep(Step):
             self.pairs += [] if self.skipped else [("newest", "engine")]
         self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.compare.verify import verify
 
         words, errors = [], []
@@ -229,7 +230,7 @@ class VerifyStep(Step):
                 errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
         # That models differ is more to know than that others could not be run.
         failures = sorted(filter(None, errors), key=lambda one: one.exit_code)
-        return Made("; ".join(words), failure=failures[0] if failures else None)
+        return Products("; ".join(words), failure=failures[0] if failures else None)
 
 
 class BenchStep(Step):
@@ -246,7 +247,7 @@ class BenchStep(Step):
         optimize = self.settings.optimize
         return (self.table if optimize is None else optimize.options).numerics
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import headlines, outputs_error
 
@@ -256,10 +257,10 @@ class BenchStep(Step):
         (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
         parts = getattr(result, "results", {"": result})
         lines = [line for one in parts.values() for line in headlines(one)]
-        made = Made("; ".join(lines) or "nothing could be measured")
-        made.notes = [note for one in parts.values() for note in one.notes]
-        made.failure = outputs_error(parts)
-        return made
+        products = Products("; ".join(lines) or "nothing could be measured")
+        products.notes = [note for one in parts.values() for note in one.notes]
+        products.failure = outputs_error(parts)
+        return products
 
 
 class PackageStep(Step):
@@ -279,7 +280,7 @@ class PackageStep(Step):
     def more(self) -> dict[str, Any]:
         return {"name": self.options.name, "repository": self.settings.repository}
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.deploy.package import package_model
 
         model = self.settings.place(self.subjects[0])
@@ -289,7 +290,7 @@ class PackageStep(Step):
         first, names = packaged.models[0], " and ".join(one.name for one in packaged.models)
         summary = f"{names} version {first.version} for Triton's {first.backend}"
         notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Made(summary, notes, elsewhere=packaged.files)
+        return Products(summary, notes, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {

@@ -72,9 +72,9 @@ def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) ->
         return subject.profiles[-1][1]
     declared = {item.name: item.shape or () for item in subject.inputs}
     leading = [shape[0] for shape in declared.values() if shape and not is_fixed(shape[0])]
-    known = {symbol_of(size, 0): 1 for size in leading if batched}
-    fill(known, declared.values(), sizes)
-    return {name: sized(shape, known) or () for name, shape in declared.items()}
+    fixed = {symbol_of(size, 0): 1 for size in leading if batched}
+    fill(fixed, declared.values(), sizes)
+    return {name: sized(shape, fixed) or () for name, shape in declared.items()}
 
 
 def _mixed(both: dict[str, Array], session: Any) -> str:

@@ -302,15 +302,15 @@ def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Pa
     options = dict(options)
     sizes = {"hidden_size": 64, "head_dim": 16} if "fusions" in options else {}
     model = decoder_of(kind, options.pop("dtype", torch.float32), **sizes)
-    made = rx.export_generation(model, tmp_path / "made", **options)
-    for report in made.reports.values():
+    exported = rx.export_generation(model, tmp_path / "made", **options)
+    for report in exported.reports.values():
         assert report.unfused == ()
         assert report.fused
         if "fusions" in options:
             assert report.fusions is not None
             assert report.fusions.operators["GroupQueryAttention"] == (0, 2)
     feeds, cache = sample_inputs(model, {}), options.get("static_cache")
-    outcome = verify_generation(model, made.path, feeds, tokens=32, static_cache=cache)
+    outcome = verify_generation(model, exported.path, feeds, tokens=32, static_cache=cache)
     assert outcome.passed, outcome.found
     assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
 
