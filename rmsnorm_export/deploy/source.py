@@ -15,15 +15,10 @@ from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.compare.source import compare_file, load_source
-from rmsnorm_export.deploy.tables import Export
-from rmsnorm_export.options import Progress
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch.generation.export import make_decoder
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
-
-Parity = Verification | Exception | None
-"""The comparison with PyTorch, or why there is none."""
 
 
 def load_and_convert(
@@ -65,37 +60,6 @@ def load_and_convert(
         decoder.log,
         lambda place: verify_generation(model, place, feeds, static_cache=cache, rtol=bounds.rtol),
     )
-
-
-def export_source(
-    source: str, table: Export, place: Path, progress: Progress
-) -> tuple[str, Parity]:
-    """Write a module as ONNX with every norm spelled out; return the exporter's log.
-
-    Args:
-        source: as ``export`` takes it; modules and files are looked for in the working folder.
-        table: how it is loaded and exported.
-        place: of the file, or of the folder of graphs.
-        progress: called with the work at hand.
-
-    Raises:
-        UsageError, InputError, BackendMissingError: as ``load_and_convert``.
-    """
-    progress("loading the module", 0, 1)
-    options: dict[str, Any] = {"target": "plain", "opset": table.opset, "progress": progress}
-    if table.task is not None:
-        options |= {"static_cache": table.static_cache, "multi_token": table.multi_token}
-    bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
-    exported, log, compare = load_and_convert(source, table.load, table.task, options, bounds)
-    progress("writing the model", 0, 1)
-    exported.save(place)
-    if not table.verify:
-        return log, None
-    progress("comparing with PyTorch", 0, 1)
-    try:
-        return log, compare(place)
-    except Exception as problem:  # the file is written: it is not lost
-        return log, problem
 
 
 @contextlib.contextmanager

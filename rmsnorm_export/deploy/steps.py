@@ -107,21 +107,34 @@ class ExportStep(Step):
         return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
 
     def run(self, folder: Path, progress: Progress) -> Products:
-        from rmsnorm_export.deploy.source import export_source, working_beside
+        from rmsnorm_export.compare.options import VerifyOptions
+        from rmsnorm_export.deploy.source import load_and_convert, working_beside
 
-        place, source = folder / self.settings.place("raw").name, self.settings.source
+        progress("loading the module", 0, 1)
+        table, place = self.table, folder / self.settings.place("raw").name
+        options = {"target": "plain", "opset": table.opset, "progress": progress}
+        if table.task is not None:
+            options |= {"static_cache": table.static_cache, "multi_token": table.multi_token}
+        source = self.settings.source, table.load, table.task
+        bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
         with working_beside(self.settings.path.parent):
-            log, parity = export_source(source, self.table, place, progress)
-        size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
-        (folder / "export.log").write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
-        products = Products(f"{size:.1f} MiB of ONNX")
-        if isinstance(parity, Exception):
-            products.failure = parity
-            products.summary += "; pytorch CANNOT BE COMPARED with raw"
-        elif parity is not None:
-            (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
-            products.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
-            products.failure = parity.error(fix="[export] rtol is the bound")
+            exported, log, compare = load_and_convert(*source, options, bounds)
+            progress("writing the model", 0, 1)
+            exported.save(place)
+            size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
+            (folder / "export.log").write_bytes(f"{log}\n".encode("utf-8", "backslashreplace"))
+            products = Products(f"{size:.1f} MiB of ONNX")
+            if table.verify:
+                progress("comparing with PyTorch", 0, 1)
+                try:
+                    parity = compare(place)
+                except Exception as problem:  # the file is written: it is not lost
+                    products.summary += "; pytorch CANNOT BE COMPARED with raw"
+                    products.failure = problem
+                else:
+                    products.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
+                    products.failure = parity.error(fix="[export] rtol is the bound")
+                    (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
         return products
 
 
@@ -153,8 +166,7 @@ class OptimizeStep(Step):
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
-            errors = (one.proof_error for one in reports.values())
-            products.failure = next(filter(None, errors), None)
+            products.failure = next(filter(None, (r.proof_error for r in reports.values())), None)
         products.summary = "; ".join(lines)
         return products
 
