@@ -12,7 +12,7 @@ import pytest
 
 import rmsnorm_export as rx
 from tests import warm
-from tests.deploy.models import needs_triton
+from tests.deploy.models import needs_triton, tree
 from tests.deploy.pipelines import TABLES, assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
 
@@ -36,10 +36,6 @@ def killed(path: Path, at: str) -> None:
     """A run in a process of its own that kills itself when its progress says ``at``."""
     done = warm.run(PROGRAM, path, at, "SIGKILL")
     assert done.returncode == -signal.SIGKILL, f"{at}: {done.returncode} {done.stderr}"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @needs_triton
@@ -124,12 +120,12 @@ def test_two_at_once(tmp_path: Path) -> None:
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A limit on the size of a file stands for the disk: writing ends in the same way."""
     rx.run_pipeline(write(tmp_path, "model", "optimize"))
-    before = contents(tmp_path / "out/optimize")
+    before = tree(tmp_path / "out/optimize")
     path = write(tmp_path, "model", '[optimize]\nrequire = "all"\nnumerics = "exact"')
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
     done = warm.run(limit + warm.COMMAND, "deploy", path)
     assert (done.returncode, "File too large" in done.stderr) == (3, True), done.stderr
     assert "space" in done.stderr
-    assert contents(tmp_path / "out/optimize") == before
+    assert tree(tmp_path / "out/optimize") == before
     assert not list((tmp_path / "out").glob(".*.tmp"))
     assert ran(rx.run_pipeline(path)) == ["optimize"]
