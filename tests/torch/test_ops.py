@@ -20,14 +20,7 @@ from tests.sample import crossed
 from tests.torch.norm_cases import DTYPES, FORMS, SIZES, case_of, cases, spec_of, tensors
 
 OPS = torch.ops.rmsnorm_export
-WRAPPERS = {
-    "RMSNorm": rt.rms_norm,
-    "SkipRMSNorm": rt.skip_rms_norm,
-    "GatedRMSNorm": rt.gated_rms_norm,
-    "RotaryRMSNorm": rt.rotary_rms_norm,
-}
-
-
+WRAPPERS = {kind: getattr(rt, name) for kind, name in NAMES.items()}
 X = torch.ones(2, 6)
 
 
