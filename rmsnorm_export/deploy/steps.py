@@ -123,7 +123,8 @@ class ExportStep(Step):
             exported.save(place)
             size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
             (folder / "export.log").write_bytes(f"{log}\n".encode("utf-8", "backslashreplace"))
-            products = Products(f"{size:.1f} MiB of ONNX")
+            reports = exported.reports.values() if table.task else [exported.report]
+            products = Products(f"{size:.1f} MiB of ONNX", [n for r in reports for n in r.notes])
             if table.verify:
                 progress("comparing with PyTorch", 0, 1)
                 try:

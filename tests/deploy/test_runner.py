@@ -132,6 +132,16 @@ def test_a_factory_and_what_it_imports_are_inputs(tmp_path: Path) -> None:
     assert "Sigmoid" in {node.op_type for node in optimized.graph.node}
 
 
+@pytest.mark.export
+def test_an_export_notes_what_a_cast_loses(tmp_path: Path) -> None:
+    make = "lambda: torch.nn.RMSNorm(8).requires_grad_(False).apply(lambda m: m.weight.fill_(1e-9))"
+    (tmp_path / "tiny.py").write_text(f"import torch\nmake = {make}\n")
+    export = '[export]\nsource = "tiny:make"\nshapes = "x=f16[2,8]"\ndtype = "f16"'
+    done = rx.run_pipeline(write(tmp_path, export)).step("export")
+    assert done.stamp is not None, done.failure
+    assert "8 weights that are not zero become zero in float16" in done.stamp.notes[0]
+
+
 def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
     path = write(tmp_path, "model", '[package]\nrepository = "models"\nmax_batch = 8')
     rx.package_model(model(2), tmp_path / "models", name="net", max_batch=8)
