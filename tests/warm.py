@@ -1,162 +1,82 @@
 """Programs in processes of their own that do not import again what another imported for them.
 
-A process imports once and forks each program: with an exit code, signals, streams, a folder and
-an environment of its own, as any other process. What is about starting Python itself, or about a
+A process imports once and forks each program. What is about starting Python itself, or about a
 closed stream, needs a process that is started.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import json
+import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest import mock
 
 COMMAND = "import sys\nfrom rmsnorm_export.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 """The command line."""
 
-USUAL = (
+_IMPORTS = [
     "rmsnorm_export.cli.main",
     "rmsnorm_export.deploy.run",
     "rmsnorm_export.proof.prove",
     "rmsnorm_export.rewrite.optimize",
-    "rich.progress",
-)
-"""What nearly every program imports; not ONNX Runtime, which starts a thread as it is imported."""
-
-EXPORT = (
-    *USUAL,
-    "rmsnorm_export.deploy.source",
     "rmsnorm_export.torch.export.trace",
     "torch.onnx._internal.exporter._core",
     "onnxscript.function_libs.torch_lib.ops",
-)
-"""What an export imports."""
+]
+"""What programs import; not ONNX Runtime, which starts a thread as it is imported."""
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-_SERVER = """
-import importlib, json, os, socket, sys
-
-channel = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    request, streams, _, _ = socket.recv_fds(channel, 1 << 20, 3)
-    if not request:
-        sys.exit()
-    modules, program, arguments, folder, environment = json.loads(request)
-    for name in modules:
-        importlib.import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1, "a fork has no thread but its own"
-    child = os.fork()
-    if child == 0:
-        break
-    for stream in streams:
-        os.close(stream)
-    channel.send(str(child).encode())
-    channel.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
-channel.close()
-for number, stream in enumerate(streams):
-    os.dup2(stream, number)
-    os.close(stream)
-sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
-sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-os.chdir(folder)
-os.environ.clear()
-os.environ.update(environment)
-sys.argv = ["-c", *arguments]
-exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
-"""
-
-
-class Process:
-    """A program that runs, or ran."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self.pid = int(channel.recv(100))
-        self.returncode: int | None = None
-
-    def wait(self, timeout: float) -> int:
-        """The exit code; a signal's number below zero. Raises TimeoutError."""
-        if self.returncode is None:
-            self._channel.settimeout(timeout)
-            self.returncode = int(self._channel.recv(100))
-            self._channel.settimeout(None)
-        return self.returncode
-
 
 @functools.cache
-def _server() -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER, str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
-        # A pool of threads would not be there in a fork.
-        env=os.environ | {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-    )
-    theirs.close()
+def _server() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTS)
+    # A pool of threads would not be there in a fork.
+    with mock.patch.dict(os.environ, {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}):
+        forkserver.ensure_running()
+    return context
 
-    def end() -> None:
-        ours.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:  # it waits for a program that nobody ended
-            process.kill()
 
-    atexit.register(end)
-    return ours
+def _become(
+    program: str, arguments: list[str], folder: Path, environment: dict[str, str], output: Path
+) -> None:
+    """Run a program in this process; ``output`` is a folder for its ``stdout`` and ``stderr``."""
+    for number, path in enumerate((Path(os.devnull), output / "stdout", output / "stderr")):
+        with path.open("a+") as stream:
+            os.dup2(stream.fileno(), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-c", *arguments]
+    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def start(
     program: str,
     *arguments: object,
-    streams: Sequence[int],
+    output: Path,
     folder: Path = _ROOT,
     environment: dict[str, str] | None = None,
-    imports: Sequence[str] = USUAL,
-) -> Process:
-    """A program as text, one at a time, with these three file descriptors as its streams."""
-    request = [
-        list(imports),
-        program,
-        list(map(str, arguments)),
-        str(folder),
-        dict(os.environ if environment is None else environment),
-    ]
-    channel = _server()
-    socket.send_fds(channel, [json.dumps(request).encode()], list(streams))
-    return Process(channel)
+) -> multiprocessing.process.BaseProcess:
+    """Start a program, given as text, that writes to the files ``stdout`` and ``stderr``."""
+    environment = dict(os.environ if environment is None else environment)
+    words = [str(argument) for argument in arguments]
+    settings = (program, words, folder, environment, output)
+    process = _server().Process(target=_become, args=settings, daemon=True)
+    process.start()
+    return process
 
 
-def run(
-    program: str,
-    *arguments: object,
-    folder: Path = _ROOT,
-    environment: dict[str, str] | None = None,
-    stdin: int | None = None,
-    imports: Sequence[str] = USUAL,
-    timeout: float = 300,
-) -> subprocess.CompletedProcess[str]:
-    """A program from its start to its end, with what it wrote."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        with open(os.devnull) as nothing:
-            streams = (nothing.fileno() if stdin is None else stdin, out.fileno(), err.fileno())
-            running = start(
-                program,
-                *arguments,
-                streams=streams,
-                folder=folder,
-                environment=environment,
-                imports=imports,
-            )
-        code = running.wait(timeout)
-        out.seek(0)
-        err.seek(0)
-        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+def run(program: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return what it wrote; options as for ``start``."""
+    with tempfile.TemporaryDirectory() as output:
+        process = start(program, *arguments, output=Path(output), **options)
+        process.join(300)
+        out, err = ((Path(output) / name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(arguments, process.exitcode, out, err)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,10 +17,6 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.options import Requirement
-
-if TYPE_CHECKING:
-    from rmsnorm_export.compare.result import Verification
-    from rmsnorm_export.options import Progress
 
 _RECORDS: dict[str | None, Any] = {
     None: records.ExportOptions,
@@ -105,10 +100,13 @@ def command(
     loading = records.SourceOptions(**_those_of(records.SourceOptions, options))
     files.check(source, output)
     outcome.check_place(files, console.STDIO, output, of_graphs=task is not None)
-    own["drawings"] = files.drawn
     with console.progress(files.state, "Starting") as step:
+        from rmsnorm_export.compare.options import VerifyOptions
+        from rmsnorm_export.deploy.source import load_and_convert
+
         step("loading the module", 0, 1)
-        exported, compare = (_decoder if task else _graph)(source, loading, own, step)
+        own |= {"drawings": files.drawn, "progress": step}
+        exported, _, compare = load_and_convert(source, loading, task, own, VerifyOptions())
         reports = exported.reports if task else {"": exported.report}
         unmet, error = outcome.first_problem(reports, requirement)
         saved, more = None, {}
@@ -119,7 +117,7 @@ def command(
         if saved and verify:
             step("comparing with PyTorch", 0, 1)
             try:
-                more = {"verification": compare(output)}
+                more = {"verification": compare(Path(output))}
                 error = error or more["verification"].error(fix=_RTOL)
             except Exception as problem:  # what is written is: its report is not lost
                 error = with_problem(error, "--verify", problem)
@@ -130,50 +128,3 @@ def command(
 def _those_of(record: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     names = {entry.name for entry in entries(record)}
     return {name: value for name, value in options.items() if name in names}
-
-
-_Exported = tuple[Any, Callable[[str], "Verification"]]
-"""The graph or graphs, with reports, and what compares the files with PyTorch."""
-
-
-def _graph(
-    source: str, loading: records.SourceOptions, options: dict[str, Any], step: Progress
-) -> _Exported:
-    from rmsnorm_export.compare.options import VerifyOptions
-    from rmsnorm_export.compare.source import compare_file, load_source
-    from rmsnorm_export.torch.export.export import convert
-
-    options.pop("weights")
-    loaded, example = load_source(source, loading, seed=0)
-    options |= {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
-    result, _ = convert(
-        loaded.module, example.args, records.ExportOptions(progress=step, **options)
-    )
-    notes = (*result.report.notes, *loaded.notes)
-    report = dataclasses.replace(result.report, source=source, notes=notes)
-    return (
-        dataclasses.replace(result, report=report),
-        lambda place: compare_file(place, loaded, example, VerifyOptions()),
-    )
-
-
-def _decoder(
-    source: str, loading: records.SourceOptions, options: dict[str, Any], step: Progress
-) -> _Exported:
-    from rmsnorm_export.compare.generation import verify_generation
-    from rmsnorm_export.torch.generation.export import make_decoder
-    from rmsnorm_export.torch.generation.source import load_generative
-
-    cache = options["static_cache"]
-    model, inputs, notes = load_generative(source, loading, seed=0)
-    decoder = make_decoder(
-        model, records.GenerationOptions(inputs=inputs, progress=step, **options)
-    )
-    reports = {
-        name: dataclasses.replace(report, notes=(*report.notes, *notes))
-        for name, report in decoder.reports.items()
-    }
-    return (
-        dataclasses.replace(decoder, reports=reports),
-        lambda place: verify_generation(model, Path(place), inputs, static_cache=cache, rtol=None),
-    )

@@ -126,32 +126,32 @@ class Files:
         from rmsnorm_export.system.provenance import provenance
 
         read = [state for states in self._read.values() for state in states]
-        made = provenance(read, outputs if self._audited else (), self.state.command)
-        told = _Told(result, error, made, extra or {}, options, self.state.verbosity)
-        forms = {".json": told.document, ".html": told.page}
+        origin = provenance(read, outputs if self._audited else (), self.state.command)
+        report = _Report(result, error, origin, extra or {}, options, self.state.verbosity)
+        forms = {".json": report.document, ".html": report.page}
         for path in self.reports:
             try:
-                content = forms.get(path.suffix, told.text)()
+                content = forms.get(path.suffix, report.text)()
                 write_whole(path, content, replace=self.force)
             except Exception as problem:
-                told.error = with_problem(told.error, f"--report {path}", problem)
+                report.error = with_problem(report.error, f"--report {path}", problem)
         if self.state.json:
-            click.echo(told.document(), nl=False, err=self.state.model_on_stdout)
+            click.echo(report.document(), nl=False, err=self.state.model_on_stdout)
         else:
             stream = sys.stderr if self.state.model_on_stdout else sys.stdout
-            text = told.text(styled=console.is_styled(stream))
+            text = report.text(styled=console.is_styled(stream))
             click.echo(text, nl=False, file=stream, color=True)
-        if told.error is not None:
-            raise ReportedError(explain(told.error)) from told.error
+        if report.error is not None:
+            raise ReportedError(explain(report.error)) from report.error
 
 
 @dataclasses.dataclass(slots=True)
-class _Told:
+class _Report:
     """All that a report says, in each of its forms."""
 
     result: object
     error: Error | None
-    made: Provenance
+    origin: Provenance
     extra: Mapping[str, Any]
     options: dict[str, Any]
     verbose: int
@@ -159,7 +159,7 @@ class _Told:
     def document(self) -> str:
         from rmsnorm_export.records import to_json
 
-        keys = {"provenance": self.made, **self.extra}
+        keys = {"provenance": self.origin, **self.extra}
         if self.error is not None:
             keys["error"] = dataclasses.asdict(explain(self.error))
         return to_json(self.result, extra=keys)
@@ -170,7 +170,7 @@ class _Told:
 
         problem = [] if self.error is None else three_lines(self.error)
         about: list[Line] = [(line, "bad") for line in problem]
-        about += [*self.options.get("output", ()), *provenance_lines(self.made)]
+        about += [*self.options.get("output", ()), *provenance_lines(self.origin)]
         sections = []
         if parity := self.extra.get("verification"):
             sections = sections_of(parity, "Verification", compared=_COMPARED)
@@ -184,8 +184,8 @@ class _Told:
         blocks = [*show_blocks(self.result, verbose=verbose, **self.options)]
         if parity := self.extra.get("verification"):
             blocks += ["", *show_blocks(parity, verbose=verbose, compared=_COMPARED)]
-        if verbose > 0 and self.made.inputs + self.made.outputs:
-            blocks += titled("made by", provenance_lines(self.made))
+        if verbose > 0 and self.origin.inputs + self.origin.outputs:
+            blocks += titled("made by", provenance_lines(self.origin))
         return render(blocks, styled=styled)
 
 

@@ -64,11 +64,11 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
         check_output(place, source=named, force=files.force)
 
 
-def write_model(files: Files, place: str, made: Any, **weights: Any) -> Any:
+def write_model(files: Files, place: str, graphs: Any, **weights: Any) -> Any:
     """Save a model or a folder of graphs, or write the model to stdout; return what was written."""
     if place != console.STDIO:
-        return made.save(place, force=files.force, **weights)
-    data = made.to_bytes(**weights)
+        return graphs.save(place, force=files.force, **weights)
+    data = graphs.to_bytes(**weights)
     console.write_stdout(data)
     return {"path": console.STDIO, "bytes": len(data)}
 

@@ -156,10 +156,10 @@ class _Package:
             copy_file(self.plugin, home / self.plugin.name)
             served_at = f"/models/{name}/{options.version}/{self.plugin.name}"
         files = [path for path in sorted(home.rglob("*")) if path.is_file()]
-        kernels, load = served_at, ""
-        if subject.record is not None:
-            kernels, load = "", f"--backend-config=tensorrt,plugins={served_at}" * bool(served_at)
+        by_tensorrt = served_at and subject.record is not None
+        load = f"--backend-config=tensorrt,plugins={served_at}" if by_tensorrt else ""
         if self.place.new_config:
+            kernels = "" if by_tensorrt else served_at
             text = config_text(name, subject, self.max_batch, options.kind, kernels)
             write_whole(config, text)
             files.append(config)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Literal
 
 from rmsnorm_export.system.shown import Shown
 
 ServingBackend = Literal["onnxruntime", "tensorrt"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+"""Name of a model, and of a pipeline: of a folder, of files, and a part of a URL."""
 
 RECORD_FILE = "package.json"
 """In the folder of a version: by it this tool knows its own files."""

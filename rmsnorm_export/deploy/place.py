@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 
 from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.packaged import CONFIG_FILE, RECORD_FILE, PackagedModel
+from rmsnorm_export.deploy.packaged import CONFIG_FILE, NAME, RECORD_FILE, PackagedModel
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.reading import read_text, sha256_of
-
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ def model_name(name: str | None, source: object) -> str:
     """
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "model"
-    if _MODEL_NAME.fullmatch(name):
+    if NAME.fullmatch(name):
         return name
     fix = "give --name with letters, digits, _ and -: it is a folder and a part of a URL"
     raise UsageError("The name of the model cannot be used.", found=quoted(name), fix=fix)

@@ -85,9 +85,8 @@ class Deployment(Shown):
     @property
     def error(self) -> Error | None:
         """That of the failed step, of the class that its exit code belongs to."""
-        failed = self.failed
-        named = failed and failed.failure and failed.failure.error(f"Step {failed.name}: ")
-        return named or None
+        failures = (one.failure.error(f"Step {one.name}: ") for one in self.steps if one.failure)
+        return next(failures, None)
 
     def require(self) -> None:
         """Raise the error of the failed step, where one failed."""

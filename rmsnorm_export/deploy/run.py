@@ -138,13 +138,13 @@ class _Run:
         progress(why, 0, 1)
         before = read_stamp(step.home)
         with Stage(step.home, step.home.parent) as stage:
-            made = step.run(stage.folder, progress)
+            result = step.run(stage.folder, progress)
             progress("putting it into place", 1, 1)
             own = [path for path in stage.folder.rglob("*") if path.is_file()]
-            outputs = identities(own, stage.folder) | identities(made.elsewhere, step.home)
-            failure = None if made.failure is None else Failure.of(made.failure)
-            notes = tuple(dict.fromkeys(made.notes))
-            stamp = Stamp(step.name, inputs, outputs, one_line(made.summary, 300), notes, failure)
+            outputs = identities(own, stage.folder) | identities(result.elsewhere, step.home)
+            failure = None if result.failure is None else Failure.of(result.failure)
+            notes = tuple(dict.fromkeys(result.notes))
+            stamp = Stamp(step.name, inputs, outputs, one_line(result.summary, 300), notes, failure)
             write_whole(stage.folder / STAMP, to_json(stamp))
             stage.keep({STAMP, *stamp.outputs, *(before.outputs if before else ())})
             stage.publish()

@@ -6,12 +6,12 @@ Nothing here reads a model, imports a runtime or writes: what is wrong is told b
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rmsnorm_export.deploy.packaged import NAME
 from rmsnorm_export.deploy.tables import STEPS, TABLES, Settings
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import REQUIRED, OptionError, make, spread
@@ -25,8 +25,6 @@ else:
 
 LARGEST = 1 << 20
 """Bytes of a pipeline file."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 def read_settings(path: Path) -> Settings:
@@ -98,7 +96,7 @@ def _absolute(value: Any, folder: Path) -> Any:
 def _problems(s: Settings) -> Iterator[tuple[str, object, str, str]]:
     """Yield what may be wrong: where, whether it is, what was found and how to mend it."""
     names = "use letters, digits, _ and -: it is the name of files"
-    yield "[pipeline] name", not _NAME.fullmatch(s.name), quoted(s.name), names
+    yield "[pipeline] name", not NAME.fullmatch(s.name), quoted(s.name), names
     both = (s.model is None) == (s.export is None)
     yield "[model] or [export]", both, "neither or both", "keep one of them"
     yield "steps", not s.steps, "[model] alone", f"add a table: {', '.join(STEPS[1:])}"

@@ -21,7 +21,7 @@ from rmsnorm_export.system.packages import require_package, version_of
 
 
 @dataclasses.dataclass(slots=True)
-class Made:
+class Products:
     """Products of a step, apart from the files in its folder.
 
     Attributes:
@@ -83,7 +83,7 @@ class Step:
         for module, brings in self.needs.items():
             require_package(module, f"[{self.name}]", brings)
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         """Do the work: fill ``folder``; ``Error`` where it failed and has no result."""
         raise NotImplementedError
 
@@ -106,23 +106,37 @@ class ExportStep(Step):
         """Return the modules beside the pipeline file, which a factory may import."""
         return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
 
-    def run(self, folder: Path, progress: Progress) -> Made:
-        from rmsnorm_export.deploy.source import export_source, working_beside
+    def run(self, folder: Path, progress: Progress) -> Products:
+        from rmsnorm_export.compare.options import VerifyOptions
+        from rmsnorm_export.deploy.source import load_and_convert, working_beside
 
-        place, source = folder / self.settings.place("raw").name, self.settings.source
+        progress("loading the module", 0, 1)
+        table, place = self.table, folder / self.settings.place("raw").name
+        options = {"target": "plain", "opset": table.opset, "progress": progress}
+        if table.task is not None:
+            options |= {"static_cache": table.static_cache, "multi_token": table.multi_token}
+        source = self.settings.source, table.load, table.task
+        bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
         with working_beside(self.settings.path.parent):
-            log, parity = export_source(source, self.table, place, progress)
-        size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
-        (folder / "export.log").write_text(log + "\n", encoding="utf-8", errors="backslashreplace")
-        made = Made(f"{size:.1f} MiB of ONNX")
-        if isinstance(parity, Exception):
-            made.failure = parity
-            made.summary += "; pytorch CANNOT BE COMPARED with raw"
-        elif parity is not None:
-            (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
-            made.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
-            made.failure = parity.error(fix="[export] rtol is the bound")
-        return made
+            exported, log, compare = load_and_convert(*source, options, bounds)
+            progress("writing the model", 0, 1)
+            exported.save(place)
+            size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
+            (folder / "export.log").write_bytes(f"{log}\n".encode("utf-8", "backslashreplace"))
+            reports = exported.reports.values() if table.task else [exported.report]
+            products = Products(f"{size:.1f} MiB of ONNX", [n for r in reports for n in r.notes])
+            if table.verify:
+                progress("comparing with PyTorch", 0, 1)
+                try:
+                    parity = compare(place)
+                except Exception as problem:  # the file is written: it is not lost
+                    products.summary += "; pytorch CANNOT BE COMPARED with raw"
+                    products.failure = problem
+                else:
+                    products.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
+                    products.failure = parity.error(fix="[export] rtol is the bound")
+                    (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
+        return products
 
 
 class OptimizeStep(Step):
@@ -132,7 +146,7 @@ class OptimizeStep(Step):
     packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
     needs: ClassVar = {}
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.rewrite.optimize import optimize
 
         progress("optimizing", 0, 2)
@@ -148,14 +162,14 @@ class OptimizeStep(Step):
         whole = GenerationExport(Path(), reports, (), "", 0.0) if graphs else result.report
         (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
         lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
-        made = Made("", [note for one in reports.values() for note in one.notes])
+        products = Products("", [note for one in reports.values() for note in one.notes])
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
-            made.failure = next(filter(None, (one.proof_error for one in reports.values())), None)
-        made.summary = "; ".join(lines)
-        return made
+            products.failure = next(filter(None, (r.proof_error for r in reports.values())), None)
+        products.summary = "; ".join(lines)
+        return products
 
 
 class BuildStep(Step):
@@ -169,7 +183,7 @@ class BuildStep(Step):
     def more(self) -> dict[str, Any]:
         return {"GPUs": [f"{one.name}, {one.driver}" for one in gpus()]}
 
-    def run(self, folder: Path, progress: Progress) -> Made:  # noqa: ARG002
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.tensorrt.engine.build import build_engine
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
@@ -178,7 +192,7 @@ class BuildStep(Step):
         how = [norm.how for record in records for norm in record.norms]
         counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
         size = sum(record.bytes for record in records) / 2**20
-        return Made(
+        return Products(
             f"{records[0].backend} {records[0].version}: {size:.1f} MiB, norms: {counts}",
             [note for record in records for note in record.notes],
         )
@@ -211,7 +225,7 @@ class VerifyStep(Step):
             self.pairs += [] if self.skipped else [("newest", "engine")]
         self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.compare.verify import verify
 
         words, errors = [], []
@@ -229,7 +243,7 @@ class VerifyStep(Step):
                 errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
         # That models differ is more to know than that others could not be run.
         failures = sorted(filter(None, errors), key=lambda one: one.exit_code)
-        return Made("; ".join(words), failure=failures[0] if failures else None)
+        return Products("; ".join(words), failure=failures[0] if failures else None)
 
 
 class BenchStep(Step):
@@ -246,7 +260,7 @@ class BenchStep(Step):
         optimize = self.settings.optimize
         return (self.table if optimize is None else optimize.options).numerics
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import headlines, outputs_error
 
@@ -256,10 +270,10 @@ class BenchStep(Step):
         (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
         parts = getattr(result, "results", {"": result})
         lines = [line for one in parts.values() for line in headlines(one)]
-        made = Made("; ".join(lines) or "nothing could be measured")
-        made.notes = [note for one in parts.values() for note in one.notes]
-        made.failure = outputs_error(parts)
-        return made
+        products = Products("; ".join(lines) or "nothing could be measured")
+        products.notes = [note for one in parts.values() for note in one.notes]
+        products.failure = outputs_error(parts)
+        return products
 
 
 class PackageStep(Step):
@@ -279,7 +293,7 @@ class PackageStep(Step):
     def more(self) -> dict[str, Any]:
         return {"name": self.options.name, "repository": self.settings.repository}
 
-    def run(self, folder: Path, progress: Progress) -> Made:
+    def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.deploy.package import package_model
 
         model = self.settings.place(self.subjects[0])
@@ -289,7 +303,7 @@ class PackageStep(Step):
         first, names = packaged.models[0], " and ".join(one.name for one in packaged.models)
         summary = f"{names} version {first.version} for Triton's {first.backend}"
         notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Made(summary, notes, elsewhere=packaged.files)
+        return Products(summary, notes, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
@@ -98,18 +98,6 @@ class Package(Options):
     options: PackageOptions = flat(PackageOptions)
 
 
-TABLES: dict[str, Any] = {
-    "pipeline": Pipeline,
-    "model": Model,
-    "export": Export,
-    "optimize": Optimize,
-    "build": BuildOptions,
-    "verify": Verify,
-    "bench": BenchOptions,
-    "package": Package,
-}
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """A pipeline file and its tables; None: absent."""
@@ -180,3 +168,11 @@ class Settings:
         if step == "export" and os.path.isabs(self.source):
             named["source"] = [Path(self.source)]
         return named
+
+
+TABLES: dict[str, Any] = {
+    name: next(iter(get_args(kind)), kind)
+    for name, kind in get_type_hints(Settings).items()
+    if name != "path"
+}
+"""The class of each table, by its name."""

@@ -12,24 +12,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.system.packages import is_installed
-from rmsnorm_export.tensorrt.engine.backends import RTX
-
-needs_rtx = pytest.mark.skipif(
-    not (is_installed("tensorrt_rtx") and is_installed("polygraphy")),
-    reason=f"builds engines with TensorRT-RTX and Polygraphy: {RTX.pip}",
-)
 
 Run = Callable[..., "Outcome"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run of the program left behind."""
+    """The exit code and the streams of a run."""
 
     code: int
     stdout: bytes
@@ -80,36 +74,33 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return start
 
 
-def norm_nodes(prefix: str, x: str, epsilon: str = "epsilon") -> list[onnx.NodeProto]:
-    """An RMSNorm of ``x`` as torch.onnx spells it, to ``{prefix}/y``."""
-    steps = [
-        ("Pow", [x, "two"], "square"),
-        ("ReduceMean", [f"{prefix}/square", "axes"], "mean"),
-        ("Add", [f"{prefix}/mean", epsilon], "sum"),
-        ("Sqrt", [f"{prefix}/sum"], "root"),
-        ("Reciprocal", [f"{prefix}/root"], "inverse"),
-        ("Mul", [x, f"{prefix}/inverse"], "normalised"),
-        ("Mul", [f"{prefix}/normalised", "weight"], "y"),
-    ]
-    return [
-        helper.make_node(op, inputs, [f"{prefix}/{out}"], name=f"{prefix}/{op}_{i}")
-        for i, (op, inputs, out) in enumerate(steps)
-    ]
+NORM = """
+["{place}/Pow_0"] "{place}/square" = Pow("{x}", two)
+["{place}/ReduceMean_1"] "{place}/mean" = ReduceMean("{place}/square", axes)
+["{place}/Add_2"] "{place}/sum" = Add("{place}/mean", {epsilon})
+["{place}/Sqrt_3"] "{place}/root" = Sqrt("{place}/sum")
+["{place}/Reciprocal_4"] "{place}/inverse" = Reciprocal("{place}/root")
+["{place}/Mul_5"] "{place}/normalised" = Mul("{x}", "{place}/inverse")
+["{place}/Mul_6"] "{place}/y" = Mul("{place}/normalised", weight)
+["{place}/tanh"] "{place}/tanh" = Tanh("{place}/y")
+"""
+"""An RMSNorm as torch.onnx spells it, and what is behind it."""
 
 
 def model(norms: int = 3, refused: int = 0, n: int = 40, scale: float = 1.0) -> onnx.ModelProto:
     """``norms`` RMSNorms with Tanh after each, then ``refused`` with epsilon a graph input."""
-    nodes: list[onnx.NodeProto] = []
-    x = "x"
-    places = [(f"/layers.{i}", "epsilon") for i in range(norms)]
-    for place, epsilon in places + [(f"/odd.{i}", "eps_input") for i in range(refused)]:
-        nodes += norm_nodes(f"{place}/norm", x, epsilon)
-        x = f"{place}/tanh"
-        nodes.append(helper.make_node("Tanh", [f"{place}/norm/y"], [x], name=x))
-    nodes.append(helper.make_node("Identity", [x], ["out"], name="/last"))
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", n])]
-    if refused:
-        inputs.append(helper.make_tensor_value_info("eps_input", TensorProto.FLOAT, []))
+    places = {f"/layers.{i}/norm": "epsilon" for i in range(norms)}
+    places |= {f"/odd.{i}/norm": "eps_input" for i in range(refused)}
+    outputs = ["x", *(f"{place}/tanh" for place in places)]
+    body = "".join(
+        NORM.format(place=place, x=x, epsilon=epsilon)
+        for x, (place, epsilon) in zip(outputs, places.items(), strict=False)
+    )
+    parsed = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[rows, {n}] x'
+        f"{', float eps_input' if refused else ''}) => (float[rows, {n}] out)"
+        f'{{ {body} ["/last"] out = Identity("{outputs[-1]}") }}'
+    )
     constants = {
         "two": np.array(2, np.float32),
         "axes": np.array([-1], np.int64),
@@ -117,9 +108,8 @@ def model(norms: int = 3, refused: int = 0, n: int = 40, scale: float = 1.0) -> 
         "weight": np.linspace(0.5, 1.5, n, dtype=np.float32) * np.float32(scale),
     }
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, ["rows", n])
-    graph = helper.make_graph(nodes, "g", inputs, [out], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    parsed.graph.initializer.extend(tensors)
+    return parsed
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 import rmsnorm_export as rx
 from rmsnorm_export import diagnosis
@@ -20,7 +19,7 @@ from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin.result import Built, CommandLines
-from tests.deploy.pipelines import MODEL, PROVED, write
+from tests.deploy.pipelines import write
 from tests.plugins.test_plugin import project  # noqa: F401
 from tests.plugins.test_plugin import pytestmark as needs_compiler
 from tests.show.samples import Page
@@ -34,37 +33,25 @@ def op_types(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-@pytest.mark.parametrize(
-    ("target", "op"),
-    [
-        ("portable", "RMSNorm"),
-        ("onnx", "RMSNormalization"),
-        ("ort", "SimplifiedLayerNormalization"),
-    ],
-)
-def test_optimize(run: Run, three: Path, target: str, op: str) -> None:
+def test_optimize(run: Run, three: Path) -> None:
     before = three.read_bytes()
-    done = run("optimize", three, "-o", "out.onnx", "--target", target, "--require", "all")
+    done = run("optimize", three, "-o", "out.onnx", "--target", "onnx", "--require", "all")
     assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith("3 of 3 RMSNorms are one node\n")
-    assert f"3 x  {op}  float32  n=40  epsilon=1e-05  exact" in done.text
+    assert "3 x  RMSNormalization  float32  n=40  epsilon=1e-05  exact" in done.text
     assert f"wrote {three.parent / 'out.onnx'} (" in done.text
-    assert op_types(three.parent / "out.onnx").count(op) == 3
+    assert op_types(three.parent / "out.onnx").count("RMSNormalization") == 3
     assert three.read_bytes() == before
     assert sorted(p.name for p in three.parent.iterdir()) == ["out.onnx", "three.onnx"]
     back = run("optimize", "out.onnx", "-o", "plain.onnx", "--target", "plain", "--site", "*")
     assert (back.code, back.stderr) == (0, "")
     assert op_types(three.parent / "plain.onnx").count("ReduceMean") == 3
-    assert not onnx.load(three.parent / "plain.onnx").functions
 
 
 def test_verbosity_before_and_after_the_command(run: Run, three: Path) -> None:
     plain = run("inspect", three).text
-    for arguments in (["-q", "inspect", three], ["inspect", three, "--quiet"]):
-        assert run(*arguments).text == plain.splitlines()[0] + "\n"
-    for arguments in (["-v", "inspect", three], ["inspect", "-v", three]):
-        assert run(*arguments).text.count("/ReduceMean_1") == 3
     assert "/ReduceMean_1" not in plain
+    assert run("-q", "inspect", three).text == plain.splitlines(keepends=True)[0]
+    assert run("inspect", "-v", three).text.count("/ReduceMean_1") == 3
     assert run("-v", "inspect", three, "-q").text.count("\n") == plain.count("\n")
 
 
@@ -92,9 +79,7 @@ def test_require_that_is_not_met_writes_reports_and_no_model(run: Run, mixed: Pa
     assert several.text == "2 of 3 RMSNorms can be one node, in 1 graph\n"
 
 
-def test_a_proof_that_fails_keeps_the_nodes_and_ends_with_4(
-    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proof_that_fails(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> Proof:
         proof = prove_site(*arguments, **options)
         return dataclasses.replace(proof, passed=False, reason="9 ulp apart")
@@ -114,41 +99,22 @@ def test_verify(run: Run, three: Path, tmp_path: Path) -> None:
     assert run("optimize", three, "-o", "out.onnx").code == 0
     np.savez(tmp_path / "in.npz", x=np.ones((7, 40), np.float32))
     sizes = {"": "[2, 40]", "--shapes x=3x40": "[3, 40]", "--inputs in.npz": "[7, 40]"}
-    for given, fed in sizes.items():
-        done = run("verify", three, "out.onnx", *given.split())
+    for options, fed in sizes.items():
+        done = run("verify", three, "out.onnx", *options.split())
         assert (done.code, done.stderr) == (0, "")
-        assert done.text.startswith("the models agree: 1 of 1 output within bounds\n")
         assert f"x float32 {fed}" in done.text
     onnx.save(model(3, scale=1.01), tmp_path / "other.onnx")
     done = run("verify", three, "other.onnx", "--format", "json", "--report", "page.html")
     done.assert_error(4, "out: largest difference")
-    outcome = from_json(done.text, rx.Verification)
-    assert not outcome.passed
-    assert outcome.outputs[0].metrics.max_abs > outcome.outputs[0].bound_abs
+    assert not from_json(done.text, rx.Verification).passed
     assert "the models DIFFER: 0 of 1 output" in Page((tmp_path / "page.html").read_text()).text
-
-
-def test_a_model_that_cannot_be_run_here(run: Run, tmp_path: Path) -> None:
-    """It neither agrees nor differs: a word and an exit code of its own, and no report is lost."""
-    bent = model(1)
-    bent.graph.node[-1].CopyFrom(helper.make_node("Bend", ["x"], ["out"], domain="their.own"))
-    bent.opset_import.append(helper.make_opsetid("their.own", 1))
-    onnx.save(bent, tmp_path / "bent.onnx")
-    arguments = ("verify", "bent.onnx", "bent.onnx", "--report", "page.html", "--format", "json")
-    done = run(*arguments)
-    done.assert_error(7, "could not be run here", "their.own:Bend")
-    assert (done.json["verdict"], done.json["error"]["exit_code"]) == ("not run", 7)
-    assert "could NOT BE RUN here" in (tmp_path / "page.html").read_text()
 
 
 def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = ("--report", "a.json", "--report", "a.html")
     done = run("bench", three, *FAST, "--target", "ort,onnx", "--shapes", "x=1x40,3x40", *files)
     assert done.code == 0, done.stderr
-    assert done.text.startswith("cpu: ")
-    assert done.text.count("95 % interval") == 2
     report = json.loads(three.with_name("a.json").read_text(encoding="utf-8"))
-    assert (report["schema_version"], report["kind"]) == (1, "benchmark")
     assert {t["variant"] for t in report["timings"]} == {"raw", "raw again", "ort", "onnx"}
     assert "95 % interval" in three.with_name("a.html").read_text(encoding="utf-8")
     onnx.save(model(3, scale=3.0), three.with_name("wrong.onnx"))
@@ -161,18 +127,9 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["error"]["exit_code"] == 4
 
 
-def test_package(run: Run, three: Path, tmp_path: Path) -> None:
-    for version, options in ((1, ("--max-batch", 4)), (2, ("--version", 2, "-q"))):
-        done = run("package", three, "-o", "models", "--name", "net", *options)
-        assert (done.code, done.stderr) == (0, "")
-        verdict = f"packaged net, version {version}, for onnxruntime: batches up to 4"
-        assert done.text.splitlines()[0] == verdict
-        assert (tmp_path / "models" / "net" / str(version) / "model.onnx").is_file()
-
-
 def test_deploy(run: Run, tmp_path: Path) -> None:
     strict = "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"
-    path = write(tmp_path, MODEL, PROVED, strict)
+    path = write(tmp_path, "model", "proved", strict)
     arguments = ("deploy", path, "--report", "page.html")
     assert run(*arguments).code == 4
     page = Page((tmp_path / "page.html").read_text()).text
@@ -180,10 +137,6 @@ def test_deploy(run: Run, tmp_path: Path) -> None:
         assert words in page
     run(*arguments).assert_error(2, "--force")
     assert run(*arguments, "--force").code == 4
-    write(tmp_path, MODEL, "[optimize]\nrequire = 4")
-    done = run("deploy", path)
-    done.assert_error(5, "Step optimize: [optimize] --require 4 is not met", "3 norms are one node")
-    assert "net: optimize FAILED" in done.text
 
 
 @needs_compiler
@@ -216,14 +169,12 @@ def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "_REMARKS", {"onnxruntime": "'probed'"})
     done = run("doctor", "--format", "json")
     assert (done.code, done.stderr) == (0, "")
-    found = from_json(done.text, diagnosis.Diagnosis)
-    assert found.works
-    assert [c.status for c in found.components] == ["ok", "ok", "missing"]
-    assert found.components[0].version == onnx.__version__
-    assert found.components[1].detail == "probed"
-    names = [test.name for test in found.self_tests]
+    diagnosed = from_json(done.text, diagnosis.Diagnosis)
+    assert diagnosed.works
+    assert [c.status for c in diagnosed.components] == ["ok", "ok", "missing"]
+    assert diagnosed.components[0].version == onnx.__version__
+    assert diagnosed.components[1].detail == "probed"
+    names = [test.name for test in diagnosed.self_tests]
     assert names == ["target portable", "target onnx", "target ort", "target plain"]
-    assert all(test.passed and "float64" in test.detail for test in found.self_tests)
-    text = run("doctor").text
-    assert "the core works; 2 of 3 packages" in text
-    assert "for nothing: pip install nothing" in text
+    assert all(test.passed and "float64" in test.detail for test in diagnosed.self_tests)
+    assert "for nothing: pip install nothing" in run("doctor").text

@@ -12,31 +12,23 @@ import pytest
 from graph.folders import snapshot
 
 from rmsnorm_export.errors import BackendMissingError, RequirementError
-from rmsnorm_export.tensorrt.engine import backends
+from tests.engine.conftest import needs_rtx
 
-from .conftest import Run, model, needs_rtx
+from .conftest import Run, model
 
 LONG = "x" * 300
 USAGE = [
     ("optimise", "optimise", "'optimize'"),
-    ("--bogus inspect three.onnx", "--bogus"),
-    ("optimize", "MODEL"),
-    ("optimize m.onnx", "--output"),
-    ("optimize m.onnx -o o.onnx --bogus", "--bogus"),
     ("optimize m.onnx -o o.onnx --target cuda", "cuda"),
     ("optimize three.onnx -o o.onnx --for onnxruntim", "give one of onnxruntime"),
     ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
     ("optimize three.onnx -o three.onnx", "The output is the input file", "--force"),
     ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),
-    ("inspect three.onnx --taget ort", "--target"),
     ("inspect three.onnx --report -", "needs a file"),
     ("inspect three.onnx --report ./three.onnx --force", "would overwrite a model"),
     ("inspect three.onnx --report new --report new", "would overwrite a model or another report"),
-    ("inspect three.onnx --report taken.onnx", "taken.onnx", "--force"),
     ("optimize three.onnx -o o.onnx --report o.onnx --force", "would overwrite a model"),
-    ("verify a.onnx", "B"),
     ("verify a b --shapes x", "NAME"),
-    ("verify a b --rtol small", "small"),
     ("verify three.onnx three.onnx --shapes z=3x40", "no input 'z'"),
     ("verify three.onnx three.onnx --shapes x=3 --inputs wrong.npz", "shapes with inputs"),
     ("bench three.onnx --seconds 0", "above 0"),
@@ -46,11 +38,8 @@ USAGE = [
     ("package three.onnx -o n --name ../x", "name of the model"),
     ("package three.onnx -o models", "is taken", "this tool did not make it"),
     ("build three.onnx -o e", "e.json", "--force"),
-    ("package three.onnx -o n --version 0", "--version"),
     ("deploy wrong.toml", "In wrong.toml, [optimize] numeric", "did you mean 'numerics'?"),
     ("deploy wrong.toml --report wrong.toml --force", "would overwrite a model"),
-    ("plugin buld", "'build'"),
-    ("plugin lines --for tensorflow", "tensorflow"),
     ("export m:f -o o.onnx --static-cache 8", "--static-cache is for --task generation"),
     ("doctor 'a\x1b[2J'", "\\x1b[2J"),
 ]
@@ -124,13 +113,6 @@ def test_an_error_is_three_lines_and_changes_nothing(
     assert snapshot(folder) == before
 
 
-@pytest.mark.parametrize("backend", ["auto", "tensorrt", "tensorrt-rtx"])
-def test_no_backend(run: Run, three: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "is_installed", lambda _: False)
-    done = run("build", three, "-o", "e", "--backend", backend, "--shapes", "x=1x40")
-    done.assert_error(6, "pip install")
-
-
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
@@ -156,16 +138,3 @@ def test_any_exception_is_three_lines(
     debug = run("inspect", three, "--debug").stderr
     assert "Traceback (most recent call last)" in debug
     assert debug.splitlines()[-1].startswith("fix: ")
-
-
-def test_a_report_that_cannot_be_written_is_told_after_the_result(
-    run: Run, three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("rmsnorm_export.system.files.Transaction.publish", full)
-    done = run("inspect", three, "--report", "r.html")
-    done.assert_error(3, "--report r.html", "No space left on device")
-    assert done.text.startswith("3 of 3 RMSNorms")
-    assert [path.name for path in three.parent.iterdir()] == ["three.onnx"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
-
 
 import torch
 
@@ -19,58 +16,50 @@ from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.export
 
-FACTORIES = """
-import torch
-from torch import nn
+SHAPES = "ids=int64[batch=1..8,seq=1..2048]"
 
-class Model(nn.Module):
-    def __init__(self, layers, n):
+
+class Model(torch.nn.Module):
+    def __init__(self, layers: int) -> None:
         super().__init__()
-        self.embed = nn.Embedding(30, n)
-        self.norms = nn.ModuleList([nn.RMSNorm(n) for _ in range(layers)])
-    def forward(self, ids):
+        self.embed = torch.nn.Embedding(30, 16)
+        self.norms = torch.nn.ModuleList([torch.nn.RMSNorm(16) for _ in range(layers)])
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         x = self.embed(ids)
         for norm in self.norms:
             x = x + torch.tanh(norm(x))
         return {"hidden": x}
 
-class Forgetful(nn.Module):
+
+class Forgetful(torch.nn.Module):
     count = 0
-    def forward(self, x):
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         Forgetful.count += 1
         return x * Forgetful.count
 
-print("loud at import")
 
-def make(layers=2, n=16):
+def make(layers: int = 2) -> Model:
     print("loud when called")
-    return Model(layers, n)
+    return Model(layers)
 
-def with_inputs():
+
+def with_inputs() -> tuple[Model, tuple[torch.Tensor]]:
     return make(), (torch.zeros(2, 3, dtype=torch.int64),)
 
-def forgetful():
+
+def forgetful() -> tuple[Forgetful, tuple[torch.Tensor]]:
     return Forgetful(), (torch.ones(2, 2),)
-"""
-SHAPES = "ids=int64[batch=1..8,seq=1..2048]"
-
-
-@pytest.fixture(autouse=True)
-def factories(tmp_path, monkeypatch):
-    """A module of factories in the working folder, imported anew by each test."""
-    (tmp_path / "factories.py").write_text(FACTORIES)
-    monkeypatch.delitem(sys.modules, "factories", raising=False)
-    yield
-    sys.modules.pop("factories", None)
 
 
 def left(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} - {"factories.py", "__pycache__"}
+    return {path.name for path in folder.iterdir()}
 
 
 def test_factory_with_arguments_proved_and_verified(run: Run, tmp_path: Path) -> None:
     done = run(
-        "export", "factories:make", "-o", "m.onnx", "--arg", "layers=3", "--shapes", SHAPES,
+        "export", f"{__name__}:make", "-o", "m.onnx", "--arg", "layers=3", "--shapes", SHAPES,
         "--dtype", "f16", "--opset", 18, "--prove", "--verify", "--require", "all",
         "--format", "json", "--report", "r.txt",
     )  # fmt: skip
@@ -91,15 +80,13 @@ def test_factory_with_arguments_proved_and_verified(run: Run, tmp_path: Path) ->
 
 
 def test_require_that_is_not_met_writes_nothing(run: Run, tmp_path: Path) -> None:
-    done = run("export", "factories:with_inputs", "-o", "m.onnx", "--require", 3)
+    done = run("export", f"{__name__}:with_inputs", "-o", "m.onnx", "--require", 3)
     assert done.code == 5
     assert left(tmp_path) == set()
 
 
-def test_a_file_that_differs_from_pytorch_or_cannot_be_compared_loses_no_report(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = run("export", "factories:forgetful", "-o", "m.onnx", "--verify")
+def test_a_file_that_differs_loses_no_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run("export", f"{__name__}:forgetful", "-o", "m.onnx", "--verify")
     done.assert_error(4, "models differ")
     assert "DIFFER" in done.text
     assert "PyTorch" in done.text
@@ -107,8 +94,8 @@ def test_a_file_that_differs_from_pytorch_or_cannot_be_compared_loses_no_report(
     def crashes(*_: object, **__: object) -> None:
         raise RuntimeError("driver gone")
 
-    monkeypatch.setattr("rmsnorm_export.compare.source.compare_file", crashes)
-    arguments = ("export", "factories:with_inputs", "-o", "e.onnx", "--verify")
+    monkeypatch.setattr("rmsnorm_export.deploy.source.compare_file", crashes)
+    arguments = ("export", f"{__name__}:with_inputs", "-o", "e.onnx", "--verify")
     done = run(*arguments, "--format", "json")
     done.assert_error(1, "--verify", "driver gone")
     assert len(done.json["fused"]) == 2
@@ -120,7 +107,6 @@ def test_a_file_that_differs_from_pytorch_or_cannot_be_compared_loses_no_report(
 @pytest.mark.parametrize("name", ["AutoModelForImageSegmentation", "AutoModelForCausalLM"])
 def test_code_of_a_folder_is_never_run(run: Run, tmp_path: Path, name: str) -> None:
     """An Auto class under ``architectures`` would import it, after a question on stdin."""
-    pytest.importorskip("transformers", reason="pip install transformers")
     (tmp_path / "folder").mkdir()
     config = {
         "model_type": "llama",
@@ -147,9 +133,7 @@ class Touch(str):
 
 @pytest.mark.parametrize("archive", [True, False])
 @pytest.mark.parametrize("command", ["export", "verify"])
-def test_a_pt2_file_runs_nothing_unasked(
-    command: str, archive: bool, run: Run, tmp_path: Path
-) -> None:
+def test_a_pt2_file_runs_nothing(command: str, archive: bool, run: Run, tmp_path: Path) -> None:
     torch.save(Touch(tmp_path / "ran"), tmp_path / "n.pt2", _use_new_zipfile_serialization=archive)
     arguments = ["n.pt2", "-o", "m.onnx"] if command == "export" else ["n.pt2", "n.pt2"]
     run(command, *arguments).assert_error(3, "--trust-source")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import warm
-from tests.deploy.pipelines import EXPORT, OPTIMIZE, document, write
 
 PROGRAM = [sys.executable, "-m", "rmsnorm_export"]
 HEAVY = (
@@ -67,53 +63,16 @@ def test_a_reader_that_goes_away(three: Path, arguments: list[str], as_json: boo
     assert done.stderr.startswith(b"error: ") if wrong else done.stderr == b""
 
 
-def interrupted(process: subprocess.Popen[str] | warm.Process, ready: Callable[[], bool]) -> None:
-    """Send SIGINT once the program is where it should be."""
-    end = time.monotonic() + 120
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
+INTERRUPTED = """
+import os, signal
+from rmsnorm_export.rewrite import optimize
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+optimize.optimize = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+"""
 
 
-def test_ctrl_c(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [*PROGRAM, "optimize", "-", "-o", "out.onnx"],
-        cwd=tmp_path,
-        stdin=reader,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # What was started in the background ignores the signal, and its children do.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    os.close(reader)
-    # it reads stdin for as long as the pipe is open; before that, Python itself starts
-    interrupted(process, lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
-    out, err = process.communicate(timeout=60)
-    os.close(writer)
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.export
-def test_ctrl_c_in_a_pipeline(tmp_path: Path) -> None:
-    path = write(tmp_path, EXPORT, OPTIMIZE)
-    started = tmp_path / "started"
-    slow = f"import pathlib, time\ndef make():\n    pathlib.Path({str(started)!r}).touch()\n"
-    (tmp_path / "factory.py").write_text(slow + "    time.sleep(600)\n")
-    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    told = tmp_path / "told"
-    with told.open("w") as stream, open(os.devnull) as nothing:
-        process = warm.start(
-            default + warm.COMMAND, "deploy", path, "--format", "json",
-            streams=[nothing.fileno(), stream.fileno(), stream.fileno()], imports=warm.EXPORT,
-        )  # fmt: skip
-    interrupted(process, started.exists)
-    assert (process.wait(60), told.read_text()) == (130, "interrupted\n")
-    written = document(tmp_path / "out")
-    assert [step["state"] for step in written["steps"]] == ["failed", "not run"]
-    assert (written["exit_code"], written["steps"][0]["failure"]["exit_code"]) == (130, 130)
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {".lock", "pipeline.json", "deploy.json"}
+def test_ctrl_c(three: Path) -> None:
+    arguments = ("optimize", "three.onnx", "-o", "out.onnx", "--format", "json")
+    done = warm.run(INTERRUPTED + warm.COMMAND, *arguments, folder=three.parent)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert [path.name for path in three.parent.iterdir()] == ["three.onnx"]

@@ -39,13 +39,13 @@ def model_of(
     return parsed(f"({kind} x) => ({kind} y) {{ {body} }}", **weights)
 
 
-def norm_model(lead: Dims = ("batch",), scale: float = 1.0) -> onnx.ModelProto:
+def norm(lead: Dims = ("batch",), scale: float = 1.0) -> onnx.ModelProto:
     """One RMSNormalization of x [*lead, 40]."""
     weight = (np.linspace(0.5, 1.5, N) * scale).astype(np.float32)
     return model_of("y = RMSNormalization<epsilon = 0.00001>(x, w)", (*lead, N), w=weight)
 
 
-def decoder_model() -> onnx.ModelProto:
+def decoder() -> onnx.ModelProto:
     """ids [batch, length] into a table of 11 rows, then a norm: logits [batch, length, 40]."""
     return parsed(
         f"(int64[batch,length] ids) => (float[batch,length,{N}] logits)"
@@ -55,11 +55,11 @@ def decoder_model() -> onnx.ModelProto:
     )
 
 
-def identity_model(dtype: int, dims: Dims = ("batch", 3)) -> onnx.ModelProto:
+def identity(dtype: int, dims: Dims = ("batch", 3)) -> onnx.ModelProto:
     return model_of("y = Identity(x)", dims, dtype)
 
 
-def batch_mean_model() -> onnx.ModelProto:
+def batch_mean() -> onnx.ModelProto:
     """Every answer holds the mean over the batch: shapes look like a batch and are none."""
     body = "m = ReduceMean<keepdims = 1>(x, axes) y = Sub(x, m)"
     return model_of(body, ("batch", N), axes=np.array([0], np.int64))

@@ -21,23 +21,26 @@ def make(n=40, depth=2):
     return torch.nn.Sequential(*layers)
 """
 
-MODEL = '[model]\npath = "three.onnx"'
-EXPORT = '[export]\nsource = "factory:make"\nshapes = "input=float32[batch=1..8,40]"'
-OPTIMIZE = '[optimize]\nrequire = "all"'
-PROVED = f"{OPTIMIZE}\nprove = true"
-BUILD = '[build]\nbackend = "tensorrt-rtx"\nshapes = "x=1x40,4x40,8x40"'
-VERIFY = "[verify]"
-BENCH = '[bench]\ntarget = ["portable"]\nseconds = 0.02\nshapes = "x=4x40"\nthreads = 1'
-PACKAGE = "[package]\nmax_batch = 8"
+TABLES = {
+    "model": '[model]\npath = "three.onnx"',
+    "export": '[export]\nsource = "factory:make"\nshapes = "input=float32[batch=1..8,40]"',
+    "optimize": '[optimize]\nrequire = "all"',
+    "proved": '[optimize]\nrequire = "all"\nprove = true',
+    "build": '[build]\nbackend = "tensorrt-rtx"\nshapes = "x=1x40,4x40,8x40"',
+    "verify": "[verify]",
+    "bench": '[bench]\ntarget = ["portable"]\nseconds = 0.02\nshapes = "x=4x40"\nthreads = 1',
+    "package": "[package]\nmax_batch = 8",
+}
 
 
 def write(folder: Path, *tables: str, name: str = "net") -> Path:
-    """A pipeline file with these tables, beside a model with three norms and a factory."""
+    """A pipeline file with these tables, text or of ``TABLES``, beside a model and a factory."""
     if not (folder / "three.onnx").exists():
         onnx.save(model(3), folder / "three.onnx")
         (folder / "factory.py").write_text(FACTORY)
     path = folder / "pipeline.toml"
-    path.write_text("\n".join([f'[pipeline]\nname = "{name}"\nfolder = "out"', *tables, ""]))
+    texts = [TABLES.get(table, table) for table in tables]
+    path.write_text("\n".join([f'[pipeline]\nname = "{name}"\nfolder = "out"', *texts, ""]))
     return path
 
 

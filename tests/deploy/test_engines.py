@@ -64,9 +64,7 @@ def test_several_profiles(tmp_path: Path) -> None:
         ({"plugin": "none.so"}, "cannot be used"),
     ],
 )
-def test_options_that_an_engine_does_not_take(
-    tmp_path: Path, options: dict[str, object], words: str
-) -> None:
+def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, object], words: str) -> None:
     with pytest.raises(Error, match=words):
         package_model(engine(tmp_path), tmp_path / "models", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "models").exists()

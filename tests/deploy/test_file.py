@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 import rmsnorm_export as rx
-from tests.deploy.pipelines import BUILD, MODEL, OPTIMIZE, write
+from tests.deploy.pipelines import write
 
 ENGINE = "[package]\nmodel = 'engine'"
 WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "unknown table": ((MODEL, "[optimise]"), ("optimise", "mean", "optimize")),
-    "outside": (("[pipeline.x]", MODEL), ("[pipeline] x", "name, folder")),
-    "unknown key": ((MODEL, '[optimize]\ntaget = "ort"'), ("[optimize] taget", "mean", "target")),
-    "choice": ((MODEL, '[optimize]\ntarget = "cuda"'), ("[optimize]", "target", "cuda", "onnx")),
-    "type": ((MODEL, "[optimize]\nseed = true"), ("[optimize]", "seed")),
-    "range": ((MODEL, "[optimize]\nseed = -1"), ("[optimize]", "seed")),
-    "missing key": (("[model]", OPTIMIZE), ("[model] path", "the key is missing")),
-    "two sources": ((MODEL, "[export]\nsource = 'a:b'"), ("[model] or [export]",)),
-    "nothing to do": ((MODEL,), ("add a table", "optimize")),
-    "nothing to compare": ((MODEL, "[verify]"), ("[verify]", "nothing to compare")),
-    "engine of nothing": ((MODEL, ENGINE), ("[package] model", "[build]")),
-    "engine of RTX": ((MODEL, BUILD, ENGINE), ("Triton does not run it",)),
-    "no engine": ((MODEL, OPTIMIZE, "[verify]\nengine = 'require'"), ("engine", "no [build]")),
-    "shapes": ((MODEL, "[bench]\nshapes = 'x=1x'"), ("[bench]", "x=1x")),
-    "no inputs": ((MODEL, OPTIMIZE, '[verify]\ninputs = "none.npz"'), ("does not exist",)),
+    "unknown table": (("model", "[optimise]"), ("optimise", "mean", "optimize")),
+    "outside": (("[pipeline.x]", "model"), ("[pipeline] x", "name, folder")),
+    "unknown key": (("model", '[optimize]\ntaget = "ort"'), ("[optimize] taget", "mean", "target")),
+    "choice": (("model", '[optimize]\ntarget = "cuda"'), ("[optimize]", "target", "cuda", "onnx")),
+    "type": (("model", "[optimize]\nseed = true"), ("[optimize]", "seed")),
+    "range": (("model", "[optimize]\nseed = -1"), ("[optimize]", "seed")),
+    "missing key": (("[model]", "optimize"), ("[model] path", "the key is missing")),
+    "two sources": (("model", "[export]\nsource = 'a:b'"), ("[model] or [export]",)),
+    "nothing to do": (("model",), ("add a table", "optimize")),
+    "nothing to compare": (("model", "[verify]"), ("[verify]", "nothing to compare")),
+    "engine of nothing": (("model", ENGINE), ("[package] model", "[build]")),
+    "engine of RTX": (("model", "build", ENGINE), ("Triton does not run it",)),
+    "no engine": (("model", "optimize", "[verify]\nengine = 'require'"), ("engine", "no [build]")),
+    "shapes": (("model", "[bench]\nshapes = 'x=1x'"), ("[bench]", "x=1x")),
+    "no inputs": (("model", "optimize", '[verify]\ninputs = "none.npz"'), ("does not exist",)),
     "no source": (('[export]\nsource = "none/config.json"',), ("does not exist",)),
-    "no model": (('[model]\npath = "none.onnx"', OPTIMIZE), ("does not exist", "none.onnx")),
+    "no model": (('[model]\npath = "none.onnx"', "optimize"), ("does not exist", "none.onnx")),
 }
 
 
@@ -64,7 +64,7 @@ def test_no_toml(tmp_path: Path, content: bytes | None, words: str) -> None:
 
 
 def test_folders_that_belong_to_something_else(tmp_path: Path) -> None:
-    path, out = write(tmp_path, MODEL, OPTIMIZE), tmp_path / "out"
+    path, out = write(tmp_path, "model", "optimize"), tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("mine")
     with pytest.raises(rx.UsageError, match="files that no pipeline made") as caught:
@@ -75,12 +75,12 @@ def test_folders_that_belong_to_something_else(tmp_path: Path) -> None:
     rx.run_pipeline(path)  # an empty folder is ours
     inside = '[model]\npath = "out/optimize/net.onnx"'
     for tables, name, words in (
-        ((MODEL, OPTIMIZE), "other", "belongs to another pipeline"),
-        ((inside, OPTIMIZE), "net", "an input is in the pipeline's folder"),
+        (("model", "optimize"), "other", "belongs to another pipeline"),
+        ((inside, "optimize"), "net", "an input is in the pipeline's folder"),
     ):
         with pytest.raises(rx.UsageError, match=words):
             rx.run_pipeline(write(tmp_path, *tables, name=name))
-    path = write(tmp_path, MODEL, OPTIMIZE)
+    path = write(tmp_path, "model", "optimize")
     path.write_text(path.read_text().replace('"out"', '"three.onnx/deeper"'))
     with pytest.raises(rx.InputError, match="cannot be made"):
         rx.run_pipeline(path)

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rmsnorm_export as rx
 from tests import warm
-from tests.deploy.models import needs_triton
-from tests.deploy.pipelines import (
-    BENCH,
-    BUILD,
-    EXPORT,
-    MODEL,
-    OPTIMIZE,
-    PACKAGE,
-    PROVED,
-    VERIFY,
-    assert_consistent,
-    document,
-    ran,
-    states,
-    write,
-)
+from tests.deploy.models import needs_triton, tree
+from tests.deploy.pipelines import TABLES, assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
 
 PROGRAM = """
@@ -51,14 +32,10 @@ sys.exit(deployment.exit_code)
 """
 
 
-def killed(path: Path, at: str, imports: Sequence[str] = warm.USUAL) -> None:
+def killed(path: Path, at: str) -> None:
     """A run in a process of its own that kills itself when its progress says ``at``."""
-    done = warm.run(PROGRAM, path, at, "SIGKILL", imports=imports)
+    done = warm.run(PROGRAM, path, at, "SIGKILL")
     assert done.returncode == -signal.SIGKILL, f"{at}: {done.returncode} {done.stderr}"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @needs_triton
@@ -67,8 +44,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_killed_in_every_step(tmp_path: Path) -> None:
     """Each kill is in the middle of a step's work, or when its outputs are about to appear."""
-    shapes = (table.replace("x=", "input=") for table in (BUILD, BENCH))
-    path = write(tmp_path, EXPORT, PROVED, *shapes, VERIFY, PACKAGE)
+    shapes = (TABLES[name].replace("x=", "input=") for name in ("build", "bench"))
+    path = write(tmp_path, "export", "proved", *shapes, "verify", "package")
     out = tmp_path / "out"
     for point in (
         "export: comparing with PyTorch",
@@ -82,7 +59,7 @@ def test_killed_in_every_step(tmp_path: Path) -> None:
         "package: done",
     ):
         step = point.partition(":")[0]
-        killed(path, point, warm.EXPORT)
+        killed(path, point)
         assert_consistent(out)
         finished = (out / step / "step.json").exists()
         assert finished == point.endswith("done"), point
@@ -97,20 +74,21 @@ def test_killed_in_every_step(tmp_path: Path) -> None:
 @needs_triton
 def test_killed_between_two_packages_of_one_pipeline(tmp_path: Path) -> None:
     """The version that a killed run left is known as ours, whatever comes next."""
-    killed(write(tmp_path, MODEL, OPTIMIZE, PACKAGE), "package: putting it into place 1")
+    killed(write(tmp_path, "model", "optimize", "package"), "package: putting it into place 1")
     served = tmp_path / "out/repository/net/1/model.onnx"
     assert served.exists()
-    path = write(tmp_path, MODEL, OPTIMIZE + '\ntarget = "onnx"', PACKAGE)
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\ntarget = "onnx"', "package")
     killed(path, "package: putting it into place 2")
-    path = write(tmp_path, MODEL, OPTIMIZE + '\ntarget = "ort"', PACKAGE)
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\ntarget = "ort"', "package")
     assert rx.run_pipeline(path).passed
     assert served.read_bytes() == (tmp_path / "out/optimize/net.onnx").read_bytes()
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    path, out = write(tmp_path, MODEL, PROVED, VERIFY), tmp_path / "out"
+    path, out = write(tmp_path, "model", "proved", "verify"), tmp_path / "out"
     done = warm.run(PROGRAM, path, "optimize: proving 1", "SIGINT")
-    assert (done.returncode, "KeyboardInterrupt" in done.stderr) == (-signal.SIGINT, True)
+    assert done.returncode
+    assert done.stderr.endswith("KeyboardInterrupt\n")
     assert not (out / "optimize").exists()
     assert not list(out.glob(".*.tmp")), "an interrupted run tidies up itself"
     written = document(out)
@@ -120,9 +98,9 @@ def test_interrupted(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    path, nothing = write(tmp_path, MODEL, OPTIMIZE), os.open(os.devnull, os.O_RDWR)
+    path = write(tmp_path, "model", "optimize")
     arguments = (path, "optimize: writing the model", "SIGSTOP")
-    process = warm.start(PROGRAM, *arguments, streams=[nothing] * 3)
+    process = warm.start(PROGRAM, *arguments, output=tmp_path)
     status, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + 120
     try:
         while status.read_text().rpartition(")")[2].split()[0] != "T":  # stopped
@@ -134,29 +112,20 @@ def test_two_at_once(tmp_path: Path) -> None:
         assert rx.run_pipeline(path, dry_run=True).steps[0].state == "would run"
     finally:
         os.kill(process.pid, signal.SIGCONT)
-        os.close(nothing)
-        assert process.wait(120) == 0
+        process.join(120)
+    assert process.exitcode == 0
     assert ran(rx.run_pipeline(path)) == []
-
-
-def deploy(path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rmsnorm_export", "deploy", str(path)]
-    root = str(Path(__file__).resolve().parents[2])
-    return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root},
-        check=False, **options,
-    )  # fmt: skip
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A limit on the size of a file stands for the disk: writing ends in the same way."""
-    rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE))
-    before = contents(tmp_path / "out/optimize")
-    path = write(tmp_path, MODEL, OPTIMIZE + '\nnumerics = "exact"')
-    limit = (resource.RLIMIT_FSIZE, (1000, 1000))
-    done = deploy(path, preexec_fn=lambda: resource.setrlimit(*limit))
+    rx.run_pipeline(write(tmp_path, "model", "optimize"))
+    before = tree(tmp_path / "out/optimize")
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\nnumerics = "exact"')
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    done = warm.run(limit + warm.COMMAND, "deploy", path)
     assert (done.returncode, "File too large" in done.stderr) == (3, True), done.stderr
     assert "space" in done.stderr
-    assert contents(tmp_path / "out/optimize") == before
+    assert tree(tmp_path / "out/optimize") == before
     assert not list((tmp_path / "out").glob(".*.tmp"))
     assert ran(rx.run_pipeline(path)) == ["optimize"]

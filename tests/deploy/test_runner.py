@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -15,20 +16,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
-from tests.deploy.pipelines import (
-    BUILD,
-    EXPORT,
-    MODEL,
-    OPTIMIZE,
-    PACKAGE,
-    PROVED,
-    VERIFY,
-    assert_consistent,
-    document,
-    ran,
-    states,
-    write,
-)
+from tests.deploy.pipelines import assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -37,14 +25,14 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 def test_a_pipeline_and_the_runs_after_it(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
-    first = rx.run_pipeline(write(old, MODEL, PROVED, VERIFY, PACKAGE))
+    first = rx.run_pipeline(write(old, "model", "proved", "verify", "package"))
     assert ran(first) == ["optimize", "verify", "package"], first.failed
     assert first.step("optimize").summary == "3 of 3 RMSNorms are one node; 3 of 3 proofs hold"
     assert first.step("verify").summary == "raw = optimized"
-    made = (old / "out/optimize/net.onnx").read_bytes()
-    nodes = onnx.load_from_string(made).graph.node
+    optimized = (old / "out/optimize/net.onnx").read_bytes()
+    nodes = onnx.load_from_string(optimized).graph.node
     assert [node.op_type for node in nodes].count("RMSNorm") == 3
-    assert (old / "out/repository/net/1/model.onnx").read_bytes() == made
+    assert (old / "out/repository/net/1/model.onnx").read_bytes() == optimized
     report = json.loads((old / "out/optimize/report.json").read_text())
     assert report["fused"][0]["proof"]["passed"]
     assert document(old / "out")["kind"] == "deployment"
@@ -59,17 +47,19 @@ def test_a_pipeline_and_the_runs_after_it(tmp_path: Path) -> None:
     third = rx.run_pipeline(new / "pipeline.toml")
     assert states(third)["verify"] == "skipped", "the same model was made"
     assert third.step("optimize").why == "the output net.onnx was changed"
-    assert (new / "out/optimize/net.onnx").read_bytes() == made
+    assert (new / "out/optimize/net.onnx").read_bytes() == optimized
     assert (new / "out/optimize/notes.txt").read_text() == "mine"
 
 
 def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
-    rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, VERIFY, PACKAGE))
-    done = rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, VERIFY, "[package]\nmax_batch = 4"))
+    rx.run_pipeline(write(tmp_path, "model", "optimize", "verify", "package"))
+    done = rx.run_pipeline(
+        write(tmp_path, "model", "optimize", "verify", "[package]\nmax_batch = 4")
+    )
     assert (ran(done), done.step("package").why) == (["package"], "max_batch: 8 became 4")
     assert "max_batch_size: 4" in (tmp_path / "out/repository/net/config.pbtxt").read_text()
     # Another option that comes to the same model: what only has the model as its input is skipped.
-    tables = (MODEL, OPTIMIZE + '\nnumerics = "exact"', VERIFY)
+    tables = ("model", '[optimize]\nrequire = "all"\nnumerics = "exact"', "verify")
     done = rx.run_pipeline(write(tmp_path, *tables))
     assert done.step("optimize").why == 'numerics: "reordered" became "exact"'
     assert states(done) == {"optimize": "done", "verify": "skipped"}
@@ -85,38 +75,34 @@ def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
         rx.run_pipeline(path, until="bench")
 
 
-BENT = "a model with an operator that nothing runs"
+BENT = '[model]\npath = "bent.onnx"'
 
 
 @pytest.mark.parametrize(
     ("tables", "step", "code"),
     [
-        ((MODEL, "[optimize]\nrequire = 4"), "optimize", 5),
-        ((MODEL, OPTIMIZE, "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"), "verify", 4),
-        ((MODEL, "[optimize]\nprove = true"), "optimize", 4),
-        ((BENT, OPTIMIZE, VERIFY), "verify", 7),
+        (("model", "[optimize]\nrequire = 4"), "optimize", 5),
+        (("model", "optimize", "[verify]\natol = 0.0\nshapes = { x = [64, 40] }"), "verify", 4),
+        (("model", "[optimize]\nprove = true"), "optimize", 4),
+        ((BENT, "optimize", "verify"), "verify", 7),
     ],
     ids=["not met", "differ", "proof", "not run"],
 )
 def test_a_step_that_fails(
     tmp_path: Path,
-    tables: tuple[str, ...],
-    step: str,
-    code: int,
     monkeypatch: pytest.MonkeyPatch,
+    tables: tuple[str, ...],
+    step: Any,
+    code: int,
 ) -> None:
     """No other runs, nothing is packaged, and it runs again the next time."""
     wrong = Proof(False, "distance: 9 ulp", (), 9.0, 1.0, 1.0, 1.0, 1.0, 3.0, "a test")
     monkeypatch.setattr("rmsnorm_export.proof.prove.prove_site", lambda *_, **__: wrong)
-    if tables[0] == BENT:
-        bent = model(3)
-        bent.graph.node.append(helper.make_node("Bend", ["out"], ["bent"], domain="their.own"))
-        bent.graph.output[0].name = "bent"
-        bent.opset_import.append(helper.make_opsetid("their.own", 1))
-        onnx.save(bent, tmp_path / "three.onnx")
-        (tmp_path / "factory.py").touch()
-        tables = (MODEL, *tables[1:])
-    path = write(tmp_path, *tables, PACKAGE)
+    bent = model(3)
+    bent.graph.node[-1].CopyFrom(helper.make_node("Bend", ["x"], ["out"], domain="their.own"))
+    bent.opset_import.append(helper.make_opsetid("their.own", 1))
+    onnx.save(bent, tmp_path / "bent.onnx")
+    path = write(tmp_path, *tables, "package")
     done = rx.run_pipeline(path)
     assert (done.passed, done.exit_code) == (False, code)
     assert (states(done)[step], states(done)["package"]) == ("failed", "not run")
@@ -126,12 +112,12 @@ def test_a_step_that_fails(
     with pytest.raises(rx.Error, match=f"Step {step}: ") as caught:
         done.require()
     assert caught.value.exit_code == code
-    assert states(rx.run_pipeline(path, until=step))[step] == "failed"  # type: ignore[arg-type]
+    assert states(rx.run_pipeline(path, until=step))[step] == "failed"
 
 
 @pytest.mark.export
 def test_a_factory_and_what_it_imports_are_inputs(tmp_path: Path) -> None:
-    path = write(tmp_path, EXPORT, OPTIMIZE, VERIFY)
+    path = write(tmp_path, "export", "optimize", "verify")
     (tmp_path / "factory.py").write_text("from layers import make\n")
     layers = "import torch\nmake = lambda: torch.nn.Sequential(torch.nn.RMSNorm(40){})\n"
     (tmp_path / "layers.py").write_text(layers.format(""))
@@ -146,8 +132,18 @@ def test_a_factory_and_what_it_imports_are_inputs(tmp_path: Path) -> None:
     assert "Sigmoid" in {node.op_type for node in optimized.graph.node}
 
 
+@pytest.mark.export
+def test_an_export_notes_what_a_cast_loses(tmp_path: Path) -> None:
+    make = "lambda: torch.nn.RMSNorm(8).requires_grad_(False).apply(lambda m: m.weight.fill_(1e-9))"
+    (tmp_path / "tiny.py").write_text(f"import torch\nmake = {make}\n")
+    export = '[export]\nsource = "tiny:make"\nshapes = "x=f16[2,8]"\ndtype = "f16"'
+    done = rx.run_pipeline(write(tmp_path, export)).step("export")
+    assert done.stamp is not None, done.failure
+    assert "8 weights that are not zero become zero in float16" in done.stamp.notes[0]
+
+
 def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
-    path = write(tmp_path, MODEL, '[package]\nrepository = "models"\nmax_batch = 8')
+    path = write(tmp_path, "model", '[package]\nrepository = "models"\nmax_batch = 8')
     rx.package_model(model(2), tmp_path / "models", name="net", max_batch=8)
     done = rx.run_pipeline(path)
     assert (done.exit_code, "version 1 exists" in str(done.error)) == (2, True)
@@ -166,7 +162,7 @@ def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("package", "table", "brings"),
-    [("polygraphy", BUILD, "polygraphy"), ("onnxruntime", "[bench]", "onnxruntime>=")],
+    [("polygraphy", "build", "polygraphy"), ("onnxruntime", "[bench]", "onnxruntime>=")],
 )
 def test_a_missing_backend_is_told_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, table: str, brings: str
@@ -177,7 +173,7 @@ def test_a_missing_backend_is_told_before_the_first_step(
         lambda name: None if name == package else find(name),
     )
     with pytest.raises(rx.BackendMissingError) as caught:
-        rx.run_pipeline(write(tmp_path, MODEL, OPTIMIZE, table))
+        rx.run_pipeline(write(tmp_path, "model", "optimize", table))
     assert brings in caught.value.fix
     assert not (tmp_path / "out").exists()
 
@@ -197,7 +193,7 @@ def test_an_example(tmp_path: Path, name: str) -> None:
     path = folder / f"{name}.toml"
     if name == "generation":
         export = '[export]\nsource = "decoder/config.json"\ntask = "generation"'
-        path = write(folder, export, PROVED, VERIFY, "[package]")
+        path = write(folder, export, "proved", "verify", "[package]")
     done = rx.run_pipeline(path)
     assert set(states(done).values()) == {"done"}, done.failed
     assert "pytorch = raw" in done.step("export").summary

@@ -17,18 +17,19 @@ from rmsnorm_export.deploy.package import package_model
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.system import folders
 from tests import warm
-from tests.deploy.models import batch_mean_model, decoder_model, identity_model, norm_model, tree
+from tests.deploy import models
+from tests.deploy.models import tree
 
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
     """A repository with version 1 of ``net``."""
-    package_model(norm_model(), tmp_path / "models", name="net")
+    package_model(models.norm(), tmp_path / "models", name="net")
     return tmp_path / "models" / "net"
 
 
 def add(folder: Path, model: Any = None, **options: Any) -> None:
-    package_model(model or norm_model(scale=2.0), folder.parent, name="net", **options)
+    package_model(model or models.norm(scale=2.0), folder.parent, name="net", **options)
 
 
 def test_a_second_version(first: Path) -> None:
@@ -47,11 +48,11 @@ def test_a_second_version(first: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "word"),
     [
-        (decoder_model(), "does not fit"),
-        (identity_model(TensorProto.FLOAT16, ("batch", 40)), "does not fit"),
-        (identity_model(TensorProto.FLOAT, ("batch", 41)), "does not fit"),
-        (identity_model(TensorProto.FLOAT, (4, 40)), "cannot join"),
-        (batch_mean_model(), "change each other"),
+        (models.decoder(), "does not fit"),
+        (models.identity(TensorProto.FLOAT16, ("batch", 40)), "does not fit"),
+        (models.identity(TensorProto.FLOAT, ("batch", 41)), "does not fit"),
+        (models.identity(TensorProto.FLOAT, (4, 40)), "cannot join"),
+        (models.batch_mean(), "change each other"),
     ],
     ids=["names", "type", "shape", "no batch", "mixed"],
 )
@@ -77,7 +78,7 @@ def test_an_existing_version_needs_force(first: Path) -> None:
     assert (first / "notes.txt").read_text() == "mine"
     assert "KIND_CPU" in (first / "config.pbtxt").read_text()
     with pytest.raises(InputError, match="does not fit"):
-        add(first, decoder_model(), version=2, force=True)
+        add(first, models.decoder(), version=2, force=True)
 
 
 def test_files_of_others_are_never_replaced(first: Path, tmp_path: Path) -> None:
@@ -91,10 +92,10 @@ def test_files_of_others_are_never_replaced(first: Path, tmp_path: Path) -> None
     before = tree(tmp_path)
     for name, version in (("net", 1), ("net", 2), ("other", 1), ("link", 1)):
         with pytest.raises(UsageError, match="is taken"):
-            package_model(norm_model(), first.parent, name=name, version=version, force=True)
+            package_model(models.norm(), first.parent, name=name, version=version, force=True)
     for repository in (tmp_path / "no" / "such", tmp_path / "file"):
         with pytest.raises(InputError, match="cannot be written"):
-            package_model(norm_model(), repository, name="t")
+            package_model(models.norm(), repository, name="t")
     assert tree(tmp_path) == before
 
 
@@ -110,7 +111,7 @@ def test_a_full_disk(first: Path, monkeypatch: pytest.MonkeyPatch, at: str, forc
 
     monkeypatch.setattr(package, "write_whole", full)
     with pytest.raises(InputError, match="cannot be written") as error:
-        package_model(norm_model(), first.parent, name="net" if force else "new", force=force)
+        package_model(models.norm(), first.parent, name="net" if force else "new", force=force)
     assert "space" in error.value.fix
     assert tree(first.parent) == before
 
@@ -119,11 +120,11 @@ KILLED = """
 import os, signal, sys
 from rmsnorm_export.system import folders
 from rmsnorm_export.deploy.package import package_model
-from tests.deploy.models import norm_model
+from tests.deploy import models
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(folders.Stage, sys.argv[2], die)
-package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=2)
+package_model(models.norm(scale=5.0), sys.argv[1], name="net", version=2)
 """
 
 
@@ -138,9 +139,7 @@ def test_a_kill(first: Path, at: str, done: bool) -> None:
     add(first, version=3)
 
 
-def test_a_file_system_without_exchange_and_links(
-    first: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_exchange_nor_links(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_link(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links")
 

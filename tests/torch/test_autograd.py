@@ -43,12 +43,12 @@ def test_gradients_in_every_type_are_as_accurate_as_the_type(form, dtype, n):
         total = (leaves["x"] + leaves["residual"]).detach().double() / 2
         wide |= {name: total.clone().requires_grad_() for name in ("x", "residual")}
     gradients = []
-    for given, stash in ((leaves, FLOAT), (wide, DOUBLE)):
-        y = rt.call(spec_of(form, n, stash_type=stash), **given)
+    for operands, stash in ((leaves, FLOAT), (wide, DOUBLE)):
+        y = rt.call(spec_of(form, n, stash_type=stash), **operands)
         y = y[0] if isinstance(y, tuple) else y
         upstream = torch.randn(y.shape, generator=torch.Generator().manual_seed(n))
         upstream = upstream.to(TORCH_TYPES[dtype]).to(y.dtype)
-        gradients.append(torch.autograd.grad(y, list(given.values()), upstream))
+        gradients.append(torch.autograd.grad(y, list(operands.values()), upstream))
     unit = {FLOAT: 2.0**-24, FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}
     for name, value, right in zip(leaves, *gradients, strict=True):
         assert (value.dtype, value.shape) == (leaves[name].dtype, leaves[name].shape)
@@ -65,8 +65,8 @@ def test_a_row_of_zeros_has_the_gradient_of_the_limit(form):
     epsilon = 0.25
     spec = spec_of(form, 6, stash_type=DOUBLE, epsilon=epsilon)
     x = torch.zeros(1, 6, dtype=torch.float64, requires_grad=True)
-    given = {"residual": torch.zeros_like(x)} if form == "skip" else {}
-    y = rt.call(spec, x, **given)
+    more = {"residual": torch.zeros_like(x)} if form == "skip" else {}
+    y = rt.call(spec, x, **more)
     (gradient,) = torch.autograd.grad((y[0] if form == "skip" else y).sum(), x)
     slope = 1 / epsilon if form in ("outside", "clamp") else epsilon**-0.5
     torch.testing.assert_close(gradient, torch.full_like(x, slope), rtol=1e-14, atol=0)

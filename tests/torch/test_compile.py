@@ -66,13 +66,13 @@ def test_compiles_whole_with_gradients_and_dynamic_shapes(backend):
     compilations = []
     for rows in (3, 7):
         x = torch.randn(2, rows, 111)
-        found = []
+        results = []
         for function in (module, compiled):
             leaf = x.clone().requires_grad_()
             y = function(leaf)
             gradients = torch.autograd.grad(y.square().sum(), [leaf, *module.parameters()])
-            found.append((y, *gradients))
-        for right, value in zip(*found, strict=True):
+            results.append((y, *gradients))
+        for right, value in zip(*results, strict=True):
             # Two norms in a row, sums of 111 terms: some hundred roundings of the largest term.
             bound = 256 * 2.0**-24 * right.abs().max().item()
             torch.testing.assert_close(value, right, rtol=0, atol=bound)

@@ -13,23 +13,18 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-pytest.importorskip("onnxscript", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
 import onnx_ir as ir
-import onnxruntime
 import torch
 import transformers
+from onnxruntime import InferenceSession
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
-from rmsnorm_export.torch.generation.components import (
-    sample_inputs,
-    whole_static_caches,
-)
+from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
 from tests.tools.corpus.decoders import DECODERS
@@ -37,36 +32,24 @@ from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
 NORMS = [
     *(f"model.layers.{i}.{name}_layernorm" for i in (0, 1) for name in ("input", "post_attention")),
     "model.norm",
 ]
 
 
-def llama() -> transformers.PreTrainedModel:
-    torch.manual_seed(3)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG)).eval()
+def llama() -> Any:
+    return decoder_of("llama")
 
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the command makes of a config.json; its report is beside it."""
+    """The folder that the command writes for a config.json; its report is beside it."""
     folder = tmp_path_factory.mktemp("decoder")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    config = llama().config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
     arguments = ["export", folder / "config.json", "--task", "generation", "-o", folder / "made"]
-    arguments += ["--prove", "--verify", "--require", "all"]
-    arguments += ["--report", folder / "r.json"]
+    arguments += ["--prove", "--verify", "--require", "all", "--report", folder / "r.json"]
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "made"
 
@@ -121,14 +104,15 @@ def test_inputs_and_dimensions_have_the_names_that_users_know(decoder: Path) -> 
 
 
 def test_weights_are_on_disk_once(decoder: Path, broken: Path) -> None:
-    weights = sum(p.numel() * p.element_size() for p in llama().parameters() if p.ndim > 1)
+    parameters = llama().parameters()
+    weights = sum(p.numel() * p.element_size() for p in parameters if p.ndim > 1)
     stored = sum(path.stat().st_size for path in decoder.glob("*.data"))
     assert weights <= stored <= 1.05 * weights
     for name in ("prefill", "decode"):  # a copy as an upload would make it: no links
-        onnxruntime.InferenceSession(broken / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        InferenceSession(broken / f"{name}.onnx", providers=["CPUExecutionProvider"])
 
 
-def test_the_graphs_that_were_checked_are_those_that_run(
+def test_checked_graphs_are_run(
     decoder: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever stands in their files by the time that ONNX Runtime gets them."""
@@ -195,17 +179,13 @@ def test_what_is_no_folder_of_an_export_is_refused(case: str, decoder: Path, bro
         rx.verify(a, b, generate=2)
 
 
-def test_the_client_of_the_examples_generates_what_pytorch_does(
-    decoder: Path, tmp_path: Path
+CLIENT = Path(__file__).resolve().parents[2] / "docs/examples/triton_decoder.py"
+
+
+def assert_generates(
+    model: Any, ids: np.ndarray, mask: np.ndarray, sessions: dict[str, InferenceSession]
 ) -> None:
-    """Twelve tokens after a padded batch, and after a longer one, by sessions for a server."""
-    repository = tmp_path / "models"
-    packaged = rx.package_model(decoder, repository, name="llm", kind="cpu").models
-    assert [model.name for model in packaged] == ["llm_prefill", "llm_decode"]
-    sessions = {
-        model.name: onnxruntime.InferenceSession(repository / model.name / "1/model.onnx")
-        for model in packaged
-    }
+    """Twelve tokens that the client of the examples takes from prefill and decode are PyTorch's."""
     kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
     inputs = {
         name: {
@@ -215,54 +195,46 @@ def test_the_client_of_the_examples_generates_what_pytorch_does(
         for name, session in sessions.items()
     }
 
-    def infer(model: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        names = [value.name for value in sessions[model].get_outputs()]
-        return dict(zip(names, sessions[model].run(names, feeds), strict=True))
+    def infer(name: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = sessions[name].get_outputs()
+        names = [one.name.replace("present", "output.past_key_values") for one in outputs]
+        return dict(zip(names, sessions[name].run(None, feeds), strict=True))
 
-    place = Path(__file__).resolve().parents[2] / "docs/examples/triton_decoder.py"
-    generate = runpy.run_path(str(place))["generate"]
+    batch = {"attention_mask": torch.tensor(mask), "pad_token_id": 0, "eos_token_id": []}
+    how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    expected = model.generate(torch.tensor(ids), **batch, **how)
+    tokens = runpy.run_path(str(CLIENT))["generate"](infer, inputs, ids, mask, 12)
+    np.testing.assert_array_equal(tokens, expected[:, ids.shape[1] :])
+
+
+def test_the_client_of_the_examples_generates(decoder: Path, tmp_path: Path) -> None:
+    """After a padded batch, and after a longer one, by sessions for a server."""
+    packaged = rx.package_model(decoder, tmp_path / "models", name="llm", kind="cpu").models
+    assert [model.name for model in packaged] == ["llm_prefill", "llm_decode"]
+    paths = {model.name: tmp_path / "models" / model.name / "1/model.onnx" for model in packaged}
+    sessions = {name: InferenceSession(path) for name, path in paths.items()}
     model, _, _ = load_generative(str(source(decoder)), SourceOptions(), seed=0)
-    how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "eos_token_id": []}
     for length in (3, 10):
         ids = np.random.default_rng(length).integers(2, 64, (2, length))
         mask = np.ones_like(ids)
         mask[0, 0] = 0
-        batch = {"attention_mask": torch.tensor(mask), "pad_token_id": 0}
-        expected = model.generate(torch.tensor(ids), **batch, **how)
-        tokens = generate(infer, inputs, ids, mask, 12)
-        np.testing.assert_array_equal(tokens, expected[:, length:])
+        assert_generates(model, ids, mask, sessions)
 
 
 def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
     """From an empty cache, as a server that knows nothing of transformers would run it."""
-    model = llama()
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made" / "notes.txt").write_text("mine")
-    made = rx.export_generation(model, tmp_path / "made", names="optimum", target="ort", force=True)
-    assert (made.path / "notes.txt").read_text() == "mine"
-    assert not (made.path / "export.json").exists()
-    session = onnxruntime.InferenceSession(made.path / "model.onnx")
+    model, place = llama(), tmp_path / "made"
+    place.mkdir()
+    (place / "notes.txt").write_text("mine")
+    rx.export_generation(model, place, names="optimum", target="ort", force=True)
+    assert (place / "notes.txt").read_text() == "mine"
+    assert not (place / "export.json").exists()
+    session = InferenceSession(place / "model.onnx")
     sizes = {value.name: value.shape for value in session.get_inputs()}
     assert sizes["past_key_values.0.key"] == ["batch", 2, "past", 8]
     assert sizes["attention_mask"] == ["batch", "past + sequence"]
-    ids = np.array([[5, 9, 11], [7, 8, 1]])
-    mask = np.array([[0, 1, 1], [1, 1, 1]])
-    expected = model.generate(
-        torch.tensor(ids), attention_mask=torch.tensor(mask), max_new_tokens=12, min_new_tokens=12
-    )
-    cache = {name: np.zeros((2, 2, 0, 8), np.float32) for name in sizes if "past" in name}
-    fed, tokens, outputs = ids, [], session.get_outputs()
-    for _ in range(12):
-        positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -fed.shape[1] :]
-        feeds = {"input_ids": fed, "attention_mask": mask, "position_ids": positions, **cache}
-        logits, *present = session.run(None, feeds)
-        logits[:, -1, model.generation_config.eos_token_id] = -np.inf  # min_new_tokens
-        fed = logits[:, -1:].argmax(-1)
-        mask = np.concatenate([mask, np.ones_like(fed)], axis=1)
-        names = [value.name.replace("present", "past_key_values") for value in outputs]
-        cache = dict(zip(names[1:], present, strict=True))
-        tokens.append(fed)
-    np.testing.assert_array_equal(np.concatenate(tokens, axis=1), expected[:, 3:])
+    ids, mask = np.array([[5, 9, 11], [7, 8, 1]]), np.array([[0, 1, 1], [1, 1, 1]])
+    assert_generates(model, ids, mask, {"prefill": session, "decode": session})
 
 
 def llava() -> transformers.PreTrainedModel:
@@ -325,22 +297,20 @@ WRITTEN = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "options"), WRITTEN, ids=str)
-def test_architectures_write_what_pytorch_writes(
-    kind: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """All norms, and 32 greedy tokens, of prefill and decode; fusions with heads of 16."""
     options = dict(options)
     sizes = {"hidden_size": 64, "head_dim": 16} if "fusions" in options else {}
     model = decoder_of(kind, options.pop("dtype", torch.float32), **sizes)
-    made = rx.export_generation(model, tmp_path / "made", **options)
-    for report in made.reports.values():
+    exported = rx.export_generation(model, tmp_path / "made", **options)
+    for report in exported.reports.values():
         assert report.unfused == ()
         assert report.fused
         if "fusions" in options:
             assert report.fusions is not None
             assert report.fusions.operators["GroupQueryAttention"] == (0, 2)
     feeds, cache = sample_inputs(model, {}), options.get("static_cache")
-    outcome = verify_generation(model, made.path, feeds, tokens=32, static_cache=cache)
+    outcome = verify_generation(model, exported.path, feeds, tokens=32, static_cache=cache)
     assert outcome.passed, outcome.found
     assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
 

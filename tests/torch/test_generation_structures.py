@@ -9,22 +9,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
 import onnx
 import torch
+import transformers
 from torch.utils import _pytree
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Mamba2Config,
-    Qwen3NextConfig,
-    T5Config,
-    cache_utils,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, cache_utils
 from transformers.exporters.exporter_dynamo import register_pytree_node
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -37,9 +28,11 @@ SIZES |= {"num_key_value_heads": 2, "head_dim": 8}
 CONFIGS = {
     "llama": LlamaConfig(**SIZES),
     "windowed": LlamaConfig(**SIZES, sliding_window=4, layer_types=["sliding_attention"] * 4),
-    "mamba2": Mamba2Config(num_hidden_layers=2, hidden_size=32, num_heads=8, head_dim=8),
-    "qwen3_next": Qwen3NextConfig(**SIZES),
-    "t5": T5Config(num_layers=2, d_model=16),
+    "mamba2": transformers.Mamba2Config(
+        num_hidden_layers=2, hidden_size=32, num_heads=8, head_dim=8
+    ),
+    "qwen3_next": transformers.Qwen3NextConfig(**SIZES),
+    "t5": transformers.T5Config(num_layers=2, d_model=16),
 }
 
 
@@ -60,8 +53,8 @@ def test_caches_of_transformers_are_written_anew(name: str, kind: str) -> None:
     spec = _pytree.treespec_dumps(_pytree.tree_structure(structure))
     assert structure_anew(spec) == spec
     with torch.device("meta"):
-        auto = AutoModelForSeq2SeqLM if name == "t5" else AutoModelForCausalLM
-        model = auto.from_config(CONFIGS[name])
+        auto = "AutoModelForSeq2SeqLM" if name == "t5" else "AutoModelForCausalLM"
+        model = getattr(transformers, auto).from_config(CONFIGS[name])
     entry = {"export_dtype": "float32", "kwargs": {}, "out_spec": spec}
     assert checked_metadata(model, "decode", entry)["out_spec"] == spec
     assert _pytree.treespec_loads(structure_anew(spec)) == _pytree.treespec_loads(spec)
@@ -71,8 +64,13 @@ def node(name: str, content: object, *children: object) -> dict[str, object]:
     return {"type": name, "context": json.dumps(content), "children_spec": list(children)}
 
 
+def _state(mark: str, path: str) -> dict[str, object]:
+    """Return an empty mapping, or an object without fields, of a class in a model's folder."""
+    return {"_t": mark, "p": f"transformers.models.{path}", "v" if mark == "map" else "s": {}}
+
+
 LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
-CACHE = "transformers.cache_utils:DynamicCache"
+CACHE, OUTPUTS = "transformers.cache_utils:DynamicCache", "transformers.modeling_outputs"
 HOSTILE: dict[str, dict[str, object]] = {
     "a function that is called": {"_t": "seq", "p": "os:system", "v": ["true"]},
     "a class that is called": {"_t": "seq", "p": CACHE, "v": []},
@@ -81,30 +79,23 @@ HOSTILE: dict[str, dict[str, object]] = {
     "a tensor before the first": {"_t": "tensor", "i": -1},
     "a size that is none": {"_t": "size", "v": [1, -1]},
     "items by lists": {"_t": "items", "v": [[[1], 2]]},
-    "an output as an object": {"_t": "obj", "p": "transformers.modeling_outputs:BaseModelOutput",
-                               "s": {}},
-    "a layer of a model": {"_t": "obj", "p": "transformers.models.a.modeling_a:Path", "s": {}},
+    "an output as an object": {"_t": "obj", "p": f"{OUTPUTS}:BaseModelOutput", "s": {}},
+    "a layer of a model": _state("obj", "a.modeling_a:Path"),
     "within items": {"_t": "items", "v": [["k", {"_t": "type", "p": "os:abort"}]]},
     "another mark": {"_t": "unheard of", "v": 1},
     "its class replaced": {"_t": "obj", "p": CACHE, "s": {"__class__": 1}},
     "an attribute of PyTorch": {"_t": "dtype", "n": "os"},
     "a module of PyTorch": {"_t": "layout", "n": "hub"},
     "a device of another make": {"_t": "device", "s": "privateuseone:0"},
-}  # fmt: skip
+}
 OF_OTHERS: dict[str, dict[str, object]] = {
-    "a module that is called": {
-        "_t": "map", "p": "transformers.models.llama.modeling_llama:FakeOutput", "v": {}},
-    "a layer that is no cache's": {
-        "_t": "obj", "p": "transformers.models.llama.modeling_llama:LlamaDecoderLayer", "s": {}},
-    "a module with the name of an output": {
-        "_t": "map", "p": "transformers.models.bert.modeling_bert:BertSelfOutput", "v": {}},
-    "another model's cache": {
-        "_t": "obj", "p": "transformers.models.xlstm.modeling_xlstm:xLSTMCache", "s": {}},
-    "another model's config": {
-        "_t": "obj", "p": "transformers.models.bert.configuration_bert:BertConfig", "s": {}},
-    "a method replaced": {
-        "_t": "obj", "p": CACHE, "s": {"update": {"_t": "type", "p": CACHE}}},
-}  # fmt: skip
+    "a module that is called": _state("map", "llama.modeling_llama:FakeOutput"),
+    "a layer that is no cache's": _state("obj", "llama.modeling_llama:LlamaDecoderLayer"),
+    "a module with the name of an output": _state("map", "bert.modeling_bert:BertSelfOutput"),
+    "another model's cache": _state("obj", "xlstm.modeling_xlstm:xLSTMCache"),
+    "another model's config": _state("obj", "bert.configuration_bert:BertConfig"),
+    "a method replaced": {"_t": "obj", "p": CACHE, "s": {"update": {"_t": "type", "p": CACHE}}},
+}
 """Named as caches and outputs are, but none of those of the model at hand."""
 
 
@@ -138,12 +129,8 @@ def test_a_text_that_is_no_structure_is_refused(spec: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"export_dtype": "os"},
-        {"kwargs": 5},
-        {"out_constants": [[0, {"a": 1}]]},
-        {"out_constants": [[-1, 1]]},
-        {"out_constants": "ab"},
-        {"out_spec": None},
+        *({"export_dtype": "os"}, {"kwargs": 5}, {"out_spec": None}),
+        *({"out_constants": value} for value in ([[0, {"a": 1}]], [[-1, 1]], "ab")),
     ],
 )
 def test_other_facts_are_checked_too(changes: dict[str, Any], llama: Any) -> None:
@@ -176,7 +163,7 @@ def test_verify_runs_nothing_that_a_folder_names(how: str, tmp_path: Path) -> No
         enum = json.dumps({"__enum__": True, "fqn": "ctypes:cdll", "name": library})
         content = json.dumps({"_t": "obj", "p": CACHE, "s": {}})
         touch["context"] = content[:-1] + f', "z": {enum}, "z": null}}'
-    out = node("transformers.modeling_outputs.CausalLMOutputWithPast", ["past_key_values"], touch)
+    out = node(f"{OUTPUTS}.CausalLMOutputWithPast", ["past_key_values"], touch)
     metadata: dict[str, Any] = {"architecture": "LlamaForCausalLM", "export_dtype": "float32"}
     metadata |= {"in_spec": json.dumps([1, node("builtins.tuple", None)]), "export_config": {}}
     metadata |= {"out_spec": json.dumps([1, out])}

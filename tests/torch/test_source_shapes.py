@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
-
 import torch
 
 from rmsnorm_export.errors import UsageError

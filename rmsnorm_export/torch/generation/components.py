@@ -248,7 +248,7 @@ def own_types_of_caches() -> Iterator[None]:
         utils.cast_leaf_tensors = cast
 
 
-def sample_inputs(model: Any, feeds: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:
+def sample_inputs(model: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Return inputs of ``generate``, with an attention mask that pads on the left.
 
     A mask of ones alone is dropped while tracing, and the graph would take no padded batch. A scan
@@ -259,13 +259,12 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any], *, seed: int = 0) -> dic
     Args:
         model: of transformers.
         feeds: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
-            none.
-        seed: of random tokens.
+            none, with the seed 0.
     """
     inputs = dict(feeds)
     if "input_ids" not in inputs and model.main_input_name == "input_ids":
         limit = model.get_input_embeddings().num_embeddings
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         chunks = (getattr(model.config, name, 0) for name in ("chunk_size", "mamba_chunk_size"))
         length = max([5, *(2 * chunk + 1 for chunk in chunks if chunk)])
         inputs["input_ids"] = torch.randint(0, limit, (2, length), generator=generator)
