@@ -1,1 +1,1 @@
-"""The fuzzer of tests/tools/fuzz: that it catches what is wrong, and a sample of what it does."""
+"""The fuzzer of tests/tools/fuzz: that it catches what is wrong, and mutants in which nothing is."""

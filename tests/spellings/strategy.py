@@ -52,8 +52,3 @@ def look_alikes() -> st.SearchStrategy[Case]:
         st.booleans(),
         st.integers(0, 999),
     )
-
-
-def cases() -> st.SearchStrategy[Case]:
-    """Both, three true ones for each false one."""
-    return st.one_of(true_norms(), true_norms(), true_norms(), look_alikes())

@@ -7,17 +7,15 @@ import onnx
 from onnx import helper, numpy_helper
 
 from rmsnorm_export.runtime.metrics import is_float
-from tests.tools.fuzz.change import BF16, F16, F32, F64, FLOATS, Outcome
-from tests.tools.fuzz.draft import Draft, Place, mutation
+from tests.tools.fuzz.change import BF16, F16, F32, F64, FLOATS
+from tests.tools.fuzz.draft import Draft, Outcome, Place, mutation
 
 _DOMAIN = "mutant"
 
 
 @mutation
 def cast_there_and_back(draft: Draft) -> Outcome:
-    if (edge := draft.edge()) is None:
-        return None
-    place, position, name = edge
+    place, position, name = draft.edge()
     dtype, other = draft.values[name][0], draft.rng.choice((*FLOATS, np.dtype(np.int32)))
     place.node.input[position] = draft.cast(place, draft.cast(place, name, other), dtype)
     lossless = other in (dtype, F64) or (other == F32 and dtype in (F16, BF16))
@@ -28,8 +26,6 @@ def cast_there_and_back(draft: Draft) -> Outcome:
 def cast_elsewhere(draft: Draft) -> Outcome:
     """A node that computes in another type."""
     place = draft.pick("Add", "Mul", "Div", "Sqrt", "Reciprocal", "ReduceMean")
-    if place is None:
-        return None
     output, kind = place.node.output[0], draft.rng.choice(FLOATS)
     dtype = draft.dtype(output)
     if dtype is None or not is_float(dtype):
@@ -44,25 +40,25 @@ def cast_elsewhere(draft: Draft) -> Outcome:
     return f"{place.node.op_type} in {kind}", kind == F64 and dtype == F32
 
 
+_NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
 _VIEWS = (
-    "Identity", "Sum", "Max", "Neg", "Mul", "Add", "Sub", "Div", "Dropout", "Concat", "Expand",
-    "Transpose", "Unsqueeze", "Reshape", "Reshape",
+    "Identity", "Sum", "Max", "Neg", *_NEUTRAL, "Dropout", "Concat", "Expand", "Transpose",
+    "Unsqueeze", "Reshape", "Reshape",
 )  # fmt: skip
 
 
-def _view(draft: Draft, place: Place, name: str, way: str) -> str | None:
-    """``name`` through something that gives it back."""
+def _view(draft: Draft, place: Place, name: str, way: str) -> str:
+    """Return ``name`` through something that gives it back."""
     dtype, shape = draft.values[name]
-    rank = len(shape or ())
-    if way in ("Identity", "Sum", "Max", "Dropout"):
-        return draft.put(place, way, name)
+    if way in _NEUTRAL:
+        return draft.put(place, way, name, np.asarray(_NEUTRAL[way]).astype(dtype))
     if way == "Neg":
         return draft.put(place, "Neg", draft.put(place, "Neg", name))
-    if way in ("Mul", "Add", "Sub", "Div"):
-        neutral = np.asarray(1 if way in ("Mul", "Div") else 0).astype(dtype)
-        return draft.put(place, way, name, neutral)
+    if way in ("Identity", "Sum", "Max", "Dropout"):
+        return draft.put(place, way, name)
     if not shape:
-        return None
+        raise ValueError(shape)
+    rank = len(shape)
     if way == "Concat":
         return draft.put(place, "Concat", name, axis=-1)
     if way == "Expand":
@@ -84,41 +80,36 @@ def _view(draft: Draft, place: Place, name: str, way: str) -> str | None:
 @mutation
 def view_there_and_back(draft: Draft) -> Outcome:
     """On one edge, or on all that read the value behind it."""
-    if (edge := draft.edge()) is None:
-        return None
-    place, _, name = edge
+    place, _, name = draft.edge()
     way = draft.rng.choice(_VIEWS)
-    if (new := _view(draft, place, name, way)) is None:
-        return None
-    draft.read_instead(place, name, new, by_all=draft.rng.random() < 0.5)
+    draft.read_instead(place, name, _view(draft, place, name, way), draft.rng.random() < 0.5)
     return f"{way} on {name} in front of {place.node.op_type}", True
 
 
 @mutation
 def view_alone(draft: Draft) -> Outcome:
     """A view without its way back: the row is another one, or the shapes no longer fit."""
-    if (edge := draft.edge()) is None or len(draft.shape(edge[2]) or ()) < 2:
+    place, _, name = draft.edge()
+    shape = draft.shape(name)
+    if len(shape) < 2:
         return None
-    place, _, name = edge
-    shape = draft.shape(name) or ()
-    perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
     if draft.rng.random() < 0.5:
+        perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
         new = draft.put(place, "Transpose", name, perm=perm)
     else:
         new = draft.put(place, "Reshape", name, np.asarray([-1, *shape[1:]], np.int64))
-    draft.read_instead(place, name, new, by_all=draft.rng.random() < 0.6)
+    draft.read_instead(place, name, new, draft.rng.random() < 0.6)
     return f"a view of {name} in front of {place.node.op_type}", False
 
 
 @mutation
 def extra_reader(draft: Draft) -> Outcome:
     """A value in the middle of the chain is an output, too, or read by another node."""
-    edge = draft.edge()
-    if edge is None or not edge[0].main:
+    place, _, name = draft.edge()
+    if not place.main:
         return None
-    place, _, name = edge
-    known = {value.name for value in (*draft.model.graph.output, *draft.model.graph.input)}
-    if draft.rng.random() < 0.5 and name not in known and name not in draft.constants:
+    ends = {value.name for value in (*draft.model.graph.output, *draft.model.graph.input)}
+    if draft.rng.random() < 0.5 and name not in ends and name not in draft.constants:
         draft.add_output(name, name)
         return f"{name} is an output", True
     kind = draft.rng.choice(("Neg", "Abs", "Identity", "Sigmoid"))
@@ -127,27 +118,35 @@ def extra_reader(draft: Draft) -> Outcome:
 
 
 class _Run:
-    """A run of nodes of a scope without subgraphs: what it reads, and what is read of it."""
+    """A run of nodes of a scope without subgraphs: what it reads, and what is read of it.
 
-    def __init__(self, draft: Draft, scope: Place) -> None:
-        self.draft, self.scope = draft, scope
-        nodes = list(scope.nodes)
+    Raises:
+        IndexError: there is no scope of several nodes.
+        ValueError: the scope has subgraphs, or nobody reads the run.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.scope = draft.rng.choice([s for s in draft.scopes() if len(s.nodes) > 1])
+        nodes = list(self.scope.nodes)
         self.start = draft.rng.randrange(len(nodes))
         self.end = draft.rng.randint(self.start + 1, len(nodes))
         if draft.rng.random() < 0.4:
             self.start, self.end = 0, len(nodes)
         run, behind = nodes[self.start : self.end], nodes[self.end :]
-        self.whole = not any(a.HasField("g") for node in nodes for a in node.attribute)
         own = {name for node in run for name in node.output if name}
         self.reads = sorted({name for node in run for name in node.input if name} - own)
         # Of a subgraph only the last node's outputs are known to be read.
         later = {name for node in behind for name in node.input} | set(nodes[-1].output)
         later |= {value.name for value in draft.model.graph.output}
-        later |= set(scope.function.output) if scope.function else set()
+        later |= set(self.scope.function.output) if self.scope.function else set()
         self.outputs = sorted(own & later & set(draft.values))
+        self.words = f"{len(run)} nodes in"
+        if not self.outputs or any(a.HasField("g") for node in nodes for a in node.attribute):
+            raise ValueError(self.words)
 
     def copied(self) -> tuple[list[onnx.NodeProto], dict[str, str]]:
-        """The nodes with new names for all that they make, and those names by the old ones."""
+        """Return the nodes with new names for all that they make, and those names by the old."""
         nodes = self.scope.nodes[self.start : self.end]
         names = {n: self.draft.fresh("inner") for node in nodes for n in node.output if n}
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -163,15 +162,10 @@ class _Run:
             table.update({new: table[old] for old, new in names.items() if old in table})
 
     def become(self, *nodes: onnx.NodeProto) -> None:
-        del self.scope.nodes[self.start : self.end]
-        for offset, node in enumerate(nodes):
-            self.scope.nodes.insert(self.start + offset, node)
-
-
-def _run_of(draft: Draft) -> _Run | None:
-    scopes = [scope for scope in draft.scopes() if len(scope.nodes) > 1]
-    run = _Run(draft, draft.rng.choice(scopes)) if scopes else None
-    return run if run is not None and run.whole and run.outputs else None
+        """Put these nodes in the place of the run."""
+        behind = list(self.scope.nodes)[self.end :]
+        del self.scope.nodes[self.start :]
+        self.scope.nodes.extend([*nodes, *behind])
 
 
 def _constant(name: str, value: object) -> onnx.NodeProto:
@@ -181,28 +175,25 @@ def _constant(name: str, value: object) -> onnx.NodeProto:
 @mutation
 def into_if(draft: Draft) -> Outcome:
     """A run of nodes in both branches of an If."""
-    if (run := _run_of(draft)) is None:
-        return None
-    graphs = {}
+    run, graphs = _Run(draft), {}
     for branch in ("then_branch", "else_branch"):
         nodes, names = run.copied()
         kinds = [(n, helper.np_dtype_to_tensor_dtype(draft.values[n][0])) for n in run.outputs]
         infos = [helper.make_tensor_value_info(names[n], kind, None) for n, kind in kinds]
         graphs[branch] = helper.make_graph(nodes, branch, [], infos)
-    condition, constants = draft.fresh("condition"), []
     if run.scope.function is None and draft.rng.random() < 0.5:
-        condition = draft.add_input(np.dtype(np.bool_), (), "condition")
+        condition, constants = draft.add_input(np.array(True), "condition"), []
     else:
+        condition = draft.fresh("condition")
         constants = [_constant(condition, draft.rng.random() < 0.5)]
     run.become(*constants, helper.make_node("If", [condition], run.outputs, **graphs))
-    return f"{run.end - run.start} nodes in an If", True
+    return f"{run.words} an If", True
 
 
 @mutation
 def into_function(draft: Draft) -> Outcome:
     """A run of nodes as a model-local function, stored constants inside or handed over."""
-    if (run := _run_of(draft)) is None:
-        return None
+    run = _Run(draft)
     nodes, names = run.copied()
     stored = {tensor.name: tensor for tensor in draft.model.graph.initializer}
     inside = [n for n in run.reads if n in stored and draft.rng.random() < 0.5]
@@ -225,4 +216,4 @@ def into_function(draft: Draft) -> Outcome:
     draft.model.functions.append(function)
     draft.model.ir_version = max(draft.model.ir_version, 8)
     run.become(helper.make_node(title, handed, run.outputs, domain=_DOMAIN))
-    return f"{run.end - run.start} nodes in a function", True
+    return f"{run.words} a function", True

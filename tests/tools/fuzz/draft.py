@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.metrics import is_float
-from tests.tools.fuzz.feeds import Signature
+from tests.tools.fuzz.feeds import Feeds
 
 _AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
 """Opset from which an operator takes its axes as an input; 18 for the other reductions."""
@@ -33,26 +33,21 @@ class Place:
         node: onnx.NodeProto = self.nodes[self.index]
         return node
 
-    @property
-    def later(self) -> list[onnx.NodeProto]:
-        """This node and those behind it."""
-        return list(self.nodes)[self.index :]
-
 
 class Draft:
     """A copy of a model, changed in place.
 
     Attributes:
-        signature: how its inputs are fed; inputs that mutations add go here, too.
+        feeds: an example for every input, those that mutations add as well.
         rng: of the mutation at hand.
         values: type and shape of every value, by name, in the example.
         constants: arrays of initializers and of Constant nodes, by name.
     """
 
-    def __init__(self, model: onnx.ModelProto, signature: Signature) -> None:
+    def __init__(self, model: onnx.ModelProto, feeds: Feeds) -> None:
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model)
-        self.signature = signature.copy()
+        self.feeds = dict(feeds)
         self.rng = random.Random(0)
         self.values: dict[str, tuple[np.dtype[Any], tuple[int, ...] | None]] = {}
         self.constants: dict[str, Array] = {}
@@ -69,13 +64,13 @@ class Draft:
         fixed.CopyFrom(self.model)
         del fixed.graph.value_info[:]
         for value in fixed.graph.input:
-            if value.name in self.signature.inputs:
-                kind, shape = value.type.tensor_type.elem_type, self.signature.shape(value.name)
+            if value.name in self.feeds:
+                kind, shape = value.type.tensor_type.elem_type, self.feeds[value.name].shape
                 value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
         for value in fixed.graph.output:
             value.type.tensor_type.ClearField("shape")
         self._note(onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph)
-        for place in self.places(lambda node: node.op_type == "Constant"):
+        for place in self.places("Constant"):
             for attribute in place.node.attribute:
                 if attribute.name == "value":
                     self._hold(place.node.output[0], numpy_helper.to_array(attribute.t))
@@ -105,46 +100,50 @@ class Draft:
     # what there is
 
     def scopes(self) -> Iterator[Place]:
-        """The first place of each list of nodes: main graph, subgraphs, functions."""
-        yield from _scopes(self.model.graph.node, None, True)
-        for function in self.model.functions:
-            yield from _scopes(function.node, function, False)
+        """Yield the first place of each list of nodes: main graph, subgraphs, functions."""
+        pending = [Place(self.model.graph.node, 0, None, True)]
+        pending += [Place(function.node, 0, function, False) for function in self.model.functions]
+        while pending:
+            scope = pending.pop()
+            yield scope
+            attributes = [a for node in scope.nodes for a in node.attribute if a.HasField("g")]
+            pending += [Place(a.g.node, 0, scope.function, False) for a in attributes]
 
-    def places(self, wanted: Callable[[onnx.NodeProto], bool]) -> list[Place]:
+    def places(self, *op_types: str) -> list[Place]:
+        """Return the nodes of these types; of any when none is given."""
         return [
             dataclasses.replace(scope, index=index)
             for scope in self.scopes()
             for index, node in enumerate(scope.nodes)
-            if wanted(node)
+            if node.op_type in op_types or not op_types
         ]
 
-    def pick(self, *op_types: str) -> Place | None:
-        """A node of one of the types; of any but Constant when none is given."""
-        found = self.places(
-            lambda node: node.op_type in op_types if op_types else node.op_type != "Constant"
-        )
-        return self.rng.choice(found) if found else None
+    def pick(self, *op_types: str) -> Place:
+        """Draw one of the nodes of these types.
+
+        Raises:
+            IndexError: there is none.
+        """
+        return self.rng.choice(self.places(*op_types))
 
     def dtype(self, name: str) -> np.dtype[Any] | None:
         return self.values[name][0] if name in self.values else None
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        return self.values[name][1] if name in self.values else None
+    def shape(self, name: str) -> tuple[int, ...]:
+        return (self.values[name][1] if name in self.values else None) or ()
 
-    def number(self, name: str) -> float | None:
-        """The value of a constant of one element."""
-        array = self.constants.get(name)
-        return float(array.reshape(())) if array is not None and array.size == 1 else None
+    def edge(self, *op_types: str) -> tuple[Place, int, str]:
+        """Draw a node, a position at which it reads a float, and the float's name.
 
-    def edge(self, *op_types: str) -> tuple[Place, int, str] | None:
-        """A node, a position at which it reads a float, and the float's name."""
-        edges = [
+        Raises:
+            IndexError: there is none.
+        """
+        return self.rng.choice([
             (place, position, name)
-            for place in self.places(lambda n: n.op_type in op_types or not op_types)
+            for place in self.places(*op_types)
             for position, name in enumerate(place.node.input)
             if (dtype := self.dtype(name)) is not None and is_float(dtype)
-        ]
-        return self.rng.choice(edges) if edges else None
+        ])  # fmt: skip
 
     # what is made
 
@@ -187,30 +186,18 @@ class Draft:
             return self.put(place, op_type, x, np.asarray(axes, np.int64), **attributes)
         return self.put(place, op_type, x, axes=list(axes), **attributes)
 
-    def replace(self, place: Place, op_type: str, *inputs: str | Array, **attributes: Any) -> None:
-        """Another node in the place of this one, with its first output."""
-        output = place.node.output[0]
-        self.put(place, op_type, *inputs, **attributes)
-        place.nodes[place.index - 1].output[0] = output
-        del place.nodes[place.index]
-
-    def read_instead(self, place: Place, old: str, new: str, *, by_all: bool) -> None:
-        """This node, or it and all behind it, read ``new``."""
-        for node in place.later if by_all else [place.node]:
+    def read_instead(self, place: Place, old: str, new: str, by_all: bool) -> None:
+        """Let this node, or it and all behind it, read ``new``."""
+        for node in list(place.nodes)[place.index :] if by_all else [place.node]:
             node.input[:] = [new if name == old else name for name in node.input]
 
-    def add_input(self, dtype: np.dtype[Any], dims: Sequence[int | str], hint: str) -> str:
-        """An input of the main graph."""
+    def add_input(self, example: Array, hint: str) -> str:
+        """Add an input of the main graph."""
         name = self.fresh(hint)
-        kind = helper.np_dtype_to_tensor_dtype(dtype)
-        self.model.graph.input.append(helper.make_tensor_value_info(name, kind, list(dims)))
-        self.signature.inputs[name] = (dtype, tuple(dims))
+        kind = helper.np_dtype_to_tensor_dtype(example.dtype)
+        self.model.graph.input.append(helper.make_tensor_value_info(name, kind, example.shape))
+        self.feeds[name] = example
         return name
-
-    def dims(self, shape: Sequence[int]) -> tuple[int | str, ...]:
-        """The shape of an example with the names of sizes that are dynamic."""
-        named = {size: name for name, size in self.signature.sizes.items()}
-        return tuple(named.get(size, size) for size in shape)
 
     def add_output(self, name: str, like: str) -> None:
         dtype, shape = self.values[like]
@@ -225,17 +212,20 @@ class Draft:
             dtype, shape = self.values.get(value.name, (None, None))
             kind = value.type.tensor_type
             declared = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
-            if shape is not None and not _fits(declared, shape):
-                none = [None] * len(shape)
-                unsaid = helper.make_tensor_value_info("", kind.elem_type, none)
-                kind.CopyFrom(unsaid.type.tensor_type)
+            pairs = zip(declared, shape or (), strict=False)
+            fits = shape is None or len(declared) == len(shape)
+            if not fits or any(d not in (None, size) for d, size in pairs):
+                none = [None] * len(shape or ())
+                kind.CopyFrom(helper.make_tensor_type_proto(kind.elem_type, none).tensor_type)
             if dtype is not None:
                 kind.elem_type = helper.np_dtype_to_tensor_dtype(dtype)
 
 
-Mutation: TypeAlias = Callable[[Draft], "tuple[str, bool] | None"]
-"""Changes a draft; returns what it did and whether the numbers stay what they were, up to rounding.
-None: there is nothing to change."""
+Outcome: TypeAlias = "tuple[str, bool] | None"
+"""What was done, and whether the numbers stay what they were, up to rounding; None for nothing."""
+
+Mutation: TypeAlias = Callable[[Draft], Outcome]
+"""Changes a draft. IndexError, TypeError and ValueError: there is nothing to change."""
 
 MUTATIONS: dict[str, Mutation] = {}
 
@@ -250,16 +240,3 @@ def number_in(value: Any, dtype: np.dtype[Any]) -> Array:
     """Numbers in a type, infinite where they do not fit."""
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(dtype)
-
-
-def _fits(declared: Sequence[int | None], shape: tuple[int, ...]) -> bool:
-    pairs = zip(declared, shape, strict=False)
-    return len(declared) == len(shape) and all(d in (None, size) for d, size in pairs)
-
-
-def _scopes(nodes: Any, function: onnx.FunctionProto | None, main: bool) -> Iterator[Place]:
-    yield Place(nodes, 0, function, main)
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _scopes(attribute.g.node, function, False)
