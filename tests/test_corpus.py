@@ -92,7 +92,7 @@ class _Calls(torch.nn.Module):
 
 
 def test_calls_are_counted_not_modules() -> None:
-    counted = architectures.count_norms(_Calls(), (torch.ones(2, 8),))
+    counted = architectures.count_norms(_Calls(), torch.ones(2, 8))
     assert counted == {"LlamaRMSNorm": 2, "rms_norm": 1}
 
 
@@ -110,4 +110,4 @@ def test_an_export_holds_what_pytorch_gave_or_why_there_is_none(
     module, args = norm.make(dtype)
     with torch.no_grad():
         expected = module(*args).float().numpy()
-    assert np.array_equal(export.outputs()[0].astype(np.float32), expected)
+    assert np.array_equal(export.output().astype(np.float32), expected)

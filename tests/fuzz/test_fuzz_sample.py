@@ -64,13 +64,8 @@ def test_mutated_exports(name: str) -> None:
     pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
     from tests.tools.corpus.exporters import norm_exports
 
-    seeds = []
-    for export in norm_exports(only=name, rmsnorm=None):
-        if export.path is not None:
-            model = onnx.load(export.path)
-            names = [value.name for value in model.graph.input]
-            feeds = dict(zip(names, export.inputs(), strict=True))
-            seeds.append(Seed(export.key, model, feeds, export.expected))
+    exports = [export for export in norm_exports(name) if export.path is not None]
+    seeds = [Seed(e.key, onnx.load(e.path), e.inputs(), e.norms) for e in exports]
     nothing_is_wrong(st.sampled_from(seeds), 20)
 
 

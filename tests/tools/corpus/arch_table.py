@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-Kind = Literal["tokens", "pixels"]
-
 COMMON: dict[str, Any] = {
     "vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -75,8 +73,13 @@ class Entry:
     model_type: str
     why: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    kind: Kind = "tokens"
+    kind: Literal["tokens", "pixels"] = "tokens"
     model: str = ""
+
+    @property
+    def input(self) -> str:
+        """Return the name of the input."""
+        return "pixel_values" if self.kind == "pixels" else "input_ids"
 
 
 ENTRIES: dict[str, Entry] = {

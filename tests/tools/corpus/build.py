@@ -18,12 +18,10 @@ WIDTH = 48
 
 GROUP = 16
 
-_SIZES = frozenset(
-    {"hidden_size", "dim", "size", "channels", "num_channels", "d_model", "c_in", "n"}
-)
-_SIZES |= {"normalized_shape", "embed_dim", "feat_size", "hidden_dim", "num_features"}
-
-
+_SIZES = (
+    "hidden_size", "dim", "size", "channels", "num_channels", "d_model", "c_in", "n",
+    "normalized_shape", "embed_dim", "feat_size", "hidden_dim", "num_features",
+)  # fmt: skip
 _CONFIG = {"hidden_size": WIDTH, "head_dim": WIDTH, "num_key_value_heads": 3}
 _VALUES: dict[str, Any] = {
     **dict.fromkeys(_SIZES, WIDTH),

@@ -1,8 +1,8 @@
 """Decide from numbers what a norm module computes.
 
-The values come from running the module; nothing is read from its source. First every RMSNorm that
+The values come from running the module; nothing is read from its source. Every RMSNorm that
 can be composed from the parts below is evaluated in float64 and compared; a module that none of
-them explains is named by its invariances (scaling, shifting, linearity).
+them explains is none.
 """
 
 from __future__ import annotations
@@ -54,26 +54,22 @@ def fit(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float) -
         got = module(*inputs)
     if not isinstance(got, torch.Tensor):
         return []
-    return [v for v in _variants(module, inputs) if _explains(v, module, inputs, eps, got)]
+    named = {name: value.detach().double() for name, value in module.named_parameters()}
+    weight, bias = named.get("weight"), named.get("bias")
+    wide = [t.double() for t in inputs]
 
+    def explains(variant: Variant) -> bool:
+        row = inputs[0].shape[-variant.axes :].numel()
+        sizes = {row if parameter is None else parameter.numel() for parameter in (weight, bias)}
+        if sizes != {row} or (variant.group_size and row % variant.group_size):
+            return False
+        want = evaluate(variant, wide, weight, bias, eps)
+        if want.shape != got.shape:
+            return False
+        scale = want.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
+        return bool(((got.double() - want).abs() / scale).max() < RELATIVE)
 
-def _explains(
-    variant: Variant,
-    module: torch.nn.Module,
-    inputs: tuple[torch.Tensor, ...],
-    eps: float,
-    got: torch.Tensor,
-) -> bool:
-    weight, bias = _parameters(module)
-    row = inputs[0].shape[-variant.axes :].numel()
-    sizes = {row if parameter is None else parameter.numel() for parameter in (weight, bias)}
-    if sizes != {row} or (variant.group_size and row % variant.group_size):
-        return False
-    want = evaluate(variant, [t.double() for t in inputs], weight, bias, eps)
-    if want.shape != got.shape:
-        return False
-    scale = want.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
-    return bool(((got.double() - want).abs() / scale).max() < RELATIVE)
+    return [v for v in _variants(weight, bias, gated=len(inputs) > 1) if explains(v)]
 
 
 def evaluate(
@@ -112,12 +108,13 @@ def root_mean_square(x: torch.Tensor, variant: Variant, eps: float) -> torch.Ten
     return (mean + (eps if variant.epsilon == "inside" else 0.0)).sqrt()
 
 
-def _variants(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Iterator[Variant]:
-    weight, bias = _parameters(module)
+def _variants(
+    weight: torch.Tensor | None, bias: torch.Tensor | None, *, gated: bool
+) -> Iterator[Variant]:
     gains = ["none"] if weight is None else ["none", "w", "1+w", "pre 1+w"]
     gains += [] if weight is None or bias is None else ["w+b"]
     gates = ["none"]
-    if len(inputs) > 1:
+    if gated:
         gates += [f"{a} {w}" for a in _ACTIVATIONS for w in ("after", "before")]
     axes = (1, 2) if weight is None or weight.ndim > 1 else (1,)
     groups, places = (0, GROUP), ("inside", "outside", "none")
@@ -125,25 +122,3 @@ def _variants(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Iter
         variant = Variant(*parts)
         if not (variant.group_size and variant.axes > 1):
             yield variant
-
-
-def _parameters(module: torch.nn.Module) -> list[torch.Tensor | None]:
-    """Return weight and bias, in float64."""
-    named = {name: value.detach().double() for name, value in module.named_parameters()}
-    return [named.get("weight"), named.get("bias")]
-
-
-def sort_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
-    """Return what sort of norm a module is that is no RMSNorm, from moderate inputs."""
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            out = module(x, *inputs[1:])
-        return (out[0] if isinstance(out, tuple) else out).double()
-
-    x = inputs[0]
-    y = run(x)
-    scaled, shifted = (
-        bool((run(v) - y).abs().max() <= 1e-4 * y.abs().max()) for v in (2 * x, x + 1)
-    )
-    return f"{'' if scaled else 'not '}scale invariant, {'' if shifted else 'not '}centred"

@@ -151,13 +151,13 @@ def exports() -> Iterator[Model]:
     from tests.tools.corpus import architectures, exporters
 
     for dtype, exporter in (("float32", "torchscript17"), ("float16", "torchscript17")):
-        for export in exporters.norm_exports(only=f"-{dtype}-{exporter}", rmsnorm=None):
+        for export in exporters.norm_exports(f"-{dtype}-{exporter}"):
             if export.path is not None and not export.key.startswith(FOLDED):
                 yield _of_proto(f"norm/{export.key}", without_paths(onnx.load(export.path)))
     for name, dtype in itertools.product(("llama", "gemma3", "qwen3"), architectures.TYPES):
-        made = architectures.export_architecture(architectures.architecture(name), dtype)
-        if made.path is not None:
-            yield _of_proto(f"architecture/{name}-{dtype}", without_paths(onnx.load(made.path)))
+        export = architectures.export_architecture(name, dtype)
+        if export.path is not None:
+            yield _of_proto(f"architecture/{export.key}", without_paths(onnx.load(export.path)))
 
 
 def without_paths(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from rmsnorm_export.compare.pytorch import to_array, to_tensor
 from rmsnorm_export.op.dtypes import Array, round_to
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.proof.bounds import Bounds
@@ -32,7 +33,7 @@ def make(variant: Variant, n: int, dtype: str) -> RMSNorm:
         for seed, (name, parameter) in enumerate(module.named_parameters()):
             around_zero = name == "bias" or offset
             value = arrays.weight(ELEMENT_TYPES[dtype], shape, seed=seed, offset=around_zero)
-            parameter.copy_(arrays.tensor(value))
+            parameter.copy_(to_tensor(value))
     return module
 
 
@@ -59,13 +60,13 @@ def cells(variant: Variant, n: int, dtype: str, *, elements: int) -> Iterator[Ce
     """Yield one cell for each scale of input, of about so many ``elements``."""
     module, element_type = make(variant, n, dtype), ELEMENT_TYPES[dtype]
     given, counts = operands(variant, n, dtype, elements)
-    tensors = {name: arrays.tensor(value) for name, value in given.items()}
+    tensors = {name: to_tensor(value) for name, value in given.items()}
     x, other = tensors["x"], tensors.get("other")
     with torch.no_grad():
         of_eager = Operands(x, module.weight, module.bias, other, variant.shape(n))
         eager = variant.eager(of_eager)
         ours = module(*tensors.values())
-    weights = {name: arrays.array(p) for name, p in module.named_parameters()}
+    weights = {name: to_array(p) for name, p in module.named_parameters()}
     files = onnx_models.single(module.spec, given, weights)
     runtime, absent = onnx_models.run(files, given)
     results = {EAGER: arrays.results(eager), OURS: arrays.results(ours), **runtime}
