@@ -48,26 +48,18 @@ class Mutated:
 
 def apply(seed: Seed, steps: Sequence[Step]) -> Mutated:
     """Return the seed after the steps that find something to change."""
-    draft, done, keeps = Draft(seed.model, seed.feeds), [], True
+    model, feeds, done, keeps = seed.model, seed.feeds, [], True
     for tag, (name, number) in enumerate(steps, 1):
-        before, feeds = onnx.ModelProto(), dict(draft.feeds)
-        before.CopyFrom(draft.model)
-        try:
-            # The tag makes the names of one step unlike those of another.
-            draft.begin(random.Random(number), tag)
-            outcome = MUTATIONS[name](draft)
-        # A model that no longer fits, or a node that is odd already: nothing to change.
-        except (IndexError, TypeError, ValueError, onnx.shape_inference.InferenceError):
-            outcome = None
-        if outcome is None:
-            draft.model, draft.feeds = before, feeds
-        else:
-            done.append(f"{name}: {outcome[0]}")
-            keeps = keeps and outcome[1]
-    with contextlib.suppress(onnx.shape_inference.InferenceError):  # the judge drops it
-        draft.begin(random.Random(0), 0)
-        draft.forget_wrong_shapes()
-    return Mutated(seed, draft.model, draft.feeds, tuple(done), keeps)
+        # Nothing to change, or a model whose shapes would no longer fit.
+        with contextlib.suppress(
+            IndexError, TypeError, ValueError, onnx.shape_inference.InferenceError
+        ):
+            draft = Draft(model, feeds, random.Random(number), tag)
+            words, kept = MUTATIONS[name](draft)
+            model, feeds = draft.finished(), draft.feeds
+            done.append(f"{name}: {words}")
+            keeps = keeps and kept
+    return Mutated(seed, model, feeds, tuple(done), keeps)
 
 
 def mutants(seeds: st.SearchStrategy[Seed]) -> st.SearchStrategy[Mutated]:

@@ -177,7 +177,8 @@ def _rows(subject: Subject, spec: NormSpec) -> dict[str, Array]:
     subject.evaluated(dict.fromkeys(norm.inputs, ones), norm_of_ones)
     # A gain in front of the norm is what the node gets for rows of ones.
     front = there["x"][(0,) * (there["x"].ndim - len(row))] if subject.in_front else None
-    rows = exact_rows.operands(spec, element_type, row, _COUNT, seed=9, gated=gated, front=front)
+    wanted = exact_rows.Rows(spec, element_type, row, gated, front)
+    rows = wanted.operands(_COUNT, seed=9)
     normalised = rows["x"] if front is None else rows["x"] * front
     if spec.gate_first and gated:
         normalised = normalised.astype(np.float64) * rows["gate"].astype(np.float64)
@@ -185,7 +186,7 @@ def _rows(subject: Subject, spec: NormSpec) -> dict[str, Array]:
         raise AssertionError("a sum of squares is not exact")
     if spec.stash_type not in HALF_TYPES:
         weights = {name: there[name] for name in ("weight", "bias") if name in there}
-        rows = exact_rows.with_witnesses(spec, rows, weights, element_type, row, gated, front)
+        rows = wanted.with_witnesses(rows, weights)
     middle = norm.shape[1 : len(norm.shape) - len(row)]
     each = math.prod(middle)
     whole = np.resize(np.arange(len(rows["x"])), -(-len(rows["x"]) // each) * each)
