@@ -41,9 +41,9 @@ alike = functools.cache(lambda name: LOOK_ALIKES[name].build())
 def prove_ground_truth(case: Case) -> None:
     """The model is valid, runs, and computes in float64 what the case claims."""
     onnx.checker.check_model(case.model, full_check=True)
-    found = run.outputs(case)
+    outputs = run.outputs(case)
     for name, expected in (case.expected or {}).items():
-        actual = found[name]
+        actual = outputs[name]
         problem = run.disagreement(actual, expected, run.tolerance(case, actual), case.axes)
         assert not problem, f"{name}: {problem}"
 
@@ -96,9 +96,9 @@ def compare(case: Case, model: onnx.ModelProto, *, changed: bool) -> None:
     ]
     if not case.runs and operators(model) & NATIVE:
         return  # nothing here computes these operators in bfloat16 as the targets do
-    wanted, found = run.outputs(case), run.outputs(case, model)
+    wanted, outputs = run.outputs(case), run.outputs(case, model)
     for name, expected in wanted.items():
-        actual = found[name]
+        actual = outputs[name]
         assert actual.dtype == expected.dtype
         if not changed:
             assert np.array_equal(*(value.astype(np.float64) for value in (actual, expected)), True)

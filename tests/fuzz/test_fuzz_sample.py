@@ -94,7 +94,7 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
     kept: collections.Counter[str] = collections.Counter()
     lost: collections.Counter[str] = collections.Counter()
 
-    @settings(max_examples=settings.default.max_examples // 10)
+    @settings(max_examples=settings.default.max_examples // 5)
     @given(SPELLED, st.integers(0, 2**32 - 1))
     def are_kept(seed: Seed, number: int) -> None:
         if not seed.norms or norms_of(seed.model)[0] < seed.norms:
@@ -107,8 +107,7 @@ def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() ->
             kept[name] += 1
             if norms < seed.norms:
                 assert reasons, f"silent: {seed.name}: {mutated.done}"
-                # A norm that an If cuts in two cannot be one node: no other loss is excused.
-                lost[name] += reasons != {"crosses-subgraph"}
+                lost[name] += 1
 
     are_kept()
     assert len(kept) == 8  # all that keep the numbers

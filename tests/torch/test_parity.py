@@ -55,10 +55,10 @@ def test_every_claim_holds(name: str) -> None:
 def test_the_file_is_that_of_export(name: str, dtype: str) -> None:
     """The matrix builds its files without tracing modules: they are what ``rx.export`` writes."""
     module = modules.make(VARIANTS[name], 111, dtype)
-    given, _ = modules.operands(VARIANTS[name], 111, dtype, ELEMENTS)
+    inputs, _ = modules.operands(VARIANTS[name], 111, dtype, ELEMENTS)
     weights = {key: to_array(value) for key, value in module.named_parameters()}
-    built = onnx_models.single(module.spec, given, weights).models["portable"]
-    tensors = tuple(map(to_tensor, given.values()))
+    built = onnx_models.single(module.spec, inputs, weights).models["portable"]
+    tensors = tuple(map(to_tensor, inputs.values()))
     options = ExportOptions(opset=onnx_models.OPSET, dynamic_shapes=({0: "batch"},) * len(tensors))
     exported = convert(module, tensors, options)[0].model
     assert onnx_models.nodes(built) == onnx_models.nodes(exported)

@@ -100,14 +100,14 @@ def export_architecture(name: str, dtype: str = "float32") -> exporters.Export:
     batch, then with fixed shapes, then TorchScript.
     """
 
-    def made() -> exporters.Made:
+    def example() -> exporters.Example:
         model, inputs = make(name, dtype)
         return model, inputs, sum(count_norms(model, *inputs.values()).values())
 
     axes = ((0,), ()) if ENTRIES[name].kind == "pixels" else ((0, 1), (0,), ())
     attempts = [*(("dynamo18", symbolic) for symbolic in axes), ("torchscript17", ())]
     depends = f"{ENTRIES[name]} {COMMON} {cache.source_hash('architectures')}"
-    return exporters.cached("architectures", f"{name}-{dtype}", depends, made, attempts)
+    return exporters.cached("architectures", f"{name}-{dtype}", depends, example, attempts)
 
 
 def _model(entry: Entry, dtype: torch.dtype) -> torch.nn.Module:

@@ -15,7 +15,7 @@ import pathlib
 import tempfile
 from collections.abc import Callable
 
-from rmsnorm_export.system.files import locked
+import filelock
 
 _HERE = pathlib.Path(__file__).parent
 _PACKAGES = ("torch", "transformers", "onnxscript", "onnx")
@@ -59,7 +59,7 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
     for folder in (final.parent, locks):
         folder.mkdir(parents=True, exist_ok=True)
     with (
-        locked(locks / f"{kind}-{final.name}"),
+        filelock.FileLock(locks / f"{kind}-{final.name}"),
         tempfile.TemporaryDirectory(prefix=f".{name}-", dir=final.parent) as scratch,
     ):
         if not final.is_dir():

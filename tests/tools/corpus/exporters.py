@@ -25,7 +25,7 @@ EXPORTERS = ("dynamo18", "dynamo23-plain", "torchscript17")
 """``torch.onnx.export``: TorchDynamo at opset 18 with its optimizer, TorchDynamo at opset 23 with
 ``optimize=False``, and TorchScript at opset 17."""
 
-Made = tuple[torch.nn.Module, dict[str, torch.Tensor], int]
+Example = tuple[torch.nn.Module, dict[str, torch.Tensor], int]
 """A module, its example inputs by name, and its RMSNorm calls in one forward pass."""
 
 
@@ -84,7 +84,7 @@ def export_norm(norm: NormClass, dtype: str, exporter: str) -> Export:
     key = f"{norm.key}-{dtype}-{exporter}"
     use = (norm.module, norm.source, norm.arguments, norm.shape, norm.inputs)
 
-    def make() -> Made:
+    def make() -> Example:
         module, inputs = norm.make(dtype)
         named = {f"input{i}": tensor for i, tensor in enumerate(inputs)}
         return module, named, int(norm.is_rmsnorm)
@@ -96,7 +96,7 @@ def cached(
     kind: str,
     key: str,
     depends: str,
-    make: Callable[[], Made],
+    make: Callable[[], Example],
     attempts: Sequence[tuple[str, Sequence[int]]],
 ) -> Export:
     """Return an export, made when it is asked for first, then from the cache.

@@ -138,13 +138,13 @@ class _Run:
         start = draft.rng.randrange(len(nodes))
         end = draft.rng.randint(start + 1, len(nodes))
         self.nodes = nodes if draft.rng.random() < 0.4 else nodes[start:end]
-        made = [value for node in self.nodes for value in node.outputs]
+        own = [value for node in self.nodes for value in node.outputs]
         self.outputs = [
-            value for value in made
+            value for value in own
             if value.is_graph_output() or any(user not in self.nodes for user, _ in value.uses())
         ]  # fmt: skip
         reads = [value for node in self.nodes for value in node.inputs if value]
-        self.reads = [value for value in dict.fromkeys(reads) if value not in made]
+        self.reads = [value for value in dict.fromkeys(reads) if value not in own]
         if not self.outputs or next(self.scope.subgraphs(), None) is not None:
             raise ValueError(self.scope)
 

@@ -50,8 +50,9 @@ def operator(draft: Draft) -> tuple[str, bool]:
     node = draft.pick(*two, "Sqrt", "Reciprocal", "Sigmoid")
     if len(node.inputs) > 2:
         raise ValueError(node)
-    old, node.op_type = node.op_type, draft.rng.choice(two if node.op_type in two else one)
-    return f"{old} -> {node.op_type}", old == node.op_type
+    old, others = node.op_type, two if node.op_type in two else one
+    node.op_type = draft.rng.choice([other for other in others if other != old])
+    return f"{old} -> {node.op_type}", False
 
 
 @mutation
@@ -61,8 +62,8 @@ def axes(draft: Draft) -> tuple[str, bool]:
     x, *stored = node.inputs
     assert x is not None
     array = array_of(stored[0]) if stored and stored[0] else None
-    given = node.attributes.get_ints("axes", ()) if array is None else array.reshape(-1).tolist()
-    old, rank = list(given or ()), len(shape_of(x))
+    ints = node.attributes.get_ints("axes", ()) if array is None else array.reshape(-1).tolist()
+    old, rank = list(ints or ()), len(shape_of(x))
     if not (old and rank):
         raise ValueError(node)
     new = draft.rng.choice((

@@ -187,8 +187,8 @@ def shape_of(value: ir.Value) -> tuple[int, ...]:
     """Return the shape of a value; () where it is not known."""
     if (array := array_of(value)) is not None:
         return array.shape
-    known = value.shape is not None and value.shape.is_static()
-    return tuple(value.shape.numpy()) if known else ()
+    static = value.shape is not None and value.shape.is_static()
+    return tuple(value.shape.numpy()) if static else ()
 
 
 Mutation: TypeAlias = Callable[[Draft], "tuple[str, bool]"]
