@@ -17,7 +17,7 @@ import rmsnorm_export as rx
 from fuzz.seeds import ROW, norm
 from tests.tools.fuzz.judge import SETTINGS, Mutant, Setting, judge
 
-Change = Callable[[onnx.ModelProto], None]
+Change = Callable[[ir.Model], None]
 
 PORTABLE, ORT, ONNX = (
     {"target": target, "numerics": "reordered"} for target in ("portable", "ort", "onnx")
@@ -36,25 +36,21 @@ def changed(
 
     def optimize(model: Any, **options: Any) -> Any:
         result = rx.optimize(model, **options)
-        proto = ir.to_proto(result.model)
-        change(proto)
+        change(result.model)
         sites = tuple(dataclasses.replace(site, **fields) for site in result.report.fused)
         report = dataclasses.replace(result.report, fused=sites, refused=refused)
-        return SimpleNamespace(model=ir.from_proto(proto), report=report)
+        return SimpleNamespace(model=result.model, report=report)
 
     return optimize
 
 
-def the_norm(model: onnx.ModelProto) -> onnx.NodeProto:
-    return next(node for node in model.graph.node if "Norm" in node.op_type)
+def the_norm(model: ir.Model) -> ir.Node:
+    return next(node for node in model.graph if "Norm" in node.op_type)
 
 
 def attribute(name: str, value: float) -> Change:
-    def change(model: onnx.ModelProto) -> None:
-        attributes = the_norm(model).attribute
-        for one in [one for one in attributes if one.name == name]:
-            attributes.remove(one)
-        attributes.append(onnx.helper.make_attribute(name, value))
+    def change(model: ir.Model) -> None:
+        the_norm(model).attributes[name] = ir.convenience.convert_attribute(name, value)
 
     return change
 
@@ -62,10 +58,9 @@ def attribute(name: str, value: float) -> Change:
 def gain(change: Callable[[np.ndarray], np.ndarray]) -> Change:
     """Other numbers in the gain."""
 
-    def replace(model: onnx.ModelProto) -> None:
-        (tensor,) = (t for t in model.graph.initializer if list(t.dims) == [ROW])
-        array = change(onnx.numpy_helper.to_array(tensor))
-        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    def replace(model: ir.Model) -> None:
+        (value,) = (v for v in model.graph.initializers.values() if v.const_value.shape == [ROW])
+        value.const_value = ir.tensor(change(value.const_value.numpy()), name=value.name)
 
     return replace
 
@@ -79,27 +74,33 @@ def last_off(array: np.ndarray) -> np.ndarray:
 one_gain_off, no_gain = gain(last_off), gain(np.ones_like)
 
 
-def through_bfloat16(model: onnx.ModelProto) -> None:
-    node = the_norm(model)
-    out, node.output[0] = node.output[0], "exactly"
-    for to, (source, result) in ((16, ("exactly", "few bits")), (10, ("few bits", out))):
-        model.graph.node.append(onnx.helper.make_node("Cast", [source], [result], to=to))
+def appended(model: ir.Model, op_type: str, *operands: ir.Value, **attributes: int) -> None:
+    """Put an operator behind the output."""
+    (old,) = model.graph.outputs
+    node = ir.node(op_type, [old, *operands], attributes)
+    (new,) = model.graph.outputs[:] = node.outputs
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    old.name, old.type, old.shape = f"inner_{len(model.graph)}", None, None
+    model.graph.append(node)
 
 
-def renamed(model: onnx.ModelProto) -> None:
-    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+def through_bfloat16(model: ir.Model) -> None:
+    appended(model, "Cast", to=16)
+    appended(model, "Cast", to=10)
 
 
-def unknown(model: onnx.ModelProto) -> None:
+def renamed(model: ir.Model) -> None:
+    model.graph.outputs[0].shape = ir.Shape(["rows", *model.graph.outputs[0].shape[1:]])
+
+
+def unknown(model: ir.Model) -> None:
     the_norm(model).op_type = "SimplifiedLayerNormalisation"
 
 
-def reshaped(model: onnx.ModelProto) -> None:
-    node = the_norm(model)
-    shape = onnx.numpy_helper.from_array(np.asarray([5, 2, ROW]), "shape")
-    model.graph.initializer.append(shape)
-    out, node.output[0] = node.output[0], "inner"
-    model.graph.node.append(onnx.helper.make_node("Reshape", ["inner", "shape"], [out]))
+def reshaped(model: ir.Model) -> None:
+    shape = ir.val("shape", const_value=ir.tensor([5, 2, ROW], name="shape"))
+    model.graph.register_initializer(shape)
+    appended(model, "Reshape", shape)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
