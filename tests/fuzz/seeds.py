@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from spellings.case import Case
-from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, Frame, Spelling
+from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, Frame, Spelling, single
 from spellings.place import build
 from spellings.strategy import look_alikes
 
@@ -26,6 +26,12 @@ def norm(order: str = "llama", dtype: str = "float16", opset: int = 18) -> Seed:
     shape = {"lead": (2, 5), "row": (ROW,), "symbolic": True}
     frame = Frame(dtype=dtype, opset=opset, value_infos=False, **shape)
     return _seed(build(spelling, frame))
+
+
+def singles() -> list[Seed]:
+    """Return norms that differ from the simplest in one choice each."""
+    options = {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items()
+    return [_seed(build(*single(name, value))) for name, values in options for value in values]
 
 
 def _mostly_simple(options: dict[str, tuple[Any, ...]]) -> dict[str, st.SearchStrategy[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import random
 
 import onnx
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rmsnorm_export as rx
-from fuzz.seeds import SPELLED, norm
+from fuzz.seeds import SPELLED, norm, singles
 from rmsnorm_export.lower.targets import TARGETS
 from tests.tools.fuzz.draft import MUTATIONS
 from tests.tools.fuzz.judge import CLASSES, InvalidError, Mutant, judge
@@ -90,27 +91,22 @@ def norms_of(model: onnx.ModelProto) -> tuple[int, set[str]]:
     return len(report.fused) + len(report.kept), {refusal.reason for refusal in report.refused}
 
 
-def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() -> None:
+def test_norms_are_found_behind_mutations_and_none_is_lost_but_where_an_if_cuts_it() -> None:
     kept: collections.Counter[str] = collections.Counter()
-    lost: collections.Counter[str] = collections.Counter()
-
-    @settings(max_examples=settings.default.max_examples // 5)
-    @given(SPELLED, st.integers(0, 2**32 - 1))
-    def are_kept(seed: Seed, number: int) -> None:
-        if not seed.norms or norms_of(seed.model)[0] < seed.norms:
-            return
-        for name in MUTATIONS:
-            mutated = apply(seed, [(name, number)])
-            if not (mutated.keeps and mutated.done and is_valid(mutated)):
-                continue
-            norms, reasons = norms_of(mutated.model)
-            kept[name] += 1
-            if norms < seed.norms:
-                assert reasons, f"silent: {seed.name}: {mutated.done}"
-                lost[name] += 1
-
-    are_kept()
+    seeds, cut = [seed for seed in singles() if norms_of(seed.model)[0] >= seed.norms], 0
+    for index, name in enumerate(sorted(MUTATIONS) * 30):
+        rng = random.Random(f"1/{index}")
+        seed = rng.choice(seeds)
+        mutated = apply(seed, [(name, rng.randrange(2**32))])
+        if not (mutated.keeps and mutated.done and is_valid(mutated)):
+            continue
+        norms, reasons = norms_of(mutated.model)
+        kept[name] += 1
+        if norms < seed.norms:
+            assert reasons, f"silent: {seed.name}: {mutated.done}"
+            # A norm that an If cuts in two cannot be one node: no other loss is excused.
+            assert (name, reasons) == ("into_if", {"crosses-subgraph"}), (seed.name, mutated.done)
+            cut += 1
     assert len(kept) == 8  # all that keep the numbers
     assert kept.total() >= 100
-    assert all(count <= 0.1 * kept[name] + 1 for name, count in lost.items()), (lost, kept)
-    assert lost.total() <= 0.04 * kept.total()
+    assert cut <= 0.4 * kept["into_if"]
