@@ -34,12 +34,8 @@ OTHERS = [case for case in EXPORTS if not NORMS[case[0]].is_rmsnorm]
 # Every RMSNorm once, every type with every exporter, and one norm of each sort that is none: an
 # export of each takes most of a cold run.
 SORTS = {
-    "CohereLayerNorm",
-    "NoNorm",
-    "HYV4UnweightedRMSNorm",
-    "PocketTTSTimestepNorm",
-    "ZayaQKNorm",
-}
+    "CohereLayerNorm", "NoNorm", "HYV4UnweightedRMSNorm", "PocketTTSTimestepNorm", "ZayaQKNorm",
+}  # fmt: skip
 SAMPLE = one_each(
     [case for case in EXPORTS if case in RMSNORMS or case[0] in SORTS], key=operator.itemgetter(0)
 )
