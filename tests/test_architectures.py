@@ -21,13 +21,13 @@ pytest.importorskip("onnxruntime", reason="pip install 'rmsnorm-export[ort]'")
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import open_session, run_session
 from tests.sample import sampled
-from tests.tools.corpus.architectures import TYPES, ArchExport, architecture, architectures
-from tests.tools.corpus.architectures import export_architecture as export
+from tests.tools.corpus.arch_table import ENTRIES
+from tests.tools.corpus.architectures import TYPES, export_architecture
+from tests.tools.corpus.exporters import Export
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
-CASES = [(a.name, dtype) for a in architectures() for dtype in TYPES]
-NAMES = [a.name for a in architectures()]
+CASES = [(name, dtype) for name in ENTRIES for dtype in TYPES]
 # One of each sort of norm or of place for it, in float32 and in float16 in turn.
 QUICK = ("llama", "gemma3", "mamba2", "imagegpt", "nanochat", "t5_encoder", "gpt_oss")
 SAMPLE = {(name, TYPES[i % len(TYPES)]) for i, name in enumerate(QUICK)}
@@ -41,9 +41,7 @@ TARGETS = ("portable", "onnx", "ort")
 TOLERANCE = {"float32": 2e-5, "float16": 1e-2}
 
 
-@functools.cache
-def exported(name: str, dtype: str) -> ArchExport:
-    return export(architecture(name), dtype)
+exported = functools.cache(export_architecture)
 
 
 def path_of(name: str, dtype: str) -> str:
@@ -53,7 +51,7 @@ def path_of(name: str, dtype: str) -> str:
     return str(made.path)
 
 
-def logits(model: str | bytes, made: ArchExport, *, optimized: bool = True) -> np.ndarray:
+def logits(model: str | bytes, made: Export, *, optimized: bool = True) -> np.ndarray:
     session = open_session(model, optimize=optimized, threads=1)
     return next(iter(run_session(session, made.inputs()).values())).astype(np.float64)
 
@@ -62,7 +60,7 @@ def logits(model: str | bytes, made: ArchExport, *, optimized: bool = True) -> n
 def test_every_norm_is_one_node(name: str, dtype: str) -> None:
     path, made = path_of(name, dtype), exported(name, dtype)
     before = logits(path, made, optimized=False)
-    largest, expected = np.abs(before).max(), made.logits().astype(np.float64)
+    largest, expected = np.abs(before).max(), made.output().astype(np.float64)
     for target in TARGETS:
         result = rx.optimize(path, target=target, prove=True)
         report = result.report
@@ -72,7 +70,7 @@ def test_every_norm_is_one_node(name: str, dtype: str) -> None:
             result = rx.optimize(path, target=target, numerics="upcast", prove=True)
             report = result.report
         assert not report.unfused
-        assert len(report.fused) + len(report.kept) == made.expected_norms, target
+        assert len(report.fused) + len(report.kept) == made.norms, target
         assert all(site.proof is not None and site.proof.passed for site in report.fused)
         after = logits(result.to_bytes(), made)
         assert np.isfinite(after).all()
@@ -103,9 +101,9 @@ def test_rotary_embeddings_are_in_the_nodes_of_their_norms(name: str, dtype: str
     assert np.abs(after - before).max() <= TOLERANCE[dtype] * np.abs(before).max()
 
 
-@sampled("name", NAMES, IN_FLOAT32)
+@sampled("name", ENTRIES, IN_FLOAT32)
 def test_found_without_any_stored_shape(name: str) -> None:
     """Types and shapes are then inferred, by local rules or by ONNX."""
     model = onnx.load(path_of(name, "float32"))
     del model.graph.value_info[:]
-    assert len(rx.inspect(model).fused) == exported(name, "float32").expected_norms
+    assert len(rx.inspect(model).fused) == exported(name, "float32").norms

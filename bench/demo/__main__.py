@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import sys
 import time
 from pathlib import Path
 from typing import get_args
@@ -35,7 +36,6 @@ from bench.demo.report import STRAIGHT, Row, show
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.text import Line, render
 from tests.tools.lib.command import ROOT, parser, say
-from tests.tools.lib.tables import console
 
 
 def _export(architecture: Architecture, folder: Path, layers: int) -> Exported:
@@ -113,17 +113,14 @@ def main() -> int:
             say(f"{architecture.name}: page and engine done")
     show(rows, {architecture.name: architecture.norms for architecture in chosen})
     found += [text for row in rows for text in row.problems()]
-    terminal = console()
-    terminal.print()
-    print(render(lines, styled=terminal.is_terminal), end="")
-    terminal.print()
+    print(f"\n{render(lines, styled=sys.stdout.isatty())}")
     if not arguments.no_decoder:
         found += generate(arguments.folder)
     for text in found:
-        terminal.print(f"problem: {text}", markup=False, soft_wrap=True)
+        print(f"problem: {text}")
     verdict = f"{len(found)} problems" if found else "everything held"
     elapsed = time.perf_counter() - begun
-    terminal.print(f"{verdict}; {elapsed:.0f} s; files in {arguments.folder}", soft_wrap=True)
+    print(f"{verdict}; {elapsed:.0f} s; files in {arguments.folder}")
     return 1 if found else 0
 
 

@@ -1,1 +1,1 @@
-"""The fuzzer of tests/tools/fuzz: that it catches what is wrong, and a sample of what it does."""
+"""The fuzzer of tests/tools/fuzz: it catches what is wrong; mutants in which nothing is."""

@@ -1,91 +1,112 @@
-"""A sample of what ``tests.tools.fuzz`` does for hours: nothing is wrong with any mutant."""
+"""Nothing is wrong with any mutant: some here, thousands in a thorough run."""
 
 from __future__ import annotations
 
 import collections
 import random
-from pathlib import Path
 
+import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rmsnorm_export as rx
-from fuzz.norms import norm
-from fuzz.spelled import spelled_seeds
+from fuzz.seeds import SPELLED, norm, singles
+from rmsnorm_export.lower.targets import TARGETS
 from tests.tools.fuzz.draft import MUTATIONS
-from tests.tools.fuzz.judge import InvalidError, Mutant
-from tests.tools.fuzz.mutants import Seed, Step, apply, corpus_seeds, draw
-from tests.tools.fuzz.work import work
+from tests.tools.fuzz.judge import CLASSES, InvalidError, Mutant, judge
+from tests.tools.fuzz.mutants import Mutated, Seed, apply, mutants
 
-SEEDS = [norm("llama", "float16"), norm("gemma", "float", 17), norm("llama", "double", 23)]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-
-def right(seeds: list[Seed], seed: int, count: int, folder: Path) -> None:
-    done = work(seeds, seed, count, folder)
-    assert {cause: p.with_suffix(".json").read_text() for cause, p in done.written.items()} == {}
-    assert done.counts["judged"] >= count / 3
-    assert done.counts["with a norm"] >= count / 5
-    assert done.counts["elements compared"] > 200 * count
+EXPORTS = [
+    "LlamaRMSNorm-float32",
+    "MambaRMSNormGated-bfloat16",
+    pytest.param("", marks=pytest.mark.thorough),
+]
+SEEDS = [norm("llama", "float16"), norm("gemma", "float32", 17), norm("llama", "float64", 23)]
 
 
-def test_mutated_spellings(tmp_path: Path) -> None:
-    right(spelled_seeds(80), 1, 60, tmp_path)
+def nothing_is_wrong(seeds: st.SearchStrategy[Seed], one_in: int) -> None:
+    """Judge mutants, one for ``one_in`` examples of the profile: every target, one with a proof."""
+    counts: collections.Counter[str] = collections.Counter()
+    classes = st.fixed_dictionaries({target: st.sampled_from(CLASSES) for target in TARGETS})
+
+    @settings(max_examples=settings.default.max_examples // one_in)
+    @given(st.integers(0, 2**32 - 1), mutants(seeds), classes, st.sampled_from(sorted(TARGETS)))
+    def judged(number: int, mutated: Mutated, classes: dict[str, str], proved: str) -> None:
+        counts["drawn"] += 1
+        try:
+            mutant = Mutant(mutated.model, mutated.feeds, number)
+        except InvalidError:
+            return
+        options = [{"target": target, "numerics": name} for target, name in classes.items()]
+        options.append({"target": proved, "numerics": classes[proved], "prove": True})
+        verdict = judge(mutant, options)
+        counts["judged"] += 1
+        counts["with a norm"] += verdict.norms > 0
+        counts["compared"] += verdict.compared
+        assert not verdict.findings, (mutated.seed.name, mutated.done, verdict.findings)
+
+    judged()
+    assert counts["judged"] >= counts["drawn"] / 3
+    assert counts["with a norm"] >= counts["drawn"] / 5
+    assert counts["compared"] > 200 * counts["drawn"]
+
+
+def test_mutated_spellings() -> None:
+    nothing_is_wrong(SPELLED, 5)
 
 
 @pytest.mark.export
-def test_mutated_exports(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EXPORTS)
+def test_mutated_exports(name: str) -> None:
     pytest.importorskip("torch", reason="exports come from it: pip install 'rmsnorm-export[torch]'")
     pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
-    names = ("LlamaRMSNorm-float32", "MambaRMSNormGated-bfloat16")
-    right([seed for name in names for seed in corpus_seeds(name)], 2, 30, tmp_path)
+    from tests.tools.corpus.exporters import norm_exports
+
+    exports = [export for export in norm_exports(name) if export.path is not None]
+    seeds = [Seed(e.key, onnx.load(e.path), e.inputs(), e.norms) for e in exports]
+    nothing_is_wrong(st.sampled_from(seeds), 20)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_makes_valid_models_and_says_how(name: str) -> None:
-    made = [apply(seed, (Step(name, number),)) for seed in SEEDS for number in range(12)]
-    made = [mutated for mutated in made if mutated.steps]
-    assert all(mutated.done[0].startswith(f"{name}: ") for mutated in made)
-    assert any(valid(mutated.model, mutated.signature) for mutated in made)
+    mutated = [apply(seed, [(name, number)]) for seed in SEEDS for number in range(12)]
+    mutated = [one for one in mutated if one.done]
+    assert all(one.done[0].startswith(f"{name}: ") for one in mutated)
+    assert any(map(is_valid, mutated))
 
 
-def valid(model: object, signature: object) -> bool:
+def is_valid(mutated: Mutated) -> bool:
     try:
-        Mutant(model, signature)  # type: ignore[arg-type]
+        Mutant(mutated.model, mutated.feeds)
     except InvalidError:
         return False
     return True
 
 
-def test_a_mutant_is_the_same_every_time() -> None:
-    for index in range(20):
-        (_, first), (_, second) = (draw(SEEDS, 3, index) for _ in range(2))
-        assert first.model == second.model
-        assert first.done == second.done
-    assert draw(SEEDS, 3, 0)[1].model != draw(SEEDS, 4, 0)[1].model
+def norms_of(model: onnx.ModelProto) -> tuple[int, set[str]]:
+    report = rx.optimize(model, numerics="upcast").report
+    return len(report.fused) + len(report.kept), {refusal.reason for refusal in report.refused}
 
 
-def norms_of(model: object) -> tuple[int, str]:
-    report = rx.optimize(model, numerics="upcast").report  # type: ignore[call-overload]
-    reasons = ", ".join(sorted({refusal.reason for refusal in report.refused}))
-    return len(report.fused) + len(report.kept), reasons
-
-
-def test_norms_are_found_behind_mutations_and_none_is_lost_without_a_reason() -> None:
-    seeds = [s for s in (*spelled_seeds(60), norm(), norm("gemma", "bfloat16")) if s.norms]
-    seeds = [seed for seed in seeds if norms_of(seed.model)[0] >= seed.norms]
+def test_norms_are_found_behind_mutations_and_none_is_lost_but_where_an_if_cuts_it() -> None:
     kept: collections.Counter[str] = collections.Counter()
-    lost: collections.Counter[str] = collections.Counter()
+    seeds, cut = [seed for seed in singles() if norms_of(seed.model)[0] >= seed.norms], 0
     for index, name in enumerate(sorted(MUTATIONS) * 30):
         rng = random.Random(f"1/{index}")
         seed = rng.choice(seeds)
-        mutated = apply(seed, (Step(name, rng.randrange(2**32)),))
-        if not (mutated.keeps and mutated.steps and valid(mutated.model, mutated.signature)):
+        mutated = apply(seed, [(name, rng.randrange(2**32))])
+        if not (mutated.keeps and mutated.done and is_valid(mutated)):
             continue
         norms, reasons = norms_of(mutated.model)
         kept[name] += 1
         if norms < seed.norms:
-            lost[name] += 1
             assert reasons, f"silent: {seed.name}: {mutated.done}"
-    assert len(kept) == 9  # all that keep the numbers
+            # A norm that an If cuts in two cannot be one node: no other loss is excused.
+            assert (name, reasons) == ("into_if", {"crosses-subgraph"}), (seed.name, mutated.done)
+            cut += 1
+    assert len(kept) == 8  # all that keep the numbers
     assert kept.total() >= 100
-    assert all(count <= 0.1 * kept[name] + 1 for name, count in lost.items()), (lost, kept)
-    assert lost.total() <= 0.04 * kept.total()
+    assert cut <= 0.4 * kept["into_if"]

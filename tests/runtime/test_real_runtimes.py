@@ -55,7 +55,7 @@ def _parametrized(entries: Sequence[Installable]) -> pytest.MarkDecorator:
 
 
 every_runtime = _parametrized(CATALOGUE)
-onnxruntimes = _parametrized([entry for entry in CATALOGUE if entry.kind == "onnxruntime"])
+onnxruntimes = _parametrized([entry for entry in CATALOGUE if entry.runtime == "onnxruntime"])
 
 
 def _runs(row: Consumer, path: Path) -> bool:

@@ -9,14 +9,7 @@ from onnx import helper
 
 from rmsnorm_export.op.dtypes import Array, element_type
 from rmsnorm_export.op.native import operator_name
-from rmsnorm_export.op.spec import (
-    CODE_TYPES,
-    DOMAIN,
-    FLOAT,
-    QUANTIZE,
-    NormSpec,
-    Quantize,
-)
+from rmsnorm_export.op.spec import CODE_TYPES, DOMAIN, FLOAT, QUANTIZE, NormSpec, Quantize
 
 
 def node_model(
@@ -38,16 +31,16 @@ def node_model(
         tables: cos and sin.
         quantize, step: the node gives codes, of this scale where theirs is given.
     """
-    more = {"second": second, **dict(zip(("cos", "sin"), tables or (), strict=False))}
-    given = {"x": x, **more, "scale": scale, "bias": bias}
-    feeds = {name: array for name, array in given.items() if array is not None}
-    places = [name for name in given if name != "second" or second is not None]
-    names = [name if name in feeds else "" for name in places]
+    operands = {"x": x} if second is None else {"x": x, "second": second}
+    operands |= dict(zip(("cos", "sin"), tables or (), strict=False))
+    operands |= {"scale": scale, "bias": bias}
+    names = [name if array is not None else "" for name, array in operands.items()]
     while not names[-1]:
         names.pop()
     if step is not None:
-        feeds["step"] = step
+        operands["step"] = step
         names.append("step")
+    feeds = {name: array for name, array in operands.items() if array is not None}
     dtype = element_type(x.dtype)
     outputs = {"y": (dtype, x.shape)}
     if spec.kind == "SkipRMSNorm":
@@ -60,15 +53,8 @@ def node_model(
             outputs["scales"] = (FLOAT, (*x.shape[:-1], 1))
     name = operator_name(spec.kind, quantize)
     node = helper.make_node(name, names, [*outputs], "a norm", domain=DOMAIN, **attributes)
-
-    def declared(name: str, array: Array) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, element_type(array.dtype), array.shape)
-
-    graph = helper.make_graph(
-        [node],
-        "norm",
-        [declared(*item) for item in feeds.items()],
-        [helper.make_tensor_value_info(name, *of) for name, of in outputs.items()],
-    )
+    inputs = {name: (element_type(array.dtype), array.shape) for name, array in feeds.items()}
+    ends = ([helper.make_tensor_value_info(k, *v) for k, v in e.items()] for e in (inputs, outputs))
+    graph = helper.make_graph([node], "norm", *ends)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds

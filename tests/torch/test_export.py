@@ -21,7 +21,8 @@ from rmsnorm_export.torch.export.export import export
 from rmsnorm_export.torch.export.trace import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled
-from tests.tools.corpus.architectures import architecture, count_norms
+from tests.tools.corpus.architectures import count_norms
+from tests.tools.corpus.architectures import make as make_architecture
 
 pytestmark = pytest.mark.export
 
@@ -235,8 +236,9 @@ ONE_AXIS = ("gemma", "qwen3", "deepseek_v3", "mamba2", "aimv2_vision")
 @pytest.mark.slow
 @sampled("name, dtype, opset, target", CASES, SAMPLE)
 def test_every_norm_of_an_architecture_is_one_node(tmp_path, name, dtype, opset, target):
-    model, inputs = architecture(name).make(dtype)
-    norms = sum(count_norms(model, inputs).values())
+    model, examples = make_architecture(name, dtype)
+    inputs = tuple(examples.values())
+    norms = sum(count_norms(model, *inputs).values())
     with torch.no_grad():
         expected = model(*inputs)
     axes = dict.fromkeys(range(1 if name in ONE_AXIS else 2), torch.export.Dim.DYNAMIC)

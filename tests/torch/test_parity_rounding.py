@@ -19,7 +19,7 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import onnx_ir as ir
 
 from tests.tools.corpus.norm_classes import norm_classes
-from tests.tools.parity import declaration, half_proof
+from tests.tools.parity import half_proof
 
 NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
 CASES = [
@@ -41,16 +41,14 @@ RSQRT = [("GradiumPhononTTSTimestepNorm", "float16"), ("xLSTMRMSNorm-input-type"
 
 
 @functools.cache
-def case(key: str, dtype: str) -> tuple[Any, ir.Model]:
-    module = half_proof.subject(NORMS[key], dtype)
-    return module, half_proof.exported(NORMS[key], module, dtype)
+def subject(key: str, dtype: str) -> half_proof.Subject:
+    return half_proof.Subject(NORMS[key], dtype)
 
 
 @pytest.mark.parametrize(("key", "dtype"), CASES)
 def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
-    module, model = case(key, dtype)
     members = key == "GemmaRMSNorm"  # its 13 classes
-    outcome = half_proof.prove(NORMS[key], module, dtype, model, members=members)
+    outcome = half_proof.prove(subject(key, dtype), members=members)
     assert outcome.holds, outcome
     # Where casts around a float32 node declare the order, the node has no other.
     assert outcome.orders >= 5 or key == "FalconH1RMSNormGated"
@@ -62,8 +60,7 @@ def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
 @pytest.mark.parametrize(("key", "dtype"), RSQRT)
 def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
     """PyTorch's rsqrt of a half type is rounded once; ONNX takes root and inverse apart."""
-    module, model = case(key, dtype)
-    outcome = half_proof.prove(NORMS[key], module, dtype, model, members=False)
+    outcome = half_proof.prove(subject(key, dtype))
     assert not outcome.holds
     assert outcome.declared == "x * rsqrt"
 
@@ -88,18 +85,16 @@ def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
 def test_a_wrong_declaration_is_caught(
     key: str, dtype: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, model = case(key, dtype)
     for name, value in changes.items():
         kind = ir.AttrFloat32 if isinstance(value, float) else ir.AttrInt64
-        monkeypatch.setitem(declaration.norm_node(model).attributes, name, kind(name, value))
-    outcome = half_proof.prove(NORMS[key], module, dtype, model, members=False)
+        monkeypatch.setitem(subject(key, dtype).node.attributes, name, kind(name, value))
+    outcome = half_proof.prove(subject(key, dtype))
     assert outcome.declared == ""
     assert not outcome.holds
 
 
 def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator scales before the cast, its spec says after."""
-    module, model = case("LlamaRMSNorm", "float16")
     library = importlib.import_module("rmsnorm_export.torch.operator.library")
     make_plan = library.make_plan
 
@@ -108,6 +103,6 @@ def test_a_wrong_order_in_the_operator_is_caught(monkeypatch: pytest.MonkeyPatch
         return dataclasses.replace(plan, product=plan.stash)
 
     monkeypatch.setattr(library, "make_plan", wrong_plan)
-    outcome = half_proof.prove(NORMS["LlamaRMSNorm"], module, "float16", model, members=False)
+    outcome = half_proof.prove(subject("LlamaRMSNorm", "float16"))
     assert outcome.declared
     assert not outcome.ours

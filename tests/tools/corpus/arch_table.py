@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-Kind = Literal["tokens", "pixels"]
-
 COMMON: dict[str, Any] = {
     "vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -41,6 +39,15 @@ _MAMBA: dict[str, Any] = {
     "mamba_n_groups": 2, "mamba_chunk_size": 8,
 }  # fmt: skip
 
+_FALCON_H1 = {
+    **_MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": True,
+}  # fmt: skip
+_MAMBA2 = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8}
+_MUSE = {**_EXPERTS, "moe_hidden_size": 48}
+_T5 = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}
+_AIMV2 = {"image_size": 16, "patch_size": 4, "num_channels": 3}
+_GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 96}
+
 _NEMOTRON: dict[str, Any] = {
     "hybrid_override_pattern": "M*-M", "num_hidden_layers": 4, "mamba_num_heads": 8,
     "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8,
@@ -68,15 +75,20 @@ class Entry:
         model_type: as ``transformers`` calls it.
         why: what its norms show that others do not.
         settings: over ``COMMON``.
-        kind: ``tokens`` (int64 [batch, sequence]) or ``pixels`` (float [batch, 3, 16, 16]).
         model: class name in ``transformers``; "" for the causal language model of ``model_type``.
+        kind: ``tokens`` (int64 [batch, sequence]) or ``pixels`` (float [batch, 3, 16, 16]).
     """
 
     model_type: str
     why: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    kind: Kind = "tokens"
     model: str = ""
+    kind: Literal["tokens", "pixels"] = "tokens"
+
+    @property
+    def input(self) -> str:
+        """Return the name of the input."""
+        return "pixel_values" if self.kind == "pixels" else "input_ids"
 
 
 ENTRIES: dict[str, Entry] = {
@@ -95,46 +107,19 @@ ENTRIES: dict[str, Entry] = {
     "cohere": Entry("cohere", "LayerNorm: nothing to find"),
     "gpt_oss": Entry("gpt_oss", "scale before cast", _EXPERTS),
     "exaone4": Entry("exaone4", "norm after the block, and per head"),
-    "mamba2": Entry(
-        "mamba2",
-        "gate before the norm",
-        {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
-    ),
+    "mamba2": Entry("mamba2", "gate before the norm", _MAMBA2),
     "bamba": Entry("bamba", "Mamba-2 and attention", {**_MAMBA, "attn_layer_indices": [1]}),
     "nemotron_h": Entry("nemotron_h", "grouped norm, gate before it", _NEMOTRON),
-    "falcon_h1": Entry(
-        "falcon_h1",
-        "grouped norm after which the gate comes",
-        {**_MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": True},
-    ),
+    "falcon_h1": Entry("falcon_h1", "grouped norm after which the gate comes", _FALCON_H1),
     "nanochat": Entry("nanochat", "every norm weightless"),
     "diffllama": Entry("diffllama", "torch.nn.RMSNorm without weight, over two heads"),
     "kimi_linear": Entry("kimi_linear", "sigmoid gate after the norm, in float32", _KIMI),
     "hunyuan": Entry("hunyuan_v1_dense", "norm of queries and keys after the rotary embedding"),
-    "t5_encoder": Entry(
-        "t5",
-        "T5's norm, which rounds before it scales only in half types",
-        {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4},
-        model="T5EncoderModel",
-    ),
+    "t5_encoder": Entry("t5", "rounds before it scales only in half types", _T5, "T5EncoderModel"),
     "aimv2_vision": Entry(
-        "aimv2_vision_model",
-        "a vision model with RMSNorm",
-        {"image_size": 16, "patch_size": 4, "num_channels": 3},
-        kind="pixels",
-        model="Aimv2VisionModel",
+        "aimv2_vision_model", "a vision model", _AIMV2, "Aimv2VisionModel", kind="pixels"
     ),
-    "imagegpt": Entry(
-        "imagegpt",
-        "division by the root, all in the input type",
-        {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 96},
-        model="ImageGPTModel",
-    ),
-    "muse_spark": Entry(
-        "muse_spark_text",
-        "row scaled by 1 + w in front of the norm",
-        {**_EXPERTS, "moe_hidden_size": 48},
-        model="AutoModel",
-    ),
+    "imagegpt": Entry("imagegpt", "divides by the root, in the input type", _GPT, "ImageGPTModel"),
+    "muse_spark": Entry("muse_spark_text", "row times 1 + w before the norm", _MUSE, "AutoModel"),
     "deepseek_v4": Entry("deepseek_v4", "weightless norm with 1 / RMS rounded", _DEEPSEEK_V4),
 }

@@ -18,12 +18,10 @@ WIDTH = 48
 
 GROUP = 16
 
-_SIZES = frozenset(
-    {"hidden_size", "dim", "size", "channels", "num_channels", "d_model", "c_in", "n"}
-)
-_SIZES |= {"normalized_shape", "embed_dim", "feat_size", "hidden_dim", "num_features"}
-
-
+_SIZES = (
+    "hidden_size", "dim", "size", "channels", "num_channels", "d_model", "c_in", "n",
+    "normalized_shape", "embed_dim", "feat_size", "hidden_dim", "num_features",
+)  # fmt: skip
 _CONFIG = {"hidden_size": WIDTH, "head_dim": WIDTH, "num_key_value_heads": 3}
 _VALUES: dict[str, Any] = {
     **dict.fromkeys(_SIZES, WIDTH),
@@ -33,39 +31,33 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def constructor_arguments(cls: type, *, eps: float, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments for ``cls`` from the names of its parameters.
-
-    Args:
-        cls: a module class.
-        eps: value for every parameter that is an epsilon.
-        overrides: values that win over the guess.
-    """
-    config = types.SimpleNamespace(**_CONFIG, eps=eps, rms_norm_eps=eps)
-    parameters = inspect.signature(cls).parameters
-    epsilons = {name: eps for name in parameters if "eps" in name}
-    values = {**_VALUES, "config": config, **epsilons}
-    return {name: values[name] for name in parameters if name in values} | dict(overrides)
-
-
 def build(
     module: str,
     name: str,
     *,
     dtype: torch.dtype = torch.float32,
     eps: float = 1e-5,
-    overrides: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    overrides: Mapping[str, Any],
 ) -> torch.nn.Module:
-    """``module.name`` with random weights, in evaluation mode, converted to ``dtype``.
+    """Return ``module.name`` with random weights, in evaluation mode, converted to ``dtype``.
+
+    Args:
+        module, name: of the class; its arguments are guessed from the names of its parameters.
+        dtype: of the weights.
+        eps: value for every parameter that is an epsilon.
+        overrides: arguments that win over the guess.
 
     Raises:
         TypeError: an argument of the class is not known here.
         ImportError, AttributeError: no such class.
     """
     cls = getattr(importlib.import_module(module), name)
-    instance = cls(**constructor_arguments(cls, eps=eps, overrides=overrides or {}))
-    randomise(instance, seed=seed)
+    parameters = inspect.signature(cls).parameters
+    config = types.SimpleNamespace(**_CONFIG, eps=eps, rms_norm_eps=eps)
+    values = {**_VALUES, "config": config, **{key: eps for key in parameters if "eps" in key}}
+    guessed = {key: values[key] for key in parameters if key in values}
+    instance = cls(**{**guessed, **overrides})
+    randomise(instance, seed=0)
     return instance.to(dtype).eval()
 
 

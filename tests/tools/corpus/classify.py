@@ -1,27 +1,27 @@
 """Decide from numbers what a norm module computes.
 
-The values come from running the module; nothing is read from its source. First every RMSNorm that
-can be composed from the parts below is evaluated in float64 and compared; a module that none of
-them explains is named by its invariances (scaling, shifting, linearity).
+The values come from running the module; nothing is read from its source. Every RMSNorm that can be
+composed from the parts below is evaluated in float64 and compared; a module that none of them
+explains is none.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import numpy as np
 import torch
 
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.reference import reference_float64
+from rmsnorm_export.op.spec import NormSpec
 from tests.tools.corpus.build import GROUP
 
 RELATIVE = 2e-5
 """Bound for float32 against float64: 48 terms of 1.2e-7 each, with room for rsqrt and the gate."""
-
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": torch.nn.functional.silu,
-    "sigmoid": torch.sigmoid,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,107 +43,64 @@ class Variant:
     axes: int = 1
     epsilon: str = "inside"
 
+    def evaluate(self, inputs: list[Array], parameters: dict[str, Array], eps: float) -> Array:
+        """Return the formula in float64, without any rounding step.
+
+        Raises:
+            UsageError: the operands do not fit.
+        """
+        activation, _, when = self.gate.partition(" ")
+        gated = {"kind": "GatedRMSNorm", "activation": activation, "gate_first": when == "before"}
+        spec = NormSpec(
+            epsilon=eps if self.epsilon != "none" else 0.0,
+            epsilon_outside=self.epsilon == "outside",
+            axis=-self.axes,
+            group_size=self.group_size,
+            scale_offset=float(self.gain == "1+w"),
+            **(gated if when else {}),
+        )
+        x = inputs[0] * (1 + parameters["weight"]) if self.gain == "pre 1+w" else inputs[0]
+        operands = {
+            "scale": parameters["weight"] if self.gain in ("w", "w+b", "1+w") else None,
+            "bias": parameters["bias"] if self.gain == "w+b" else None,
+            "gate": inputs[1] if when else None,
+        }
+        return np.asarray(reference_float64(spec, x, **operands))
+
 
 def fit(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], eps: float) -> list[Variant]:
-    """Every variant that reproduces ``module(*inputs)`` in float32 within ``RELATIVE``.
+    """Return every variant that reproduces ``module(*inputs)`` in float32 within ``RELATIVE``.
 
     Use an ``eps`` near the mean squares, so that its place shows. One variant is the answer, none
     means that the module is no RMSNorm, several that the inputs were too poor to tell.
     """
     with torch.no_grad():
-        got = module(*inputs)
-    if not isinstance(got, torch.Tensor):
+        output = module(*inputs)
+    if not isinstance(output, torch.Tensor):
         return []
-    return [v for v in _variants(module, inputs) if _explains(v, module, inputs, eps, got)]
+    parameters = {name: p.detach().double().numpy() for name, p in module.named_parameters()}
+    wide = [tensor.double().numpy() for tensor in inputs]
+
+    def explains(variant: Variant) -> bool:
+        try:
+            want = variant.evaluate(wide, parameters, eps)
+        except (UsageError, ValueError):  # shapes that do not fit
+            return False
+        if want.shape != output.shape:
+            return False
+        scale = np.maximum(np.abs(want).max(-1, keepdims=True), 1e-30)
+        return bool((np.abs(output.numpy() - want) / scale).max() < RELATIVE)
+
+    return [v for v in _variants(parameters, gated=len(inputs) > 1) if explains(v)]
 
 
-def _explains(
-    variant: Variant,
-    module: torch.nn.Module,
-    inputs: tuple[torch.Tensor, ...],
-    eps: float,
-    got: torch.Tensor,
-) -> bool:
-    weight, bias = _parameters(module)
-    row = inputs[0].shape[-variant.axes :].numel()
-    sizes = {row if parameter is None else parameter.numel() for parameter in (weight, bias)}
-    if sizes != {row} or (variant.group_size and row % variant.group_size):
-        return False
-    want = evaluate(variant, [t.double() for t in inputs], weight, bias, eps)
-    if want.shape != got.shape:
-        return False
-    scale = want.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
-    return bool(((got.double() - want).abs() / scale).max() < RELATIVE)
-
-
-def evaluate(
-    variant: Variant,
-    inputs: list[torch.Tensor],
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> torch.Tensor:
-    """Return the formula of ``variant`` in the type of ``inputs``, without any rounding step."""
-    x = inputs[0]
-    place, _, when = variant.gate.partition(" ")
-    act = _ACTIVATIONS[place](inputs[1]) if when else None
-    gain = 1 + weight if "1+w" in variant.gain else weight
-    if when == "before":
-        x = x * act
-    if variant.gain == "pre 1+w":
-        x = x * gain
-    y = x / root_mean_square(x, variant, eps)
-    if variant.gain in ("w", "w+b", "1+w"):
-        y = y * gain
-    if variant.gain == "w+b":
-        y = y + bias
-    return y * act if when == "after" else y
-
-
-def root_mean_square(x: torch.Tensor, variant: Variant, eps: float) -> torch.Tensor:
-    """Return the divisor, broadcastable to ``x``."""
-    if variant.group_size:
-        mean = x.unflatten(-1, (-1, variant.group_size)).square().mean(-1, keepdim=True)
-        mean = mean.expand(*mean.shape[:-1], variant.group_size).flatten(-2)
-    else:
-        mean = x.square().mean(tuple(range(-variant.axes, 0)), keepdim=True)
-    if variant.epsilon == "outside":
-        return mean.sqrt() + eps
-    return (mean + (eps if variant.epsilon == "inside" else 0.0)).sqrt()
-
-
-def _variants(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Iterator[Variant]:
-    weight, bias = _parameters(module)
-    gains = ["none"] if weight is None else ["none", "w", "1+w", "pre 1+w"]
-    gains += [] if weight is None or bias is None else ["w+b"]
+def _variants(parameters: dict[str, Array], *, gated: bool) -> Iterator[Variant]:
+    gains = ["none", *(("w", "1+w", "pre 1+w") if "weight" in parameters else ())]
+    gains += ["w+b"] if {"weight", "bias"} <= parameters.keys() else []
     gates = ["none"]
-    if len(inputs) > 1:
-        gates += [f"{a} {w}" for a in _ACTIVATIONS for w in ("after", "before")]
-    axes = (1, 2) if weight is None or weight.ndim > 1 else (1,)
-    groups, places = (0, GROUP), ("inside", "outside", "none")
-    for parts in itertools.product(gains, gates, groups, axes, places):
+    if gated:
+        gates += [f"{a} {w}" for a in ("silu", "sigmoid") for w in ("after", "before")]
+    for parts in itertools.product(gains, gates, (0, GROUP), (1, 2), ("inside", "outside", "none")):
         variant = Variant(*parts)
         if not (variant.group_size and variant.axes > 1):
             yield variant
-
-
-def _parameters(module: torch.nn.Module) -> list[torch.Tensor | None]:
-    """Return weight and bias, in float64."""
-    named = {name: value.detach().double() for name, value in module.named_parameters()}
-    return [named.get("weight"), named.get("bias")]
-
-
-def sort_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
-    """Return what sort of norm a module is that is no RMSNorm, from moderate inputs."""
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            out = module(x, *inputs[1:])
-        return (out[0] if isinstance(out, tuple) else out).double()
-
-    x = inputs[0]
-    y = run(x)
-    scaled, shifted = (
-        bool((run(v) - y).abs().max() <= 1e-4 * y.abs().max()) for v in (2 * x, x + 1)
-    )
-    return f"{'' if scaled else 'not '}scale invariant, {'' if shifted else 'not '}centred"

@@ -1,4 +1,4 @@
-"""Norm classes as ONNX files: three exporters, three types, kept in the cache.
+"""Modules as ONNX files: three exporters, three types, kept in the cache.
 
 What an exporter cannot do is an entry too, with the reason, so that a missing case shows.
 """
@@ -6,18 +6,17 @@ What an exporter cannot do is an entry too, with the reason, so that a missing c
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from rmsnorm_export import printable
 from rmsnorm_export.compare.pytorch import to_array
+from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.torch.export.chatter import collected
 from tests.tools.corpus import cache
 from tests.tools.corpus.norm_classes import DTYPES, NormClass, norm_classes
@@ -26,45 +25,35 @@ EXPORTERS = ("dynamo18", "dynamo23-plain", "torchscript17")
 """``torch.onnx.export``: TorchDynamo at opset 18 with its optimizer, TorchDynamo at opset 23 with
 ``optimize=False``, and TorchScript at opset 17."""
 
-_SOURCES = ("build", "exporters")  # what a file depends on, besides the norm itself
+Example = tuple[torch.nn.Module, dict[str, torch.Tensor], int]
+"""A module, its example inputs by name, and its RMSNorm calls in one forward pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NormExport:
-    """One norm, in one type, by one exporter.
+class Export:
+    """One module as one ONNX file, and what PyTorch computes.
 
     Attributes:
-        norm: what was exported.
-        dtype: of weights and inputs.
-        exporter: one of ``EXPORTERS``.
-        path: the ONNX file; None when the exporter failed.
-        reason: why it failed, or "".
-        expected: how many RMSNorms the file holds.
-        dynamic: whether batch and sequence are symbolic.
-        arrays: ``.npz`` file with the example inputs ``in0``, ``in1``... and PyTorch's ``out0``...
+        key: unique readable name.
+        path: the ONNX file; None when no exporter could make it.
+        reason: why, or "".
+        norms: how many RMSNorms the file holds.
+        tensors: file of the example inputs and PyTorch's outputs.
     """
 
-    norm: NormClass
-    dtype: str
-    exporter: str
+    key: str
     path: pathlib.Path | None
     reason: str
-    expected: int
-    dynamic: bool
-    arrays: pathlib.Path
+    norms: int
+    tensors: pathlib.Path
 
-    @property
-    def key(self) -> str:
-        """Unique readable name."""
-        return f"{self.norm.key}-{self.dtype}-{self.exporter}"
+    def inputs(self) -> dict[str, Array]:
+        """Return the example inputs by the names that the graph gives them."""
+        return {k: to_array(v) for k, v in torch.load(self.tensors)["inputs"].items()}
 
-    def inputs(self) -> list[np.ndarray]:
-        """Example inputs in the order of the graph's inputs."""
-        return _numbered(self.arrays, "in")
-
-    def outputs(self) -> list[np.ndarray]:
-        """What PyTorch gives for ``inputs()``."""
-        return _numbered(self.arrays, "out")
+    def output(self) -> Array:
+        """Return what PyTorch gives for ``inputs()``."""
+        return to_array(torch.load(self.tensors)["output"])
 
 
 def combinations(norm: NormClass) -> list[tuple[str, str]]:
@@ -78,113 +67,99 @@ def combinations(norm: NormClass) -> list[tuple[str, str]]:
     return list(itertools.product(dtypes, ("dynamo18", "torchscript17")))
 
 
-def norm_exports(*, only: str = "", rmsnorm: bool | None = True) -> Iterator[NormExport]:
-    """Yield every norm by every exporter; made when first asked for, then from the cache.
+def norm_exports(only: str = "") -> Iterator[Export]:
+    """Yield every norm class by every exporter, RMSNorm or not.
 
     Args:
         only: a piece of the key (``LlamaRMSNorm-float16-dynamo18``) that has to be in it.
-        rmsnorm: True: RMSNorms. False: the other norm classes, which hold none (``expected`` is 0).
-            None: both.
     """
     for norm in norm_classes():
         for dtype, exporter in combinations(norm):
-            chosen = rmsnorm in (None, norm.is_rmsnorm)
-            if chosen and only in f"{norm.key}-{dtype}-{exporter}":
+            if only in f"{norm.key}-{dtype}-{exporter}":
                 yield export_norm(norm, dtype, exporter)
 
 
-def export_norm(norm: NormClass, dtype: str, exporter: str) -> NormExport:
-    """One entry; see ``norm_exports``."""
-    name = f"{norm.key}-{dtype}-{exporter}"
+def export_norm(norm: NormClass, dtype: str, exporter: str) -> Export:
+    """Return one entry; batch and sequence are symbolic where the exporter can."""
+    key = f"{norm.key}-{dtype}-{exporter}"
     use = (norm.module, norm.source, norm.arguments, norm.shape, norm.inputs)
-    folder = cache.entry(
-        "norms",
-        name,
-        f"{name} {use} {cache.source_hash(*_SOURCES)}",
-        lambda folder: _fill(folder, norm, dtype, exporter),
-    )
-    about = json.loads((folder / "about.json").read_text())
-    path = folder / "model.onnx"
-    return NormExport(
-        norm, dtype, exporter, path if path.exists() else None, about["reason"],
-        int(norm.is_rmsnorm), about["dynamic"], folder / "arrays.npz",
-    )  # fmt: skip
+
+    def make() -> Example:
+        module, inputs = norm.make(dtype)
+        named = {f"input{i}": tensor for i, tensor in enumerate(inputs)}
+        return module, named, int(norm.is_rmsnorm)
+
+    return cached("norms", key, str(use), make, [(exporter, (0, 1)), (exporter, ())])
 
 
-def _fill(folder: pathlib.Path, norm: NormClass, dtype: str, exporter: str) -> None:
-    module, inputs = norm.make(dtype)
-    reason, dynamic = "", False
-    try:
-        with torch.no_grad():
-            save_io(folder / "arrays.npz", inputs, module(*inputs))
-    except RuntimeError as error:  # some mix types that PyTorch's own kernels do not take
-        reason = f"PyTorch cannot run it: {first_line(error)}"
-    for dynamic in () if reason else (True, False):
-        axes = (0, 1) if dynamic else ()
-        try:
-            export_module(module, inputs, folder / "model.onnx", exporter, dynamic_axes=axes)
-            reason = ""
-            break
-        except Exception as error:  # the reason is the entry
-            reason = first_line(error)
-    (folder / "about.json").write_text(json.dumps({"reason": reason, "dynamic": dynamic}))
-
-
-def export_module(
-    module: torch.nn.Module,
-    inputs: tuple[torch.Tensor, ...],
-    path: pathlib.Path,
-    exporter: str,
-    *,
-    dynamic_axes: Sequence[int] = (0, 1),
-    names: Sequence[str] = (),
-) -> None:
-    """Export ``module`` to ``path`` with one of ``EXPORTERS``, its chatter silenced.
+def cached(
+    kind: str,
+    key: str,
+    depends: str,
+    make: Callable[[], Example],
+    attempts: Sequence[tuple[str, Sequence[int]]],
+) -> Export:
+    """Return an export, made when it is asked for first, then from the cache.
 
     Args:
-        module: called with positional ``inputs``.
-        inputs: example inputs.
-        path: of the file; weights are inside.
-        exporter: one of ``EXPORTERS``.
-        dynamic_axes: axes that are symbolic in every input; those that an input lacks are skipped.
-        names: names of the graph's inputs; the exporter's own when empty.
+        kind, key: of the entry.
+        depends: on what it depends besides its key and the code here.
+        make: the module.
+        attempts: exporters with the axes that are symbolic in every input; the first that can.
+    """
+
+    def fill(folder: pathlib.Path) -> None:
+        module, inputs, norms = make()
+        reason, left = "", attempts
+        try:
+            with torch.no_grad():
+                tensors = {"inputs": inputs, "output": module(*inputs.values())}
+            torch.save(tensors, folder / "tensors.pt")
+        except RuntimeError as error:  # some mix types that PyTorch's own kernels do not take
+            reason, left = f"PyTorch cannot run it: {_first_line(error)}", ()
+        for exporter, axes in left:
+            try:
+                _export(module, inputs, folder / "model.onnx", exporter, axes)
+                reason = ""
+                break
+            except Exception as error:  # the reason is the entry
+                reason = _first_line(error)
+        (folder / "about.json").write_text(json.dumps({"norms": norms, "reason": reason}))
+
+    sources = cache.source_hash("build", "exporters")
+    folder = cache.entry(kind, key, f"{key} {depends} {sources}", fill)
+    about = json.loads((folder / "about.json").read_text())
+    path = folder / "model.onnx"
+    return Export(key, path if path.exists() else None, **about, tensors=folder / "tensors.pt")
+
+
+def _export(
+    module: torch.nn.Module,
+    inputs: dict[str, torch.Tensor],
+    path: pathlib.Path,
+    exporter: str,
+    dynamic_axes: Sequence[int],
+) -> None:
+    """Export with one of ``EXPORTERS``, its chatter silenced; axes that an input lacks are fixed.
 
     Raises:
         Exception: whatever the exporter raises.
     """
-    names = list(names) or [f"input{i}" for i in range(len(inputs))]
-    axes = [[a for a in dynamic_axes if a < t.ndim] for t in inputs]
-    label = {0: "batch", 1: "sequence"}
-    common: dict[str, Any] = {"input_names": names, "dynamo": exporter != "torchscript17"}
+    axes = {name: [a for a in dynamic_axes if a < t.ndim] for name, t in inputs.items()}
+    options: dict[str, Any] = {"input_names": list(inputs), "dynamo": exporter != "torchscript17"}
     if exporter == "torchscript17":
-        common["opset_version"] = 17
-        common["dynamic_axes"] = {
-            name: {a: label[a] for a in ax} for name, ax in zip(names, axes, strict=True)
-        }
+        label = {0: "batch", 1: "sequence"}
+        options["opset_version"] = 17
+        options["dynamic_axes"] = {k: {a: label[a] for a in ax} for k, ax in axes.items()}
     else:
-        common |= {"external_data": False, "verbose": False, "optimize": exporter == "dynamo18"}
-        common["opset_version"] = 18 if exporter == "dynamo18" else 23
+        options |= {"external_data": False, "verbose": False, "optimize": exporter == "dynamo18"}
+        options["opset_version"] = 18 if exporter == "dynamo18" else 23
         if dynamic_axes:
-            shapes = (dict.fromkeys(ax, torch.export.Dim.DYNAMIC) for ax in axes)
-            common["dynamic_shapes"] = tuple(shapes)
+            shapes = (dict.fromkeys(ax, torch.export.Dim.DYNAMIC) for ax in axes.values())
+            options["dynamic_shapes"] = tuple(shapes)
     with collected(), torch.no_grad():
-        torch.onnx.export(module, inputs, str(path), **common)
+        torch.onnx.export(module, tuple(inputs.values()), str(path), **options)
 
 
-def save_io(path: pathlib.Path, inputs: Sequence[torch.Tensor], outputs: Any) -> None:
-    """Write inputs as ``in0``... and the tensors of ``outputs`` (one or a tuple) as ``out0``..."""
-    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-    arrays = {f"in{i}": to_array(t) for i, t in enumerate(inputs)}
-    arrays |= {f"out{i}": to_array(t) for i, t in enumerate(outputs)}
-    cache.save_arrays(path, arrays)
-
-
-@functools.lru_cache(maxsize=8)
-def _numbered(path: pathlib.Path, prefix: str) -> list[np.ndarray]:
-    arrays = cache.load_arrays(path)
-    return [arrays[f"{prefix}{i}"] for i in range(len(arrays)) if f"{prefix}{i}" in arrays]
-
-
-def first_line(error: Exception) -> str:
-    """Return type and first line of an error, short enough for a table."""
+def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {printable.first_line(error)}"

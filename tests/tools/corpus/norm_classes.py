@@ -22,14 +22,15 @@ What was found with transformers 5.23 and torch 2.13 (T: type of the input, S: f
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import inspect
-import json
 import pathlib
 import warnings
 from typing import Any
 
+import msgspec
 import torch
 
 from tests.tools.corpus import build, cache, classify
@@ -82,12 +83,9 @@ class NormClass:
         name: class name of the representative.
         module: where it is defined.
         label: "" for the body itself, else the name of this way to construct or call it.
-        body: hash of the normalised forward body.
         source: the normalised text of ``forward`` and what it calls.
         members: dotted names of all classes with this body.
-        is_rmsnorm: decided by numbers.
-        variant: what kind of RMSNorm; None when it is none.
-        reason: in words, what it computes.
+        variant: what kind of RMSNorm, decided by numbers; None when it is none.
         arguments: constructor arguments besides the sizes and epsilon, as pairs.
         shape: of the example inputs.
         inputs: names of the forward parameters that are given.
@@ -96,12 +94,9 @@ class NormClass:
     name: str
     module: str
     label: str
-    body: str
     source: str
     members: tuple[str, ...]
-    is_rmsnorm: bool
     variant: classify.Variant | None
-    reason: str
     arguments: tuple[tuple[str, Any], ...]
     shape: tuple[int, ...]
     inputs: tuple[str, ...]
@@ -110,6 +105,10 @@ class NormClass:
     def key(self) -> str:
         """Unique readable name."""
         return f"{self.name}-{self.label}" if self.label else self.name
+
+    @property
+    def is_rmsnorm(self) -> bool:
+        return self.variant is not None
 
     def make(self, dtype: str = "float32") -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
         """The module with random weights and its example inputs.
@@ -137,21 +136,12 @@ def norm_classes(*, rmsnorm_only: bool = False) -> list[NormClass]:
     def fill(folder: pathlib.Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rows = [dataclasses.asdict(c) for c in _classify_all()]
-        (folder / "classes.json").write_text(json.dumps(rows, indent=1))
+            (folder / "classes.json").write_bytes(msgspec.json.encode(_classify_all()))
 
     key = cache.source_hash("scan", "build", "classify", "norm_classes")
     folder = cache.entry("classes", "norms", key, fill)
-    norms = [_from_json(row) for row in json.loads((folder / "classes.json").read_text())]
+    norms = msgspec.json.decode((folder / "classes.json").read_bytes(), type=list[NormClass])
     return [norm for norm in norms if norm.is_rmsnorm or not rmsnorm_only]
-
-
-def _from_json(row: dict[str, Any]) -> NormClass:
-    row["variant"] = classify.Variant(**row["variant"]) if row["variant"] else None
-    row["arguments"] = tuple(
-        (k, tuple(v) if isinstance(v, list) else v) for k, v in row["arguments"]
-    )
-    return NormClass(**row | {name: tuple(row[name]) for name in ("members", "shape", "inputs")})
 
 
 def _classify_all() -> list[NormClass]:
@@ -184,31 +174,19 @@ def _classify_one(
     count: int | None,
     members: tuple[str, ...],
 ) -> NormClass:
-    def make(eps: float) -> torch.nn.Module:
-        return build.build(chosen.module, chosen.name, eps=eps, overrides=arguments)
-
-    variant, shape, names = None, None, ()
-    try:
-        module = make(_FIT_EPSILON)
+    variant, shape, names = None, (), ()
+    with contextlib.suppress(Exception):  # one that cannot be constructed has no shape
+        module = build.build(chosen.module, chosen.name, eps=_FIT_EPSILON, overrides=arguments)
         names = _input_names(module, count)
         shape = _accepted_shape(module, len(names))
-        reason = "" if shape else "no example input is accepted"
-    except Exception as error:
-        reason = f"not constructed: {error}"
-    if shape is not None:
+    if shape:
         # None: the step of float32 for half inputs too, the type it computes in.
         eps = torch.finfo(torch.float32).eps if "eps" in arguments else _FIT_EPSILON
         variants = classify.fit(module, build.example_inputs(shape, len(names)), eps)
         variant = next((v for v in variants if v.epsilon == "inside"), (*variants, None)[0])
-        reason = "an RMSNorm"
-        if variant is None:
-            flat = build.example_inputs(shape, len(names), seed=2)
-            flat = (flat[0] / flat[0].square().mean(-1, keepdim=True).sqrt() * 3.0, *flat[1:])
-            reason = classify.sort_of(make(1e-12), flat)
     return NormClass(
-        chosen.name, chosen.module, label, chosen.body, chosen.source, members,
-        variant is not None, variant, reason, tuple(arguments.items()),
-        shape or (), names,
+        chosen.name, chosen.module, label, chosen.source, members, variant,
+        tuple(arguments.items()), shape, names,
     )  # fmt: skip
 
 
@@ -218,18 +196,16 @@ def _input_names(module: torch.nn.Module, count: int | None) -> tuple[str, ...]:
     return tuple(names)[:count]
 
 
-def _accepted_shape(module: torch.nn.Module, count: int) -> tuple[int, ...] | None:
-    """The first shape that the module takes: rows last, then heads, then channels first."""
+def _accepted_shape(module: torch.nn.Module, count: int) -> tuple[int, ...]:
+    """Return the first shape that it takes: rows last, then heads, then channels first."""
     w, g = build.WIDTH, build.GROUP
     shapes = [(2, 5, w), (2, 5, 6, w), (2, 5, w // g, g), (2, 5, 4, w), (2, w, 5, 5), (2, w, 5)]
     last = getattr(module, "normalized_shape", None)
     if isinstance(last, tuple) and len(last) > 1:
         shapes = [(2, 5, *last)]
     for shape in shapes:
-        try:
-            with torch.no_grad():
-                module(*build.example_inputs(shape, count))
-        except Exception:  # any refusal means: try the next shape
-            continue
-        return shape
-    return None
+        # Any refusal means: try the next shape.
+        with contextlib.suppress(Exception), torch.no_grad():
+            module(*build.example_inputs(shape, count))
+            return shape
+    return ()

@@ -46,17 +46,12 @@ class Candidate:
         return hashlib.sha256(_canonical(self.source).encode()).hexdigest()[:12]
 
 
-def scan(root: pathlib.Path | None = None) -> list[Candidate]:
-    """Every class of the modelling files that could be a norm, in file order.
-
-    Args:
-        root: folder of the ``transformers`` package; None: the installed one.
-    """
-    if root is None:
-        spec = importlib.util.find_spec("transformers")
-        assert spec is not None
-        assert spec.origin is not None
-        root = pathlib.Path(spec.origin).parent
+def scan() -> list[Candidate]:
+    """Return every class of the modelling files that could be a norm, in file order."""
+    spec = importlib.util.find_spec("transformers")
+    assert spec is not None
+    assert spec.origin is not None
+    root = pathlib.Path(spec.origin).parent
     candidates: list[Candidate | None] = []
     for path in sorted(root.glob("models/*/modeling_*.py")):
         module = "transformers." + ".".join(path.relative_to(root).with_suffix("").parts)

@@ -3,226 +3,211 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
+from onnx import helper
 
 from rmsnorm_export.runtime.metrics import is_float
-from tests.tools.fuzz.change import BF16, F16, F32, F64, FLOATS, Outcome
-from tests.tools.fuzz.draft import Draft, Place, mutation
+from tests.tools.fuzz.change import BF16, F16, F32, F64, FLOATS
+from tests.tools.fuzz.draft import Draft, array_of, become, dtype_of, mutation, shape_of
 
 _DOMAIN = "mutant"
 
 
 @mutation
-def cast_there_and_back(draft: Draft) -> Outcome:
-    if (edge := draft.edge()) is None:
-        return None
-    place, position, name = edge
-    dtype, other = draft.values[name][0], draft.rng.choice((*FLOATS, np.dtype(np.int32)))
-    place.node.input[position] = draft.cast(place, draft.cast(place, name, other), dtype)
+def cast_there_and_back(draft: Draft) -> tuple[str, bool]:
+    node, position, value = draft.edge()
+    dtype, other = dtype_of(value), draft.rng.choice((*FLOATS, np.dtype(np.int32)))
+    back = draft.cast(node, draft.cast(node, value, other), dtype)
+    node.replace_input_with(position, back)
     lossless = other in (dtype, F64) or (other == F32 and dtype in (F16, BF16))
-    return f"{name} through {other} in front of {place.node.op_type}", lossless
+    return f"{value.name} through {other} in front of {node.op_type}", lossless
 
 
 @mutation
-def cast_elsewhere(draft: Draft) -> Outcome:
+def cast_elsewhere(draft: Draft) -> tuple[str, bool]:
     """A node that computes in another type."""
-    place = draft.pick("Add", "Mul", "Div", "Sqrt", "Reciprocal", "ReduceMean")
-    if place is None:
-        return None
-    output, kind = place.node.output[0], draft.rng.choice(FLOATS)
-    dtype = draft.dtype(output)
-    if dtype is None or not is_float(dtype):
-        return None
-    for position, name in enumerate(list(place.node.input)):
-        if (read := draft.dtype(name)) is not None and is_float(read):
-            place.node.input[position] = draft.cast(place, name, kind)
-    place.node.output[0] = draft.fresh("wide")
-    to = helper.np_dtype_to_tensor_dtype(dtype)
-    back = helper.make_node("Cast", [place.node.output[0]], [output], to=to)
-    place.nodes.insert(place.index + 1, back)
-    return f"{place.node.op_type} in {kind}", kind == F64 and dtype == F32
+    node = draft.pick("Add", "Mul", "Div", "Sqrt", "Reciprocal", "ReduceMean")
+    output, kind = node.outputs[0], draft.rng.choice(FLOATS)
+    dtype = dtype_of(output)
+    if not is_float(dtype):
+        raise ValueError(node)
+    inputs = [draft.cast(node, v, kind) if is_float(dtype_of(v)) else v for v in node.inputs if v]
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    old, wide = node.op_type, draft.put(node, node.op_type, *inputs, **attributes)
+    become(node, "Cast", wide, to=helper.np_dtype_to_tensor_dtype(dtype))
+    return f"{old} in {kind}", kind == F64 and dtype == F32
 
 
+_NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}
 _VIEWS = (
-    "Identity", "Sum", "Max", "Neg", "Mul", "Add", "Sub", "Div", "Dropout", "Concat", "Expand",
-    "Transpose", "Unsqueeze", "Reshape", "Reshape",
+    "Identity", "Sum", "Max", "Neg", *_NEUTRAL, "Dropout", "Concat", "Expand", "Transpose",
+    "Unsqueeze", "Reshape", "Reshape",
 )  # fmt: skip
 
 
-def _view(draft: Draft, place: Place, name: str, way: str) -> str | None:
-    """``name`` through something that gives it back."""
-    dtype, shape = draft.values[name]
-    rank = len(shape or ())
-    if way in ("Identity", "Sum", "Max", "Dropout"):
-        return draft.put(place, way, name)
+def _view(draft: Draft, node: ir.Node, value: ir.Value, way: str) -> ir.Value:
+    """Return a value through something that gives it back."""
+    shape, rank = shape_of(value), len(shape_of(value))
+    if way in _NEUTRAL:
+        return draft.put(node, way, value, np.asarray(_NEUTRAL[way]).astype(dtype_of(value)))
     if way == "Neg":
-        return draft.put(place, "Neg", draft.put(place, "Neg", name))
-    if way in ("Mul", "Add", "Sub", "Div"):
-        neutral = np.asarray(1 if way in ("Mul", "Div") else 0).astype(dtype)
-        return draft.put(place, way, name, neutral)
+        return draft.put(node, "Neg", draft.put(node, "Neg", value))
+    if way in ("Identity", "Sum", "Max", "Dropout"):
+        return draft.put(node, way, value)
     if not shape:
-        return None
+        raise ValueError(value)
     if way == "Concat":
-        return draft.put(place, "Concat", name, axis=-1)
+        return draft.put(node, "Concat", value, axis=-1)
     if way == "Expand":
-        return draft.put(place, "Expand", name, np.ones(rank, np.int64))
+        return draft.put(node, "Expand", value, np.ones(rank, np.int64))
     if way == "Transpose":
         perm = draft.rng.sample(range(rank), rank)
         back = [perm.index(axis) for axis in range(rank)]
-        return draft.put(place, way, draft.put(place, way, name, perm=perm), perm=back)
+        return draft.put(node, way, draft.put(node, way, value, perm=perm), perm=back)
     if way == "Unsqueeze":
         axis = draft.rng.randint(0, rank)
-        return draft.over(place, "Squeeze", draft.over(place, "Unsqueeze", name, [axis]), [axis])
+        return draft.over(node, "Squeeze", draft.over(node, "Unsqueeze", value, [axis]), [axis])
     forms = [[-1], [-1, shape[-1]], [*[0] * rank, 1], [*[0] * (rank - 1), -1]]
     if shape[-1] % 2 == 0:
         forms.append([*[0] * (rank - 1), -1, shape[-1] // 2])
-    middle = draft.put(place, "Reshape", name, np.asarray(draft.rng.choice(forms), np.int64))
-    return draft.put(place, "Reshape", middle, draft.put(place, "Shape", name))
+    middle = draft.put(node, "Reshape", value, np.asarray(draft.rng.choice(forms), np.int64))
+    return draft.put(node, "Reshape", middle, draft.put(node, "Shape", value))
+
+
+def _read_instead(node: ir.Node, old: ir.Value, new: ir.Value, by_all: bool) -> None:
+    """Let a node, or it and all behind it, read ``new``."""
+    assert node.graph is not None
+    nodes = list(node.graph)
+    start = nodes.index(node)
+    for reader in nodes[start:] if by_all else [node]:
+        for position, value in enumerate(reader.inputs):
+            if value is old:
+                reader.replace_input_with(position, new)
 
 
 @mutation
-def view_there_and_back(draft: Draft) -> Outcome:
+def view_there_and_back(draft: Draft) -> tuple[str, bool]:
     """On one edge, or on all that read the value behind it."""
-    if (edge := draft.edge()) is None:
-        return None
-    place, _, name = edge
+    node, _, value = draft.edge()
     way = draft.rng.choice(_VIEWS)
-    if (new := _view(draft, place, name, way)) is None:
-        return None
-    draft.read_instead(place, name, new, by_all=draft.rng.random() < 0.5)
-    return f"{way} on {name} in front of {place.node.op_type}", True
+    _read_instead(node, value, _view(draft, node, value, way), draft.rng.random() < 0.5)
+    return f"{way} on {value.name} in front of {node.op_type}", True
 
 
 @mutation
-def view_alone(draft: Draft) -> Outcome:
+def view_alone(draft: Draft) -> tuple[str, bool]:
     """A view without its way back: the row is another one, or the shapes no longer fit."""
-    if (edge := draft.edge()) is None or len(draft.shape(edge[2]) or ()) < 2:
-        return None
-    place, _, name = edge
-    shape = draft.shape(name) or ()
-    perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    node, _, value = draft.edge()
+    *lead, second, last = range(len(shape_of(value)))
     if draft.rng.random() < 0.5:
-        new = draft.put(place, "Transpose", name, perm=perm)
+        new = draft.put(node, "Transpose", value, perm=[*lead, last, second])
     else:
-        new = draft.put(place, "Reshape", name, np.asarray([-1, *shape[1:]], np.int64))
-    draft.read_instead(place, name, new, by_all=draft.rng.random() < 0.6)
-    return f"a view of {name} in front of {place.node.op_type}", False
+        new = draft.put(node, "Reshape", value, np.asarray([-1, *shape_of(value)[1:]], np.int64))
+    _read_instead(node, value, new, draft.rng.random() < 0.6)
+    return f"a view of {value.name} in front of {node.op_type}", False
 
 
 @mutation
-def extra_reader(draft: Draft) -> Outcome:
+def extra_reader(draft: Draft) -> tuple[str, bool]:
     """A value in the middle of the chain is an output, too, or read by another node."""
-    edge = draft.edge()
-    if edge is None or not edge[0].main:
-        return None
-    place, _, name = edge
-    known = {value.name for value in (*draft.model.graph.output, *draft.model.graph.input)}
-    if draft.rng.random() < 0.5 and name not in known and name not in draft.constants:
-        draft.add_output(name, name)
-        return f"{name} is an output", True
+    node, _, value = draft.edge()
+    outputs = draft.model.graph.outputs
+    if not draft.is_main(node):
+        raise ValueError(node)
+    made_here = value.producer() is not None and array_of(value) is None
+    if draft.rng.random() < 0.5 and made_here and not value.is_graph_output():
+        outputs.append(value)
+        return f"{value.name} is an output", True
     kind = draft.rng.choice(("Neg", "Abs", "Identity", "Sigmoid"))
-    draft.add_output(draft.put(place, kind, name), name)
-    return f"{name} is read elsewhere", True
+    outputs.append(draft.put(node, kind, value))
+    return f"{value.name} is read elsewhere", True
 
 
 class _Run:
-    """A run of nodes of a scope without subgraphs: what it reads, and what is read of it."""
+    """A run of nodes of a scope without subgraphs: what it reads, and what is read of it.
 
-    def __init__(self, draft: Draft, scope: Place) -> None:
-        self.draft, self.scope = draft, scope
-        nodes = list(scope.nodes)
-        self.start = draft.rng.randrange(len(nodes))
-        self.end = draft.rng.randint(self.start + 1, len(nodes))
-        if draft.rng.random() < 0.4:
-            self.start, self.end = 0, len(nodes)
-        run, behind = nodes[self.start : self.end], nodes[self.end :]
-        self.whole = not any(a.HasField("g") for node in nodes for a in node.attribute)
-        own = {name for node in run for name in node.output if name}
-        self.reads = sorted({name for node in run for name in node.input if name} - own)
-        # Of a subgraph only the last node's outputs are known to be read.
-        later = {name for node in behind for name in node.input} | set(nodes[-1].output)
-        later |= {value.name for value in draft.model.graph.output}
-        later |= set(scope.function.output) if scope.function else set()
-        self.outputs = sorted(own & later & set(draft.values))
+    Raises:
+        IndexError: there is no scope of several nodes.
+        ValueError: the scope has subgraphs, or nobody reads the run.
+    """
 
-    def copied(self) -> tuple[list[onnx.NodeProto], dict[str, str]]:
-        """The nodes with new names for all that they make, and those names by the old ones."""
-        nodes = self.scope.nodes[self.start : self.end]
-        names = {n: self.draft.fresh("inner") for node in nodes for n in node.output if n}
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        for node in copies:
-            node.input[:] = [names.get(name, name) for name in node.input]
-            node.output[:] = [names.get(name, name) for name in node.output]
-        self.alias(names)
-        return copies, names
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.scope = draft.rng.choice([s for s in draft.scopes() if len(s) > 1])
+        nodes = list(self.scope)
+        start = draft.rng.randrange(len(nodes))
+        end = draft.rng.randint(start + 1, len(nodes))
+        self.nodes = nodes if draft.rng.random() < 0.4 else nodes[start:end]
+        own = [value for node in self.nodes for value in node.outputs]
+        self.outputs = [
+            value for value in own
+            if value.is_graph_output() or any(user not in self.nodes for user, _ in value.uses())
+        ]  # fmt: skip
+        reads = [value for node in self.nodes for value in node.inputs if value]
+        self.reads = [value for value in dict.fromkeys(reads) if value not in own]
+        if not self.outputs or next(self.scope.subgraphs(), None) is not None:
+            raise ValueError(self.scope)
 
-    def alias(self, names: dict[str, str]) -> None:
-        """Give new names the types and shapes of the old ones."""
-        for table in (self.draft.values, self.draft.constants):
-            table.update({new: table[old] for old, new in names.items() if old in table})
+    def copied(self, new: dict[ir.Value, ir.Value]) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Return nodes that read ``new`` for the values there, and what they give out."""
+        copies = []
+        for node in self.nodes:
+            inputs, attributes = [new.get(v, v) if v else v for v in node.inputs], node.attributes
+            count = len(node.outputs)
+            copy = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=count)
+            copies.append(copy)
+            for old, output in zip(node.outputs, copy.outputs, strict=True):
+                output.name, output.type = self.draft.fresh("inner"), old.type
+                new[old] = output
+        return copies, [new[value] for value in self.outputs]
 
-    def become(self, *nodes: onnx.NodeProto) -> None:
-        del self.scope.nodes[self.start : self.end]
-        for offset, node in enumerate(nodes):
-            self.scope.nodes.insert(self.start + offset, node)
-
-
-def _run_of(draft: Draft) -> _Run | None:
-    scopes = [scope for scope in draft.scopes() if len(scope.nodes) > 1]
-    run = _Run(draft, draft.rng.choice(scopes)) if scopes else None
-    return run if run is not None and run.whole and run.outputs else None
+    def become(self, *nodes: ir.Node) -> None:
+        """Put these nodes in the place of the run; the last of them gives what is read of it."""
+        ir.convenience.replace_nodes_and_values(
+            self.scope, self.nodes[-1], self.nodes, nodes, self.outputs, nodes[-1].outputs
+        )
 
 
-def _constant(name: str, value: object) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value)))
+def _constant(name: str, value: object) -> ir.Node:
+    node = ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})
+    node.outputs[0].name = name
+    return node
 
 
 @mutation
-def into_if(draft: Draft) -> Outcome:
+def into_if(draft: Draft) -> tuple[str, bool]:
     """A run of nodes in both branches of an If."""
-    if (run := _run_of(draft)) is None:
-        return None
-    graphs = {}
+    run, branches = _Run(draft), {}
     for branch in ("then_branch", "else_branch"):
-        nodes, names = run.copied()
-        kinds = [(n, helper.np_dtype_to_tensor_dtype(draft.values[n][0])) for n in run.outputs]
-        infos = [helper.make_tensor_value_info(names[n], kind, None) for n, kind in kinds]
-        graphs[branch] = helper.make_graph(nodes, branch, [], infos)
-    condition, constants = draft.fresh("condition"), []
-    if run.scope.function is None and draft.rng.random() < 0.5:
-        condition = draft.add_input(np.dtype(np.bool_), (), "condition")
+        nodes, outputs = run.copied({})
+        branches[branch] = ir.Graph([], outputs, nodes=nodes, name=branch)
+    if run.scope is draft.model.graph and draft.rng.random() < 0.5:
+        condition, constants = draft.add_input(np.array(True), "condition"), []
     else:
-        constants = [_constant(condition, draft.rng.random() < 0.5)]
-    run.become(*constants, helper.make_node("If", [condition], run.outputs, **graphs))
-    return f"{run.end - run.start} nodes in an If", True
+        constants = [_constant(draft.fresh("condition"), draft.rng.random() < 0.5)]
+        condition = constants[0].outputs[0]
+    count = len(run.outputs)
+    run.become(*constants, ir.node("If", [condition], branches, num_outputs=count))
+    return f"{len(run.nodes)} nodes in an If", True
 
 
 @mutation
-def into_function(draft: Draft) -> Outcome:
+def into_function(draft: Draft) -> tuple[str, bool]:
     """A run of nodes as a model-local function, stored constants inside or handed over."""
-    if (run := _run_of(draft)) is None:
-        return None
-    nodes, names = run.copied()
-    stored = {tensor.name: tensor for tensor in draft.model.graph.initializer}
-    inside = [n for n in run.reads if n in stored and draft.rng.random() < 0.5]
-    handed = [n for n in run.reads if n not in inside]
-    parameters = {name: draft.fresh("parameter") for name in run.reads}
-    run.alias(parameters)
-    for node in nodes:
-        node.input[:] = [parameters.get(name, name) for name in node.input]
-    constants = [_constant(parameters[n], numpy_helper.to_array(stored[n])) for n in inside]
-    title, own = draft.fresh("function"), helper.make_opsetid(_DOMAIN, 1)
-    owners = [draft.model, *([run.scope.function] if run.scope.function else [])]
-    imports = [entry for entry in owners[-1].opset_import if entry.domain != _DOMAIN]
-    function = helper.make_function(
-        _DOMAIN, title, [parameters[n] for n in handed], [names[n] for n in run.outputs],
-        [*constants, *nodes], [*imports, own],
-    )  # fmt: skip
-    for owner in owners:
-        if _DOMAIN not in {entry.domain for entry in owner.opset_import}:
-            owner.opset_import.append(own)
-    draft.model.functions.append(function)
-    draft.model.ir_version = max(draft.model.ir_version, 8)
-    run.become(helper.make_node(title, handed, run.outputs, domain=_DOMAIN))
-    return f"{run.end - run.start} nodes in a function", True
+    run, model = _Run(draft), draft.model
+    stored = [v for v in run.reads if v.is_initializer() and draft.rng.random() < 0.5]
+    handed = [v for v in run.reads if v not in stored]
+    constants = [_constant(draft.fresh("parameter"), array_of(value)) for value in stored]
+    inputs = [ir.val(draft.fresh("parameter"), type=value.type) for value in handed]
+    parameters = dict(zip(handed, inputs, strict=True))
+    parameters |= dict(zip(stored, (node.outputs[0] for node in constants), strict=True))
+    nodes, outputs = run.copied(parameters)
+    title, imports = draft.fresh("function"), {**model.opset_imports, _DOMAIN: 1}
+    graph = ir.Graph(inputs, outputs, nodes=[*constants, *nodes], opset_imports=imports)
+    function = ir.Function(_DOMAIN, title, graph=graph, attributes=[])
+    for owner in (model.graph, *model.functions.values()):
+        owner.opset_imports[_DOMAIN] = 1
+    model.functions[function.identifier()] = function
+    model.ir_version = max(model.ir_version, 8)
+    run.become(ir.node(title, handed, domain=_DOMAIN, num_outputs=len(outputs)))
+    return f"{len(run.nodes)} nodes in a function", True

@@ -3,95 +3,97 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
-from tests.tools.fuzz.draft import Draft, Place, mutation, number_in
+from tests.tools.fuzz.draft import Draft, array_of, become, dtype_of, mutation, shape_of
 
 BF16, F16, F32, F64 = (
     np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.float32, np.float64)
 )
 FLOATS = (BF16, F16, F32, F64)
-Outcome = tuple[str, bool] | None
 
 _EPSILONS = (0.0, 1e-45, 1e-40, 1e-30, 1e-12, 1e-8, 1e-5, 1e-3, 0.5, 1.0, 1e4, 1e30, -1e-6, np.nan)
 
 
+def _in(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return numbers in a type, infinite where they do not fit."""
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)
+
+
 @mutation
-def constant_value(draft: Draft) -> Outcome:
+def constant_value(draft: Draft) -> tuple[str, bool]:
     """Another epsilon, exponent, count or gain of one element."""
-    edge = draft.edge("Add", "Pow", "Mul", "Div", "Max")
-    if edge is None or (old := draft.number(edge[2])) is None:
-        return None
-    place, position, name = edge
-    value = draft.rng.choice((*_EPSILONS, old * 1.001, old * 2, old + 1, -old))
-    place.node.input[position] = draft.constant(place, number_in(value, draft.values[name][0]))
-    return f"{old:g} -> {value:g}", False
+    node, position, value = draft.edge("Add", "Pow", "Mul", "Div", "Max")
+    if (array := array_of(value)) is None:
+        raise ValueError(value)
+    old = float(array.reshape(()))
+    new = draft.rng.choice((*_EPSILONS, old * 1.001, old * 2, old + 1, -old))
+    node.replace_input_with(position, draft.constant(node, _in(new, array.dtype)))
+    return f"{old:g} -> {new:g}", False
 
 
 @mutation
-def operator(draft: Draft) -> Outcome:
+def operator(draft: Draft) -> tuple[str, bool]:
     """Another operator with as many operands, or one more in front of a node."""
     one = ("Sqrt", "Reciprocal", "Abs", "Neg", "Identity", "Sigmoid", "Tanh", "Relu")
-    if draft.rng.random() < 0.5:
-        if (edge := draft.edge()) is None:
-            return None
-        place, position, name = edge
-        place.node.input[position] = draft.put(place, draft.rng.choice(one), name)
-        return f"an operator in front of {place.node.op_type}", False
     two = ("Add", "Sub", "Mul", "Div", "Max", "Min")
-    place_ = draft.pick(*two, "Sqrt", "Reciprocal", "Sigmoid")
-    if place_ is None or len(place_.node.input) > 2:
-        return None
-    old = place_.node.op_type
-    place_.node.op_type = draft.rng.choice(two if old in two else one)
-    return f"{old} -> {place_.node.op_type}", old == place_.node.op_type
+    if draft.rng.random() < 0.5:
+        node, position, value = draft.edge()
+        node.replace_input_with(position, draft.put(node, draft.rng.choice(one), value))
+        return f"an operator in front of {node.op_type}", False
+    node = draft.pick(*two, "Sqrt", "Reciprocal", "Sigmoid")
+    if len(node.inputs) > 2:
+        raise ValueError(node)
+    old, others = node.op_type, two if node.op_type in two else one
+    node.op_type = draft.rng.choice([other for other in others if other != old])
+    return f"{old} -> {node.op_type}", False
 
 
 @mutation
-def axes(draft: Draft) -> Outcome:
+def axes(draft: Draft) -> tuple[str, bool]:
     """Other axes of a reduction, or the same ones written in another way."""
-    place = draft.pick("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
-    if place is None:
-        return None
-    node, x = place.node, place.node.input[0]
-    array = draft.constants.get(node.input[1]) if len(node.input) > 1 else None
-    old = [] if array is None else array.reshape(-1).tolist()
-    old += [a for attribute in node.attribute if attribute.name == "axes" for a in attribute.ints]
-    rank = len(draft.shape(x) or ())
+    node = draft.pick("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
+    x, *stored = node.inputs
+    assert x is not None
+    array = array_of(stored[0]) if stored and stored[0] else None
+    ints = node.attributes.get_ints("axes", ()) if array is None else array.reshape(-1).tolist()
+    old, rank = list(ints or ()), len(shape_of(x))
     if not (old and rank):
-        return None
+        raise ValueError(node)
     new = draft.rng.choice((
         [axis % rank if axis < 0 else axis - rank for axis in old], old[::-1], [0],
         list(range(rank)), [rank - 1, max(0, rank - 2)], [max(0, rank - 2)],
     ))  # fmt: skip
-    keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
-    draft.replace(place, "Identity", draft.over(place, node.op_type, x, new, keepdims=keepdims))
+    keepdims = node.attributes.get_int("keepdims", 1)
+    become(node, "Identity", draft.over(node, node.op_type, x, new, keepdims=keepdims))
     keeps = sorted(axis % rank for axis in new) == sorted(axis % rank for axis in old)
     return f"axes {old} -> {new}", keeps
 
 
-def _gain(draft: Draft) -> tuple[Place, int, Array, tuple[int, ...]] | None:
-    """A product or sum with a row: where, which operand, what it may hold, the result's shape."""
+def _gain(draft: Draft) -> tuple[ir.Node, int, Array, tuple[int, ...]]:
+    """Draw a product or sum with a row: where, which operand, its numbers, the result's shape."""
     rows = []
-    for place in draft.places(lambda node: node.op_type in ("Mul", "Add")):
-        full = draft.shape(place.node.output[0])
-        for position, name in enumerate(place.node.input):
-            shape, dtype = draft.shape(name), draft.dtype(name)
-            if shape and full and dtype and 1 < math.prod(shape) == max(shape) == full[-1]:
-                row = draft.constants.get(name, np.linspace(0.5, 1.5, max(shape)))
-                rows.append((place, position, number_in(row, dtype), full))
-    return draft.rng.choice(rows) if rows else None
+    for node in draft.nodes("Mul", "Add"):
+        full = shape_of(node.outputs[0])
+        for position, value in enumerate(node.inputs):
+            shape = shape_of(value) if value else ()
+            if value and shape and full and 1 < math.prod(shape) == max(shape) == full[-1]:
+                array = array_of(value)
+                row = np.linspace(0.5, 1.5, max(shape)) if array is None else array
+                rows.append((node, position, _in(row, dtype_of(value)), full))
+    return draft.rng.choice(rows)
 
 
 @mutation
-def gain_form(draft: Draft) -> Outcome:
+def gain_form(draft: Draft) -> tuple[str, bool]:
     """Another rank, other numbers, an input, or another type behind a cast."""
-    if (gain := _gain(draft)) is None:
-        return None
-    place, position, stored, full = gain
+    node, position, stored, full = _gain(draft)
     row, n, dtype = stored.astype(np.float64).reshape(-1), stored.size, stored.dtype
     forms: dict[str, Array] = {
         "one axis more": row.reshape(1, n),
@@ -105,20 +107,18 @@ def gain_form(draft: Draft) -> Outcome:
         "with NaN": np.where(np.arange(n) == 1, np.nan, row),
         "per token": np.linspace(0.5, 2, math.prod(full[-2:-1])).reshape(-1, 1),
         "matrix": np.linspace(0.5, 2, math.prod(full[-2:])).reshape(full[-2:]),
-        "input": row,
-        "cast": row,
     }
-    form = draft.rng.choice(sorted(forms))
-    keeps = form in ("one axis more", "rank of x") and forms[form].ndim <= len(full)
-    keeps = keeps and place.node.input[position] in draft.constants
+    form = draft.rng.choice((*sorted(forms), "input", "cast"))
     if form == "input":
-        if place.function:
-            return None
-        place.node.input[position] = draft.add_input(dtype, stored.shape, "gain")
+        if not draft.is_main(node):
+            raise ValueError(node)
+        node.replace_input_with(position, draft.add_input(stored, "gain"))
         return "gain: an input", True
     if form == "cast":
         other = draft.rng.choice(FLOATS)
-        place.node.input[position] = draft.cast(place, number_in(row, other), dtype)
+        node.replace_input_with(position, draft.cast(node, _in(row, other), dtype))
         return f"gain of {other} behind a cast", False
-    place.node.input[position] = draft.constant(place, number_in(forms[form], dtype))
+    keeps = form in ("one axis more", "rank of x") and forms[form].ndim <= len(full)
+    keeps = keeps and array_of(node.inputs[position]) is not None  # type: ignore[arg-type]
+    node.replace_input_with(position, draft.constant(node, _in(forms[form], dtype)))
     return f"gain {form}", keeps

@@ -1,39 +1,33 @@
-"""Seeds, and mutants: each is a seed and the numbers that say how it was changed."""
+"""Mutants: each is a seed and the steps that changed it, drawn and shrunk by Hypothesis."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx
+from hypothesis import strategies as st
 
 # The modules of the mutations fill the table.
 from tests.tools.fuzz import around as _around  # noqa: F401
 from tests.tools.fuzz import change as _change  # noqa: F401
 from tests.tools.fuzz.draft import MUTATIONS, Draft
-from tests.tools.fuzz.feeds import Signature, signature_of
+from tests.tools.fuzz.feeds import Feeds
 
-_TRIES = 12
-_WITH_NORMS = 0.85  # of the mutants, of seeds that hold a norm; the others look like it
+Step = tuple[str, int]
+"""One mutation: its name and the seed of its choices."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Seed:
-    """A model that works, under a readable name; ``norms`` of it can be one node."""
+    """A model that works, an example of its inputs, and how many norms can be one node each."""
 
     name: str
-    model: onnx.ModelProto
-    signature: Signature
+    model: onnx.ModelProto = dataclasses.field(repr=False)
+    feeds: Feeds = dataclasses.field(repr=False)
     norms: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
-    """One mutation: its name and the seed of its choices."""
-
-    mutation: str
-    number: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -41,87 +35,34 @@ class Mutated:
     """A changed seed.
 
     Attributes:
-        done: what each step did, in words.
+        done: what each step did, in words; those that had nothing to change are not among them.
         keeps: norms stayed norms, of the same numbers up to rounding.
     """
 
-    model: onnx.ModelProto
-    signature: Signature
-    steps: tuple[Step, ...]
+    seed: Seed
+    model: onnx.ModelProto = dataclasses.field(repr=False)
+    feeds: Feeds = dataclasses.field(repr=False)
     done: tuple[str, ...]
     keeps: bool
 
 
-class _Changes:
-    """A seed on its way to a mutant."""
-
-    def __init__(self, seed: Seed) -> None:
-        self.draft = Draft(seed.model, seed.signature)
-        self.steps: list[Step] = []
-        self.done: list[str] = []
-        self.keeps = True
-
-    def take(self, step: Step) -> None:
-        draft = self.draft
-        before, signature = onnx.ModelProto(), draft.signature.copy()
-        before.CopyFrom(draft.model)
-        try:
-            # The tag makes the names of one step unlike those of another.
-            draft.begin(random.Random(step.number), len(self.steps) + 1)
-            outcome = MUTATIONS[step.mutation](draft)
-        # A model that no longer fits, or a node that is odd already: nothing to change.
-        except (IndexError, TypeError, ValueError, onnx.shape_inference.InferenceError):
-            outcome = None
-        if outcome is None:
-            draft.model, draft.signature = before, signature
-            return
-        self.steps.append(step)
-        self.done.append(f"{step.mutation}: {outcome[0]}")
-        self.keeps = self.keeps and outcome[1]
-
-    def mutated(self) -> Mutated:
-        draft = self.draft
-        try:
-            draft.begin(random.Random(0), 0)
-            draft.forget_wrong_shapes()
-        except onnx.shape_inference.InferenceError:
-            pass  # the judge drops it
-        return Mutated(
-            draft.model, draft.signature, tuple(self.steps), tuple(self.done), self.keeps
-        )
-
-
 def apply(seed: Seed, steps: Sequence[Step]) -> Mutated:
-    """The seed after the steps that find something to change."""
-    changes = _Changes(seed)
-    for step in steps:
-        changes.take(step)
-    return changes.mutated()
+    """Return the seed after the steps that find something to change."""
+    model, feeds, done, keeps = seed.model, seed.feeds, [], True
+    for tag, (name, number) in enumerate(steps, 1):
+        # Nothing to change, or a model whose shapes would no longer fit.
+        with contextlib.suppress(
+            IndexError, TypeError, ValueError, onnx.shape_inference.InferenceError
+        ):
+            draft = Draft(model, feeds, random.Random(number), tag)
+            words, kept = MUTATIONS[name](draft)
+            model, feeds = draft.finished(), draft.feeds
+            done.append(f"{name}: {words}")
+            keeps = keeps and kept
+    return Mutated(seed, model, feeds, tuple(done), keeps)
 
 
-def draw(seeds: Sequence[Seed], seed: int, index: int) -> tuple[Seed, Mutated]:
-    """Mutant number ``index`` of the sequence that ``seed`` names: one to three mutations."""
-    rng = random.Random(f"{seed}/{index}")
-    norms = [one for one in seeds if one.norms]
-    chosen = rng.choice(norms if norms and rng.random() < _WITH_NORMS else seeds)
-    wanted = rng.choice((1, 2, 2, 3))
-    names = sorted(MUTATIONS)
-    changes = _Changes(chosen)
-    for _ in range(_TRIES):
-        if len(changes.steps) == wanted:
-            break
-        changes.take(Step(rng.choice(names), rng.randrange(2**32)))
-    return chosen, changes.mutated()
-
-
-def corpus_seeds(only: str = "") -> Iterator[Seed]:
-    """Every norm class of transformers and torch, RMSNorm or not, by three exporters."""
-    from tests.tools.corpus.exporters import norm_exports
-
-    for export in norm_exports(only=only, rmsnorm=None):
-        if export.path is None:
-            continue
-        model = onnx.load(export.path)
-        names = [value.name for value in model.graph.input]
-        examples = dict(zip(names, export.inputs(), strict=True))
-        yield Seed(export.key, model, signature_of(model, examples), export.expected)
+def mutants(seeds: st.SearchStrategy[Seed]) -> st.SearchStrategy[Mutated]:
+    """Seeds after one to three mutations."""
+    step = st.tuples(st.sampled_from(sorted(MUTATIONS)), st.integers(0, 2**32 - 1))
+    return st.builds(apply, seeds, st.lists(step, min_size=1, max_size=3))

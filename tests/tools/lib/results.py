@@ -1,21 +1,17 @@
-"""What every measurement records: when, on what machine, with which versions; and its files.
-
-Nothing large is loaded, see ``process``.
-"""
+"""What every measurement records: when, on what machine, with which versions; and its files."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import json
-import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.system.files import write_whole
-from rmsnorm_export.system.machine import cores, cpu_name, memory_gib
+from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
 
 
@@ -28,21 +24,17 @@ class Start:
     """When a measurement began, which is its date, and how busy the machine was then."""
 
     date: str = dataclasses.field(default_factory=_now)
-    load: float = dataclasses.field(default_factory=lambda: os.getloadavg()[0])
+    load: float = dataclasses.field(default_factory=load_average)
 
     def facts(self, *packages: str) -> dict[str, Any]:
         """Return the head of a report, at its end."""
+        machine = {"cpu": cpu_name(), "cores": cores(), "memory_gib": memory_gib()}
+        machine |= {"system": platform.system(), "python": platform.python_version()}
         return {
             "schema_version": 1,
             "date": self.date,
-            "machine": {
-                "cpu": cpu_name(),
-                "cores": cores(),
-                "memory_gib": memory_gib(),
-                "system": platform.system(),
-                "python": platform.python_version(),
-            },
-            "load_average": {"before": self.load, "after": os.getloadavg()[0]},
+            "machine": machine,
+            "load_average": {"before": self.load, "after": load_average()},
             "versions": versions_of(packages),
         }
 

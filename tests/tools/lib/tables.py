@@ -6,29 +6,19 @@ A heading that ends with a colon stands over numbers: its column is aligned to t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rmsnorm_export.show.text import aligned
 
-_WIDTH = 150
-"""Of a table in a pipe, which has none: rich would fold it to 80 columns."""
+
+def _names(headings: Sequence[str]) -> list[str]:
+    return [heading.removesuffix(":").replace("\n", " ").strip() for heading in headings]
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
-    names = [heading.removesuffix(":").replace("\n", " ").strip() for heading in headings]
     marks = ["---:" if heading.endswith(":") else "---" for heading in headings]
-    lines = [f"| {' | '.join(row)} |" for row in (names, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (_names(headings), *rows)]
     return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
-
-
-def console() -> Console:
-    """Return standard output, wide enough for a table."""
-    from rich.console import Console
-
-    terminal = Console(highlight=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
 def print_table(
@@ -39,17 +29,6 @@ def print_table(
     below: Sequence[str] = (),
 ) -> None:
     """Print a table on stdout, and the lines around it."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in headings:
-        right = heading.endswith(":")
-        justify = "right" if right else "left"
-        table.add_column(heading.removesuffix(":"), justify=justify, no_wrap=right)
-    for row in rows:
-        table.add_row(*row)
-    terminal = console()
-    terminal.print(*above, sep="\n", markup=False)
-    terminal.print(table)
-    terminal.print(*below, sep="\n", markup=False)
+    right = [index for index, heading in enumerate(headings) if heading.endswith(":")]
+    table = aligned([_names(headings), *rows], right=right, indent="")
+    print(*above, "", *table, "", *below, sep="\n")

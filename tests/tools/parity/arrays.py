@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from rmsnorm_export.compare.pytorch import to_array
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, round_to
-from rmsnorm_export.op.spec import BFLOAT16
 
 SCALES = ("unit", "tiny", "denormal", "large", "mixed", "zeros", "nan", "inf")
 _MOST_ROWS, _LEAST_ROWS, _SPECIAL_ROWS = 1024, 8, 4
@@ -48,22 +48,6 @@ def weight(dtype: int, shape: tuple[int, ...], *, seed: int, offset: bool = Fals
     return round_to(values, dtype).astype(numpy_dtype(dtype))
 
 
-def tensor(array: Array) -> torch.Tensor:
-    """The same bits as a PyTorch tensor."""
-    array = np.ascontiguousarray(array)
-    if array.dtype == numpy_dtype(BFLOAT16):
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def array(value: torch.Tensor) -> Array:
-    """The same bits as a NumPy array."""
-    value = value.detach().contiguous()
-    if value.dtype == torch.bfloat16:
-        return value.view(torch.int16).numpy().view(numpy_dtype(BFLOAT16))
-    return value.numpy()
-
-
 def results(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[Array, ...]:
-    """The outputs of a module or operator, one or several."""
-    return tuple(map(array, result if isinstance(result, tuple) else (result,)))
+    """Return the outputs of a module or operator, one or several."""
+    return tuple(map(to_array, result if isinstance(result, tuple) else (result,)))

@@ -51,39 +51,38 @@ class Cell:
         return f"{self.subject} {self.dtype} n={self.n} {self.scale}"
 
 
-@dataclasses.dataclass(slots=True)
-class Claim:
-    """One claim: in how many cells it was checked, and those in which it does not hold."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One claim in one place: what was measured and what is allowed there."""
 
-    name: str
-    checked: int = 0
-    failed: list[str] = dataclasses.field(default_factory=list)
+    claim: str
+    where: str
+    measured: float
+    allowed: float
 
-    def hold(self, where: str, measured: float, allowed: float) -> None:
-        """Count a cell; NaN fails, too."""
-        self.checked += 1
-        if not measured <= allowed:
-            self.failed.append(f"{where}: {measured:.4g}, {allowed:.4g} allowed")
+    @property
+    def holds(self) -> bool:
+        """Return whether it does; NaN fails, too."""
+        return self.measured <= self.allowed
 
 
-def judge(cells: Sequence[Cell]) -> list[Claim]:
-    """Return every claim on what was measured; cells without a yardstick are omitted."""
-    names = ("b class", "c accuracy", "c runtime", "c mean")
-    classes, accuracy, runtime, mean = claims = [Claim(name) for name in names]
+def judge(cells: Sequence[Cell]) -> list[Check]:
+    """Check every claim on what was measured; cells without a yardstick are omitted."""
+    checks: list[Check] = []
     sums: dict[str, list[tuple[float, float]]] = {}
     for cell in cells:
-        if cell.judged is None:
+        if (limits := cell.judged) is None:
             continue
-        for target in cell.judged.distance.keys() & cell.distances.keys():
-            where = f"{cell} {target}, ulp from ours"
-            classes.hold(where, cell.distances[target], cell.judged.distance[target])
-        accuracy.hold(f"{cell}, ulp from float64", cell.errors[OURS], cell.judged.ours)
+        for target in limits.distance.keys() & cell.distances.keys():
+            distance, allowed = cell.distances[target], limits.distance[target]
+            checks.append(Check("b class", f"{cell} {target}, ulp from ours", distance, allowed))
+        where = f"{cell}, ulp from float64"
+        checks.append(Check("c accuracy", where, cell.errors[OURS], limits.ours))
         if "portable" in cell.errors:
-            where = f"{cell}, ulp of the portable file from float64"
-            runtime.hold(where, cell.errors["portable"], cell.judged.runtime)
+            checks.append(Check("c runtime", where, cell.errors["portable"], limits.runtime))
         sums.setdefault(f"{cell.subject} {cell.dtype}", []).append(cell.drift)
     for key, drifts in sums.items():
         apart, square = map(sum, zip(*drifts, strict=True))
         deviations = apart / math.sqrt(square) if square else 0.0
-        mean.hold(f"{key}, standard deviations", deviations, _SYSTEMATIC)
-    return claims
+        checks.append(Check("c mean", f"{key}, standard deviations", deviations, _SYSTEMATIC))
+    return checks

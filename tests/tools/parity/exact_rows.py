@@ -29,77 +29,72 @@ _RECIPROCAL_POOL = 2**18
 _WITNESSES = 4
 
 
-def operands(
-    spec: NormSpec,
-    dtype: int,
-    row: tuple[int, ...],
-    count: int,
-    *,
-    seed: int,
-    gated: bool = False,
-    front: Array | None = None,
-) -> dict[str, Array]:
-    """``x``, and ``gate``, as ``[count, *row]``.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """What rows are for.
 
-    Args:
+    Attributes:
         spec: the norm; it decides on the gates.
         dtype: element type of x.
         row: shape of the normalised axes.
         gated: whether there is a gate.
         front: a gain in front of the norm, of powers of two from 1/2 to 2.
     """
-    rng = np.random.default_rng(seed)
-    shape, n = (count, *row), int(np.prod(row))
-    first = spec.gate_first and gated
-    largest = min(15 if first else 255, int((_EXACT / n) ** 0.5) // (15 if first else 1))
-    if front is not None:
-        largest //= 4
-    x = rng.integers(1, largest + 1, shape) * rng.choice([-1, 1], shape)
-    # Half types stay half types where the squares are half numbers too: no power above 0.
-    powers = np.resize(_POWERS, count).reshape(-1, *[1] * len(row))
-    rows = {"x": x * np.exp2(powers)}
-    if gated:
-        rows["gate"] = 4.0 * rng.integers(5, 16, shape) if first else rng.uniform(18, 60, shape)
-        if not first:
-            rows["gate"] = np.where(rng.random(shape) < 0.25, 0.0, rows["gate"])
-    return {k: v.astype(np.float32).astype(numpy_dtype(dtype)) for k, v in rows.items()}
 
+    spec: NormSpec
+    dtype: int
+    row: tuple[int, ...]
+    gated: bool = False
+    front: Array | None = None
 
-def with_witnesses(
-    spec: NormSpec,
-    rows: dict[str, Array],
-    weights: dict[str, Array],
-    dtype: int,
-    row: tuple[int, ...],
-    gated: bool,
-    front: Array | None = None,
-) -> dict[str, Array]:
-    """``rows`` and more, on which the row in float32 and in float64 gives other numbers."""
-    specs = [dataclasses.replace(spec, stash_type=stash) for stash in (FLOAT, DOUBLE)]
-    unseen = set(itertools.product(QUOTIENTS, QUOTIENTS))
-    size = _RECIPROCAL_POOL if spec.round_rstd else _POOL
-    axes = tuple(range(1, 1 + len(row)))
-    for seed in range(_POOLS):
-        pool = operands(spec, dtype, row, size, seed=100 + seed, gated=gated, front=front)
-        if spec.round_rstd:  # one number a row decides: look there first
-            apart = _inverse_differs(spec.epsilon, pool["x"])
-            pool = {name: values[apart] for name, values in pool.items()}
-        given = {**pool, **weights}
-        if front is not None:
-            given["x"] = (pool["x"] * front).astype(pool["x"].dtype)
-        narrow, wide = (
-            {q: orders.evaluate(s, given, q)[0].astype(float) for q in QUOTIENTS} for s in specs
-        )
-        chosen: set[int] = set()
-        for pair in sorted(unseen):
-            differ = np.flatnonzero((narrow[pair[0]] != wide[pair[1]]).any(axis=axes))
-            if len(differ):
-                unseen.discard(pair)
-                chosen.update(differ[:_WITNESSES].tolist())
-        rows = {name: np.concatenate([rows[name], pool[name][sorted(chosen)]]) for name in rows}
-        if not unseen:
-            break
-    return rows
+    def operands(self, count: int, *, seed: int) -> dict[str, Array]:
+        """Return ``x``, and ``gate``, as ``[count, *row]``."""
+        rng = np.random.default_rng(seed)
+        shape, n = (count, *self.row), int(np.prod(self.row))
+        first = self.spec.gate_first and self.gated
+        largest = min(15 if first else 255, int((_EXACT / n) ** 0.5) // (15 if first else 1))
+        if self.front is not None:
+            largest //= 4
+        x = rng.integers(1, largest + 1, shape) * rng.choice([-1, 1], shape)
+        # Half types stay half types where the squares are half numbers too: no power above 0.
+        powers = np.resize(_POWERS, count).reshape(-1, *[1] * len(self.row))
+        rows = {"x": x * np.exp2(powers)}
+        if first:
+            rows["gate"] = 4.0 * rng.integers(5, 16, shape)
+        elif self.gated:
+            gate = rng.uniform(18, 60, shape)
+            rows["gate"] = np.where(rng.random(shape) < 0.25, 0.0, gate)
+        return {k: v.astype(np.float32).astype(numpy_dtype(self.dtype)) for k, v in rows.items()}
+
+    def with_witnesses(self, rows: dict[str, Array], weights: dict[str, Array]) -> dict[str, Array]:
+        """Return more rows, on which the row in float32 and in float64 gives other numbers."""
+        spec = self.spec
+        specs = [dataclasses.replace(spec, stash_type=stash) for stash in (FLOAT, DOUBLE)]
+        unseen = set(itertools.product(QUOTIENTS, QUOTIENTS))
+        size = _RECIPROCAL_POOL if spec.round_rstd else _POOL
+        axes = tuple(range(1, 1 + len(self.row)))
+        for seed in range(_POOLS):
+            pool = self.operands(size, seed=100 + seed)
+            if spec.round_rstd:  # one number a row decides: look there first
+                apart = _inverse_differs(spec.epsilon, pool["x"])
+                pool = {name: values[apart] for name, values in pool.items()}
+            operands = {**pool, **weights}
+            if self.front is not None:
+                operands["x"] = (pool["x"] * self.front).astype(pool["x"].dtype)
+            narrow, wide = (
+                {q: orders.evaluate(s, operands, q)[0].astype(float) for q in QUOTIENTS}
+                for s in specs
+            )
+            chosen: set[int] = set()
+            for pair in sorted(unseen):
+                differ = np.flatnonzero((narrow[pair[0]] != wide[pair[1]]).any(axis=axes))
+                if len(differ):
+                    unseen.discard(pair)
+                    chosen.update(differ[:_WITNESSES].tolist())
+            rows = {name: np.concatenate([rows[name], pool[name][sorted(chosen)]]) for name in rows}
+            if not unseen:
+                break
+        return rows
 
 
 def _inverse_differs(epsilon: float, x: Array) -> Array:

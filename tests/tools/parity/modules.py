@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from rmsnorm_export.compare.pytorch import to_array, to_tensor
 from rmsnorm_export.op.dtypes import Array, round_to
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.proof.bounds import Bounds
@@ -32,7 +33,7 @@ def make(variant: Variant, n: int, dtype: str) -> RMSNorm:
         for seed, (name, parameter) in enumerate(module.named_parameters()):
             around_zero = name == "bias" or offset
             value = arrays.weight(ELEMENT_TYPES[dtype], shape, seed=seed, offset=around_zero)
-            parameter.copy_(arrays.tensor(value))
+            parameter.copy_(to_tensor(value))
     return module
 
 
@@ -58,23 +59,23 @@ def operands(
 def cells(variant: Variant, n: int, dtype: str, *, elements: int) -> Iterator[Cell]:
     """Yield one cell for each scale of input, of about so many ``elements``."""
     module, element_type = make(variant, n, dtype), ELEMENT_TYPES[dtype]
-    given, counts = operands(variant, n, dtype, elements)
-    tensors = {name: arrays.tensor(value) for name, value in given.items()}
+    inputs, counts = operands(variant, n, dtype, elements)
+    tensors = {name: to_tensor(value) for name, value in inputs.items()}
     x, other = tensors["x"], tensors.get("other")
     with torch.no_grad():
         of_eager = Operands(x, module.weight, module.bias, other, variant.shape(n))
         eager = variant.eager(of_eager)
         ours = module(*tensors.values())
-    weights = {name: arrays.array(p) for name, p in module.named_parameters()}
-    files = onnx_models.single(module.spec, given, weights)
-    runtime, absent = onnx_models.run(files, given)
+    weights = {name: to_array(p) for name, p in module.named_parameters()}
+    files = onnx_models.single(module.spec, inputs, weights)
+    runtime, absent = onnx_models.run(files, inputs)
     results = {EAGER: arrays.results(eager), OURS: arrays.results(ours), **runtime}
     bias, spec = weights.get("bias"), module.spec
     if spec.stash_type in HALF_TYPES and element_type in HALF_TYPES:  # it holds a rounded epsilon
         epsilon = float(round_to(spec.epsilon, spec.stash_type))
         spec = dataclasses.replace(spec, epsilon=epsilon)
     site = Bounds(spec, element_type, n, variant.weight, variant.bias)
-    exact = formula(spec, given["x"], weights.get("weight"), bias, given.get("other"))
+    exact = formula(spec, inputs["x"], weights.get("weight"), bias, inputs.get("other"))
     start = 0
     for scale, count in counts.items():
         rows = slice(start, start + count)
@@ -92,7 +93,7 @@ def cells(variant: Variant, n: int, dtype: str, *, elements: int) -> Iterator[Ce
         distances = {side: distance(sides[OURS], sides[side], magnitude) for side in runtime}
         judged, drift = None, (0.0, 0.0)
         if not no_yardstick(spec, element_type, scale):
-            gate = given["other"][rows] if variant.second == "gate" else None
+            gate = inputs["other"][rows] if variant.second == "gate" else None
             judged = limits_of(site, files.numerics, errors, gate)
             drift = _drift(sides[EAGER], sides[OURS], right, count * len(exact))
             lost = _overflown(sides[OURS], right, len(exact), count)

@@ -11,9 +11,11 @@ import onnx_ir as ir
 import rmsnorm_export as rx
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.spec import DOMAIN, NormSpec
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.export.clean import tidy
+from tests.tools.node_model import node_model
 from tests.tools.parity.limits import OPTIMIZED, TARGETS
 
 OPSET = 23
@@ -34,38 +36,35 @@ class Files:
 
 
 def single(spec: NormSpec, operands: Mapping[str, Array], weights: Mapping[str, Array]) -> Files:
-    """The model that ``rx.export`` writes for a module with one norm, without tracing a module.
+    """Return what ``rx.export`` writes for a module with one norm, without tracing a module.
 
     Args:
         spec: the norm.
-        operands: graph inputs in order, named as ``forward`` names them; the first axis is dynamic.
+        operands: graph inputs in order; the first axis is dynamic.
         weights: ``weight`` and ``bias``, where there are some.
     """
-    inputs = [_value(name, value, "batch") for name, value in operands.items()]
-    kept = {name: _value(name, value) for name, value in weights.items()}
-    for name, value in kept.items():
-        value.const_value = ir.tensor(weights[name], name=name)
-    given = [*inputs, kept.get("weight"), kept.get("bias")]
-    while given[-1] is None:
-        given.pop()
-    names = ("y", "sum")[: 2 if spec.kind == "SkipRMSNorm" else 1]
-    outputs = [ir.val(name, dtype=inputs[0].dtype, shape=inputs[0].shape) for name in names]
-    attributes = dict(spec.attributes())
-    node = ir.node(spec.kind, given, attributes, domain=DOMAIN, outputs=outputs, name="norm")
-    opsets = {"": OPSET, DOMAIN: 1}
-    graph = ir.Graph(
-        inputs, outputs, nodes=[node], initializers=[*kept.values()], opset_imports=opsets
-    )
-    graph.name = "parity"
-    model = ir.Model(graph, ir_version=10)
+    x, *others = operands.values()
+    proto, _ = node_model(spec, x, weights.get("weight"), weights.get("bias"), *others or [None])
+    model = ir.from_proto(proto)
+    model.ir_version, model.graph.opset_imports[""] = 10, OPSET
+    # In memory an attribute has all digits of epsilon; protobuf's have those of float32.
+    attributes = ir.convenience.convert_attributes(dict(spec.attributes()))
+    model.graph.node(0).attributes.update((a.name, a) for a in attributes)
+    stored = {"scale": "weight", "bias": "bias"}
+    for value in [*model.graph.inputs, *model.graph.outputs]:
+        if name := stored.get(value.name or ""):
+            model.graph.inputs.remove(value)
+            value.const_value = ir.tensor(weights[name], name=value.name)
+            model.graph.register_initializer(value)
+        else:
+            value.shape = ir.Shape(["batch", *x.shape[1:]])
     tidy(model)
     files = Files({}, {})
     for target in TARGETS:
         result = rx.optimize(model, target=target)
         classes = {site.numerics for site in (*result.report.fused, *result.report.kept)}
         files.models[target] = result.model
-        order = ("upcast", "reordered", "exact")
-        files.numerics[target] = next((name for name in order if name in classes), "-")
+        files.numerics[target] = max(classes, key=NUMERICS_ORDER.index, default="-")
     return files
 
 
@@ -83,11 +82,6 @@ def run(files: Files, feeds: Mapping[str, Array]) -> tuple[dict[str, list[Array]
         except VerificationError as error:
             absent[side] = error.found or error.what
     return outputs, absent
-
-
-def _value(name: str, value: Array, *first: str) -> ir.Value:
-    shape = ir.Shape([*first, *value.shape[len(first) :]])
-    return ir.val(name, dtype=ir.DataType.from_numpy(value.dtype), shape=shape)
 
 
 def nodes(model: ir.Model) -> list[tuple[str, dict[str, Any]]]:

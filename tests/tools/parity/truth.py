@@ -116,11 +116,11 @@ def formula(
     wide = np.longdouble if x.dtype == np.float64 else np.float64
     second = "residual" if spec.kind == "SkipRMSNorm" else "gate"
     operands = {"x": x, "weight": weight, "bias": bias, second: other}
-    given = {name: value.astype(wide) for name, value in operands.items() if value is not None}
+    widened = {name: value.astype(wide) for name, value in operands.items() if value is not None}
     epsilon = spec.epsilon if x.dtype == np.float64 else float(np.float32(spec.epsilon))
     plain = dataclasses.replace(spec, epsilon=epsilon, round_rstd=False, association=0)
     with np.errstate(all="ignore"):
-        return compute(plain, given, Steps())
+        return compute(plain, widened, Steps())
 
 
 def error_of(values: Array, truth: Array, magnitude: Array | None = None) -> Float64Array:

@@ -16,14 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
+from tests.tools.corpus import norm_classes
 
 EPSILON = 1e-6
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPES = {**norm_classes.DTYPES, "float64": torch.float64}
 ELEMENT_TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 HALF = ("float16", "bfloat16")
 

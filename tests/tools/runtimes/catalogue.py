@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import os
 import pathlib
 import subprocess
 import sys
+
+from tests.tools.corpus import cache
 
 INSTALL = "scripts/test --thorough"
 """The command that installs these runtimes, and tests them."""
@@ -23,22 +24,20 @@ class Installable:
     """One version of a runtime.
 
     Attributes:
-        runtime: as ``rmsnorm_export.runtime.consumers`` calls it.
+        runtime: as ``rmsnorm_export.runtime.consumers`` calls it; a function of ``child.py`` that
+            runs it has that name, underscores for hyphens.
         version: that is installed.
-        kind: the function of ``child.py`` that runs it.
         packages: for pip, with their versions; (): this environment has it.
     """
 
     runtime: str
     version: str
-    kind: str
     packages: tuple[str, ...] = ()
 
     @property
     def folder(self) -> pathlib.Path:
         """Where it is, or would be."""
-        caches = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-        return pathlib.Path(caches, "rmsnorm_export", "runtimes", f"{self.runtime}-{self.version}")
+        return cache.root().parent / "runtimes" / f"{self.runtime}-{self.version}"
 
     @property
     def label(self) -> str:
@@ -60,33 +59,27 @@ class Installable:
         return ""
 
 
-_NUMPY = "numpy==1.26.4"
+def _own(runtime: str, package: str) -> Installable:
+    return Installable(runtime, importlib.metadata.version(package))
+
+
+_NUMPY_1 = "numpy==1.26.4"
 """The last that the extension modules of ONNX Runtime before 1.19 can be loaded with."""
 
+_ONNXRUNTIMES = {
+    **dict.fromkeys(("1.15.1", "1.16.3", "1.17.3", "1.18.1"), (_NUMPY_1,)),
+    **dict.fromkeys(("1.19.2", "1.20.1", "1.22.1", "1.23.2", "1.32.0"), ()),
+}
 CATALOGUE = (
     *(
-        Installable("onnxruntime", version, "onnxruntime", (f"onnxruntime=={version}", *others))
-        for version, *others in (
-            ("1.15.1", _NUMPY),
-            ("1.16.3", _NUMPY),
-            ("1.17.3", _NUMPY),
-            ("1.18.1", _NUMPY),
-            ("1.19.2",),
-            ("1.20.1",),
-            ("1.22.1",),
-            ("1.23.2",),
-            ("1.32.0",),
-        )
+        Installable("onnxruntime", version, (f"onnxruntime=={version}", *others))
+        for version, others in _ONNXRUNTIMES.items()
     ),
-    Installable("onnxruntime", importlib.metadata.version("onnxruntime"), "onnxruntime"),
-    Installable("openvino", "2026.4.1", "openvino", ("openvino==2026.4.1",)),
-    Installable("opencv", "5.0.0", "opencv", ("opencv-python-headless==5.0.0.93",)),
-    Installable("tract", "0.23.9", "tract", ("tract==0.23.9",)),
-    Installable(
-        "tvm", "0.27.0", "tvm", ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.15.post2")
-    ),
-    Installable(
-        "iree", "3.13.0", "iree", ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0")
-    ),
-    Installable("onnx-reference", importlib.metadata.version("onnx"), "reference"),
+    _own("onnxruntime", "onnxruntime"),
+    Installable("openvino", "2026.4.1", ("openvino==2026.4.1",)),
+    Installable("opencv", "5.0.0", ("opencv-python-headless==5.0.0.93",)),
+    Installable("tract", "0.23.9", ("tract==0.23.9",)),
+    Installable("tvm", "0.27.0", ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.15.post2")),
+    Installable("iree", "3.13.0", ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0")),
+    _own("onnx-reference", "onnx"),
 )

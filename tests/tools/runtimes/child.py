@@ -1,8 +1,8 @@
 """Runs ONNX files in one runtime; a program of its own, for the environment of that runtime.
 
 Its argument is the name of a function below. On stdin comes one JSON object: the file with the
-input as raw float32, its shape, and for each model its path, the file with the expected output, and
-how many sessions are to run it. On stdout goes one line of JSON for each model.
+input as raw float32, its shape, how many sessions are to run each model how often, and for each
+model its path and the file with the expected output. On stdout goes a line of JSON for each model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def onnxruntime(path, x):
     return lambda: session.run(None, {"input": x})[0]
 
 
-def reference(path, x):
+def onnx_reference(path, x):
     from onnx.reference import ReferenceEvaluator
 
     session = ReferenceEvaluator(path)
@@ -118,9 +118,9 @@ def main():
     prepare = globals()[sys.argv[1]]
     for model in request["models"]:
         expected = np.fromfile(model["expected"], np.float32)
-        answer = {"model": model["model"], "error": "", "off": []}
+        answer = {"error": "", "off": []}
         try:
-            for _ in range(model["sessions"]):
+            for _ in range(request["sessions"]):
                 run = prepare(model["model"], x)
                 if hasattr(run, "norms"):
                     answer["norms"] = run.norms

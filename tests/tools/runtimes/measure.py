@@ -59,19 +59,16 @@ def run_files(
     """
     outcomes: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        expected = {label: f"{scratch}/{number}" for number, label in enumerate(files)}
-        for label, (_, array) in files.items():
-            array.astype(np.float32).tofile(expected[label])
+        request = {"input": f"{scratch}/x", "shape": x.shape, "runs": runs, "sessions": sessions}
         x.astype(np.float32).tofile(f"{scratch}/x")
+        models = {}
+        for number, (label, (path, expected)) in enumerate(files.items()):
+            expected.astype(np.float32).tofile(f"{scratch}/{number}")
+            models[label] = {"model": str(path), "expected": f"{scratch}/{number}"}
         while rest := [label for label in files if label not in outcomes]:
-            models = [
-                {"model": str(files[label][0]), "expected": expected[label], "sessions": sessions}
-                for label in rest
-            ]
-            request = {"input": f"{scratch}/x", "shape": list(x.shape), "runs": runs}
-            answers, end = _in_child(runtime, request | {"models": models})
+            answers, end = _in_child(runtime, {**request, "models": [models[k] for k in rest]})
             for label, answer in zip(rest, answers, strict=False):
-                norms = answer.get("norms", _norms_left(pathlib.Path(answer["model"] + SAVED)))
+                norms = answer.get("norms", _norms_left(pathlib.Path(f"{files[label][0]}{SAVED}")))
                 outcomes[label] = Outcome(answer["error"], tuple(answer["off"]), norms)
             if len(answers) < len(rest):  # it ended the process; the others get another process
                 outcomes[rest[len(answers)]] = Outcome(end, ())
@@ -93,17 +90,13 @@ def _in_child(runtime: Installable, request: Mapping[str, Any]) -> tuple[list[An
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if runtime.packages:
         environment["PYTHONPATH"] = str(runtime.folder)
+    child = pathlib.Path(__file__).with_name("child.py")
+    command = [sys.executable, str(child), runtime.runtime.replace("-", "_")]
     try:
         done = subprocess.run(
-            [sys.executable, str(pathlib.Path(__file__).with_name("child.py")), runtime.kind],
-            env=environment,
-            input=json.dumps(request) + "\n",
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
+            command, env=environment, input=json.dumps(request) + "\n", capture_output=True,
+            text=True, errors="replace", timeout=seconds, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return [], f"no answer in {seconds} s"
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
