@@ -61,7 +61,7 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     elif of_graphs:
         check_folder(place, force=files.force)
     else:
-        check_output(place, source=named, force=files.force)
+        check_output(place, force=files.force)
 
 
 def write_model(files: Files, place: str, made: Any, **weights: Any) -> Any:

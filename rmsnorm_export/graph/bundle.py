@@ -18,7 +18,7 @@ import msgspec
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.folder import EXPORT_FILE, new_folder, write_manifest, write_models
+from rmsnorm_export.graph.folder import EXPORT_FILE, new_folder, write_models
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.structures import structure_anew
@@ -26,8 +26,8 @@ from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, Use, names_in, read
 from rmsnorm_export.strict import parse_json
-from rmsnorm_export.system.files import copy_file
-from rmsnorm_export.system.reading import file_within, read_text
+from rmsnorm_export.system.files import copy_file, read_text
+from rmsnorm_export.system.reading import file_within
 from rmsnorm_export.system.shown import Shown
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
@@ -52,6 +52,8 @@ class Components(Shown):
 
 class _Metadata(msgspec.Struct):
     export_config: dict[str, Any] | None = None
+    in_spec: str | None = None
+    out_spec: str | None = None
 
 
 class _Component(msgspec.Struct):
@@ -86,20 +88,17 @@ class Bundle:
         models: Mapping[str, ir.Model],
         *,
         weights: WeightsPolicy = "auto",
-        anew: bool = False,
         force: bool = False,
     ) -> tuple[Path, ...]:
         """Write new graphs of the components to a folder, with the manifest and the configs.
 
         Weights that several components share stay in one file. The folder may be this one: its
-        weights stay where they are then.
+        weights stay where they are then, but with ``copy`` and ``embed``.
 
         Args:
             path: of the folder, which appears whole or not at all.
             models: the graph of each component.
             weights: as for ``Result.save``.
-            anew: with ``auto``, store what the graphs have now, each tensor once: most weights are
-                others than in the source.
             force: replace an export that is in the folder.
 
         Returns:
@@ -114,19 +113,16 @@ class Bundle:
             what = "Weights can be referenced in place only from the folder that they are in."
             fix = "write the output into the folder of the source, or use --weights copy"
             raise UsageError(what, found=short(os.fspath(path), 300), fix=fix)
-        in_place = here and weights != "embed" and not (anew and weights == "auto")
+        in_place = here and weights in ("auto", "reference")
         named = {self.files[name].stem: model for name, model in models.items()}
         with new_folder(path, force=force, keep_old=in_place) as folder:
-            write_models(named, folder, "reference" if in_place else weights)
-            if self.manifest is not None:
-                write_manifest(folder, self.manifest)
-            written = sorted(entry.name for entry in folder.iterdir())
+            write_models(named, folder, "reference" if in_place else weights, self.manifest)
             if not here:
-                written += self._copy_companions(folder)
+                self._copy_companions(folder)
+            written = sorted(entry.name for entry in folder.iterdir())
         return tuple(Path(os.path.abspath(path), name) for name in written)
 
-    def _copy_companions(self, folder: Path) -> list[str]:
-        copied = []
+    def _copy_companions(self, folder: Path) -> None:
         for entry in sorted(self.folder.iterdir()):
             follows = entry.suffix in _COMPANIONS and entry.is_file()
             if not follows or (folder / entry.name).exists() or entry.name == EXPORT_FILE:
@@ -137,8 +133,6 @@ class Bundle:
                 fix = "copy the file into the folder, or remove the link"
                 raise InputError(what, found=short(str(entry), 300), fix=fix)
             copy_file(path, folder / entry.name)
-            copied.append(entry.name)
-        return copied
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use
@@ -148,28 +142,24 @@ class Bundle:
         Raises:
             UsageError: a name that none of them has, or that cannot be read.
         """
-        several = use.ranges and not (shapes is None or isinstance(shapes, str | Mapping))
+        several = use.ranges and not isinstance(shapes, str | Mapping | None)
         profiles: Any = shapes if several else [shapes]
-        rows = [read(profile, None, use) for profile in profiles]
-        named = read(None, dims, use)
+        rows, sizes = [read(one, None, use) for one in profiles], read(None, dims, use)
         names = {component: _sizes_of(file) for component, file in self.files.items()}
         every = set().union(*names.values())
-        for key in set(named).union(*rows) - every:
+        for _, name in set(sizes).union(*rows) - every:
             what = "No component of the folder has an input or dimension of this name."
             fix = f"use some of {short(', '.join(sorted(name for _, name in every)), 300)}"
-            raise UsageError(what, found=quoted(key[1]), fix=fix)
+            raise UsageError(what, found=quoted(name), fix=fix)
         return {
-            component: (
-                [part for one in rows if (part := _part(one, own))] or None,
-                _part(named, own) or None,
-            )
-            for component, own in names.items()
+            component: ([own for one in rows if (own := _of(keys, one))] or None, _of(keys, sizes))
+            for component, keys in names.items()
         }
 
 
-def _part(sizes: Given, own: set[tuple[Any, str]]) -> Any:
-    """Return the sizes of one component, by name."""
-    return {key[1]: value for key, value in sizes.items() if key in own}
+def _of(keys: set[tuple[Any, str]], sizes: Given) -> Any:
+    """Return the sizes of one component, by name; None without any."""
+    return {name: size for (kind, name), size in sizes.items() if (kind, name) in keys} or None
 
 
 def _sizes_of(file: Path) -> set[tuple[Any, str]]:
@@ -228,32 +218,20 @@ def bundle_at(source: object) -> Bundle | None:
     return Bundle(folder, graphs, None)
 
 
-def _specs_anew(content: Mapping[str, Any]) -> None:
-    for entry in content["components"].values():
-        metadata = entry["metadata"]
-        for key in {"in_spec", "out_spec"} & metadata.keys():
-            try:
-                metadata[key] = metadata[key] and structure_anew(metadata[key])
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise ValueError(f"{key}: {error}") from error
-
-
 def _with_manifest(folder: Path) -> Bundle:
     what, place = "The manifest of the export cannot be used.", folder / EXPORT_FILE
     text = read_text(place, what, fix=_FIX)
     try:
         content = parse_json(text)
         manifest = msgspec.convert(content, _Manifest)
-        _specs_anew(content)
         files = {name: folder / entry.file for name, entry in manifest.components.items()}
-        if len(set(files.values())) < len(files):
-            raise ValueError("two components are in one file")
+        if len(set(files.values())) < len(files) or not all(map(Path.is_file, files.values())):
+            raise ValueError("a component has no file, or two components are in one")
+        for entry in content["components"].values():
+            for key in {"in_spec", "out_spec"} & entry["metadata"].keys():
+                spec = entry["metadata"][key]
+                entry["metadata"][key] = spec and structure_anew(spec)
     except ValueError as error:
         found = f"{short(str(place), 300)}: {first_line(error)}"
         raise InputError(what, found=found, fix=_FIX) from error
-    for name, file in files.items():
-        if not file.is_file():
-            what = "The manifest of the folder and its files disagree."
-            found = f"{name}, {short(str(file), 300)}: there is no such file"
-            raise InputError(what, found=found, fix=_FIX)
     return Bundle(folder, files, content)

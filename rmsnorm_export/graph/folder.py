@@ -5,30 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import Swap, serialize
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import no_gc
-from rmsnorm_export.graph.place import embedded, store
+from rmsnorm_export.graph.place import embed, store
 from rmsnorm_export.graph.policy import WeightsPolicy
-from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, tensor_slots
-from rmsnorm_export.system.files import refusals_as, sync
-from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
+from rmsnorm_export.system.files import refusals_as
+from rmsnorm_export.system.folders import next_state
 from rmsnorm_export.system.reading import read_json
 
 EXPORT_FILE = "export.json"
 """Of transformers: the components of a folder, and what its runner needs to call them."""
-
-
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write ``export.json``."""
-    text = json.dumps(manifest, indent=2) + "\n"
-    (folder / EXPORT_FILE).write_text(text, encoding="utf-8")
 
 
 def check_folder(path: str | os.PathLike[str], *, force: bool) -> Path:
@@ -39,12 +34,11 @@ def check_folder(path: str | os.PathLike[str], *, force: bool) -> Path:
         InputError: it is a file, or its parent is missing.
     """
     folder = Path(os.path.abspath(path))
-    if not folder.parent.is_dir() or (os.path.lexists(folder) and not folder.is_dir()):
-        what, fix = "The output is no folder that can be made.", "check the path, e.g. -o decoder/"
-        is_file = folder.parent.is_dir()
-        found = f"{folder} is a file" if is_file else f"{folder.parent} does not exist"
-        raise InputError(what, found=found, fix=fix)
-    if folder.is_dir() and any(folder.iterdir()) and not force:
+    what, fix = "The output is no folder that can be made.", "check the path, e.g. -o decoder/"
+    with refusals_as(what, folder, fix=fix):
+        os.stat(os.path.join(folder.parent, ""))
+        is_used = os.path.lexists(folder) and any(folder.iterdir())
+    if is_used and not force:
         raise UsageError(
             "The folder of the output is not empty.",
             found=str(folder),
@@ -70,18 +64,14 @@ def new_folder(
         UsageError, InputError: as `check_folder`; and where it cannot be written.
     """
     final = check_folder(path, force=force)
-    writing = refusals_as(
-        "The folder cannot be written.",
-        final,
-        fix="check the folder, its permissions and space; nothing was changed",
-    )
-    with writing, Stage(final) as stage:
-        yield stage.folder
-        for entry in stage.folder.iterdir():
-            sync(entry)
-        written = {entry.name for entry in stage.folder.iterdir()}
-        stage.keep(written if keep_old else {*written, *_own_files(final)})
-        stage.publish()
+    replaced = set() if keep_old else set(_own_files(final))
+    fix = "check the folder, its permissions and space; nothing was changed"
+    with (
+        refusals_as("The folder cannot be written.", final, fix=fix),
+        next_state(final, replaced) as folder,
+    ):
+        yield folder
+        replaced |= {entry.name for entry in folder.iterdir()}
 
 
 def _own_files(folder: Path) -> Iterator[str]:
@@ -93,9 +83,12 @@ def _own_files(folder: Path) -> Iterator[str]:
 
 
 def write_models(
-    models: Mapping[str, ir.Model], folder: Path, weights: WeightsPolicy = "copy"
-) -> list[Path]:
-    """Write ``NAME.onnx`` and ``NAME.onnx.data`` for each model into a folder.
+    models: Mapping[str, ir.Model],
+    folder: Path,
+    weights: WeightsPolicy = "copy",
+    manifest: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``NAME.onnx`` and ``NAME.onnx.data`` for each model into a folder, and ``export.json``.
 
     A tensor whose memory, or place in a file, an earlier model has, too, is stored once, in that
     model's data file; so sizes on disk are those of the weights once, however the folder is copied.
@@ -105,30 +98,24 @@ def write_models(
         folder: exists, and holds no such files.
         weights: embed: the data files are empty; reference: external data is left where the folder
             is to take the place of its own, and no data file is written.
-
-    Returns:
-        The files.
+        manifest: the content of ``export.json``.
 
     Raises:
         InputError: a graph passes 2 GiB.
         OSError: a file cannot be written.
     """
     stored: dict[Hashable, ir.ExternalTensor] = {}
-    files: list[Path] = []
     for name, model in models.items():
-        path, data = folder / f"{name}.onnx", folder / f"{name}.onnx.data"
-        with no_gc():
-            slots: list[TensorSlot] = list(tensor_slots(model))
-            swaps: Sequence[Swap] = ()
-            if weights != "reference":
-                data.touch()  # transformers looks for it
-                files.append(data)
+        with no_gc(), lent_slots(model) as slots:
+            large = [slot for slot in slots if slot.is_external or slot.nbytes >= LARGE_BYTES]
             if weights == "embed":
-                swaps = embedded(slots, folder)
-            elif weights != "reference":
-                numbers = (s for s in slots if not isinstance(s.tensor, ir.StringTensor))
-                large = [slot for slot in numbers if slot.tensor.nbytes >= LARGE_BYTES]
-                swaps = store(large, data, stored)
-            path.write_bytes(serialize(model, swaps))
-        files.append(path)
-    return files
+                embed(slots, folder)
+                large = []
+            if weights != "reference":
+                places = store(large, folder / f"{name}.onnx.data", stored)
+                for slot, place in zip(large, places, strict=True):
+                    slot.put(placed(slot.tensor, place, os.fspath(place.location), str(folder)))
+            (folder / f"{name}.onnx").write_bytes(serialize(model))
+    if manifest is not None:
+        text = json.dumps(manifest, indent=2) + "\n"
+        (folder / EXPORT_FILE).write_text(text, encoding="utf-8")

@@ -13,17 +13,17 @@ import functools
 import gc
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.encode import root_of, serialize
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import sort_graphs
 from rmsnorm_export.graph.tensors import (
@@ -39,7 +39,7 @@ from rmsnorm_export.graph.wellformed import (
     proto_too_deep,
     too_deep,
 )
-from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import read_file
 
@@ -53,28 +53,28 @@ class LoadedModel:
     Attributes:
         model: a private copy; tensors stored inside an ``ir.Model`` or on disk are shared, never
             written.
-        path: absolute path of the file; None when it came from memory.
         description: where it came from, safe to print.
         external: distinct locations of external data, as the file writes them, sorted.
         notes: oddities that were accepted or put right.
-        origin: the source, where that was bytes or a ModelProto; never changed.
+        path: absolute path of the file; None when it came from memory.
         identity: of the file when it was read: inode, size and time.
+        origin: the source, where that was bytes or a ModelProto; never changed.
     """
 
     model: ir.Model
-    path: Path | None
     description: str
-    external: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    origin: bytes | onnx.ModelProto | None = None
+    external: tuple[str, ...]
+    notes: tuple[str, ...]
+    path: Path | None = None
     identity: tuple[int, int, int] | None = None
+    origin: bytes | onnx.ModelProto | None = None
 
     @property
     def folder(self) -> str | None:
         """Where the external data lies; None where a model in memory has none, or several."""
         if self.path is not None:
             return str(self.path.parent)
-        tensors = [slot.tensor for slot in tensor_slots(self.model) if self.external]
+        tensors = (slot.tensor for slot in tensor_slots(self.model))
         folders = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)}
         return folders.pop() or None if len(folders) == 1 else None
 
@@ -100,26 +100,6 @@ class LoadedModel:
         if isinstance(self.origin, bytes):
             return self.origin
         return serialize(self.model if self.origin is None else self.origin)
-
-    @contextlib.contextmanager
-    def file(self) -> Iterator[Path]:
-        """Provide a file of the model as it was; one of a model in memory lasts for the block.
-
-        Raises:
-            UsageError: a model in memory has external data.
-            InputError: as `to_bytes`.
-        """
-        if self.path is not None:
-            yield self.path
-            return
-        if self.external:
-            what = "A model with external data must be given as a file."
-            fix = "save it first, e.g. with result.save(path), and give the path"
-            raise UsageError(what, found=f"data in {quoted(self.external[0])}", fix=fix)
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
-            path = Path(folder) / "model.onnx"
-            path.write_bytes(self.to_bytes())
-            yield path
 
 
 @contextlib.contextmanager
@@ -161,12 +141,17 @@ def load_model(source: Source) -> LoadedModel:
                 raise too_deep()
             proto = onnx.ModelProto()
             proto.CopyFrom(source)
-            return _from_proto(proto, None, "an onnx.ModelProto", source)
+            return _from_proto(proto, "an onnx.ModelProto", origin=source)
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
-            return _from_proto(_parse(data, "bytes in memory"), None, "bytes in memory", data)
+            return _from_bytes(data, "bytes in memory", origin=data)
         if isinstance(source, str | os.PathLike):
-            return _from_path(Path(source))
+            path, shown = Path(os.path.abspath(source)), short(str(source), 300)
+            fix = "give the path of an .onnx file, whose large weights are in files beside it; use"
+            fix += " - to read it from standard input"
+            with refusals_as("The model file cannot be read.", shown, fix=fix):
+                data, identity = read_file(path, MAX_PROTO_BYTES), _identity(path)
+            return _from_bytes(data, shown, path=path, identity=identity)
     raise UsageError(
         "The model source is of a type that cannot be read.",
         found=type(source).__name__,
@@ -192,36 +177,12 @@ def _locations(path: Path, *_: int) -> tuple[str, ...]:
     return load_model(path).external
 
 
-_SENTENCES: dict[type[Exception], str] = {
-    FileNotFoundError: "The model file does not exist.",
-    IsADirectoryError: "The model is a folder, not a file.",
-}
-
-
-def _from_path(source: Path) -> LoadedModel:
-    shown = short(str(source), 300)
-    try:
-        path = Path(os.path.abspath(source))
-        identity = _identity(path)
-        data = read_file(path, MAX_PROTO_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            _SENTENCES.get(type(error), "The model file cannot be read."),
-            found=f"{shown}: {short(reason)}",
-            fix="give the path of an .onnx file, whose large weights are in files beside it; use - "
-            "to read it from standard input",
-        ) from error
-    loaded = _from_proto(_parse(data, shown), path, shown, None)
-    return dataclasses.replace(loaded, identity=identity)
-
-
 def _identity(path: Path) -> tuple[int, int, int]:
     state = path.stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _parse(data: bytes, description: str) -> onnx.ModelProto:
+def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -238,18 +199,10 @@ def _parse(data: bytes, description: str) -> onnx.ModelProto:
             fix="give the .onnx file itself, no checkpoint, engine or Git LFS pointer; if it is "
             "one, export or download it again",
         )
-    return proto
+    return _from_proto(proto, description, **source)
 
 
-def _from_proto(
-    proto: onnx.ModelProto,
-    path: Path | None,
-    description: str,
-    origin: bytes | onnx.ModelProto | None,
-) -> LoadedModel:
-    if not proto.HasField("graph"):
-        fix = "give a complete ONNX model"
-        raise InputError("The model has no graph.", found=description, fix=fix)
+def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> LoadedModel:
     try:
         opsets = {entry.domain: entry.version for entry in proto.opset_import}
         notes = check_versions(proto.ir_version, opsets)
@@ -258,11 +211,9 @@ def _from_proto(
             model = ir.serde.deserialize_model(proto)
     except InputError:
         raise
-    except Exception as error:  # onnx_ir wraps whatever goes wrong; the cause is at the end
-        cause: BaseException = error
-        while (inner := cause.__cause__ or cause.__context__) is not None:
-            cause = inner
-        reason = str(cause).split("\n")[0] or type(cause).__name__
+    except Exception as error:
+        cause = root_of(error)
+        reason = first_line(cause, 400, otherwise=type(cause).__name__)
         if isinstance(cause, UnicodeDecodeError):
             reason = "a name or string that is not UTF-8"
         raise InputError(
@@ -270,7 +221,7 @@ def _from_proto(
             found=short(reason, 400),
             fix="check the file with onnx.checker and export it again",
         ) from error
-    return _checked(LoadedModel(model, path, description, origin=origin), notes)
+    return _checked(model, description, notes, **source)
 
 
 def _from_ir(source: ir.Model) -> LoadedModel:
@@ -281,11 +232,12 @@ def _from_ir(source: ir.Model) -> LoadedModel:
         # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
         with _quiet_onnx_ir():
             model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _checked(LoadedModel(model, None, "an onnx_ir.Model"), notes)
+    return _checked(model, "an onnx_ir.Model", notes)
 
 
-def _checked(loaded: LoadedModel, notes: list[str]) -> LoadedModel:
-    model = loaded.model
+def _checked(
+    model: ir.Model, description: str, notes: list[str], path: Path | None = None, **source: Any
+) -> LoadedModel:
     if not check_graphs(model):
         sort_graphs(model)
         notes.append("nodes were not in topological order; they were sorted")
@@ -294,12 +246,11 @@ def _checked(loaded: LoadedModel, notes: list[str]) -> LoadedModel:
     slots = list(tensor_slots(model))
     for slot in slots:
         check_tensor(slot)
-    files = adopt_external(slots, loaded.path.parent if loaded.path else None)
-    tensors = [slot.tensor for slot in slots if isinstance(slot.tensor, ir.ExternalTensor)]
-    if tensors and not files:
+    places = adopt_external(slots, path and path.parent)
+    if not all(folder for folder, _ in places):
         notes.append("external data was not checked: the folder of the model is not known")
-    external = tuple(sorted({os.fspath(tensor.location) for tensor in tensors}))
-    return dataclasses.replace(loaded, external=external, notes=tuple(notes))
+    external = tuple(sorted({location for _, location in places}))
+    return LoadedModel(model, description, external, tuple(notes), path, **source)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.tensors import check_tensor, tensor_slots
+from rmsnorm_export.graph.tensors import check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
 
@@ -44,21 +44,21 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
             if node.op_type == SIMPLIFIED:  # of ONNX Runtime, in the default domain
                 node.domain = _KEEP
         copy.opset_imports[_KEEP] = 1
-        slots = [
-            slot
-            for slot in tensor_slots(copy)
-            if not isinstance(slot.tensor, ir.StringTensor)
-            and (not slot.in_memory or slot.tensor.nbytes > _LARGE)
-        ]
-        for slot in slots:
-            place, tensor = f"{_KEEP}.{len(weights)}", slot.tensor
-            weights[place], shape = tensor, ir.Shape(tensor.shape.numpy())
-            slot.put(
-                ir.ExternalTensor(place, None, None, tensor.dtype, shape=shape, name=slot.name)
-            )
-        proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
-        for slot in slots:
-            slot.put(slot.tensor)
+        with lent_slots(copy) as slots:
+            for slot in slots:
+                if slot.is_external or slot.nbytes > _LARGE:
+                    place = f"{_KEEP}.{len(weights)}"
+                    weights[place] = tensor = slot.tensor
+                    away = ir.ExternalTensor(
+                        place,
+                        None,
+                        None,
+                        tensor.dtype,
+                        shape=ir.Shape(tensor.shape.numpy()),
+                        name=slot.name,
+                    )
+                    slot.put(away)
+            proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
         result = ir.serde.deserialize_model(proto)
         for slot in list(tensor_slots(result)):
             if isinstance(slot.tensor, ir.ExternalTensor):

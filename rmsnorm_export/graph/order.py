@@ -23,17 +23,14 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph, each followed by those of its subgraphs."""
-    for node in graph:
-        yield node
-        for subgraph in subgraphs(node):
-            yield from all_nodes(subgraph)
-
-
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, the bodies of the functions, and every subgraph of these."""
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    return graphs_in(model.graph, *(function.graph for function in model.functions.values()))
+
+
+def graphs_in(*graphs: ir.Graph) -> Iterator[ir.Graph]:
+    """Yield graphs and every subgraph of these."""
+    waiting = list(graphs)
     while waiting:
         graph = waiting.pop()
         yield graph

@@ -11,8 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import Swap
-from rmsnorm_export.graph.external import locate, moved
+from rmsnorm_export.graph.external import locate, placed
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, TensorSlot, memory_of
 from rmsnorm_export.printable import quoted, short
 
@@ -25,15 +24,15 @@ _PAGE = 4096
 
 def bytes_of(slots: Sequence[TensorSlot]) -> int:
     """Return the size of the data of tensors."""
-    return sum(slot.tensor.nbytes for slot in slots)
+    return sum(slot.nbytes for slot in slots)
 
 
-def embedded(slots: Sequence[TensorSlot], folder: Path) -> list[Swap]:
-    """Return the external tensors as tensors in memory.
+def embed(slots: Sequence[TensorSlot], folder: str | Path) -> None:
+    """Put tensors in memory in the place of external ones.
 
     Args:
         slots: all tensors of a model.
-        folder: of the data whose folder is not known.
+        folder: of the data whose folder is not known; "": then there is none.
 
     Raises:
         InputError: they do not fit into one file, or are not there.
@@ -44,59 +43,54 @@ def embedded(slots: Sequence[TensorSlot], folder: Path) -> list[Swap]:
             found=f"{bytes_of(slots)} bytes; a protobuf file ends at 2 GiB",
             fix="use --weights copy, or write beside the source and use --weights reference",
         )
-    swaps: list[Swap] = []
     for slot in slots:
-        tensor = slot.tensor
-        if isinstance(tensor, ir.ExternalTensor):
-            location, base = os.fspath(tensor.location), os.fspath(tensor.base_dir) or str(folder)
-            locate(slot.name, location, base)
-            own = moved(tensor, location, base)
-            (tensor_in_memory,) = ir.external_data.convert_tensors_from_external([own])
-            swaps.append((slot, tensor_in_memory))
-    return swaps
+        if isinstance(slot.tensor, ir.ExternalTensor):
+            base, _, _ = locate(slot, folder)
+            if not base:
+                what, fix = (
+                    "The folder of the weights is not known.",
+                    "load the model from its path",
+                )
+                raise InputError(what, found=quoted(slot.name), fix=fix)
+            own = placed(slot.tensor, slot.tensor, os.fspath(slot.tensor.location), base)
+            slot.put(*ir.external_data.convert_tensors_from_external([own]))
 
 
 def away_from(slots: Sequence[TensorSlot], target: Path) -> list[TensorSlot]:
     """Return the tensors whose data is not in the folder of the output.
 
     Raises:
-        UsageError: the output would replace the data.
-        InputError: the data is not there.
+        UsageError: the output would replace the data of one.
+        InputError: the data of one cannot be used.
     """
-    folder = os.path.realpath(target.parent)
-    bases: dict[tuple[str, str], str] = {}
     away = []
     for slot in slots:
-        tensor = slot.tensor
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        # Without a folder (a model from memory) the data can only be beside the output.
-        key = os.fspath(tensor.base_dir) or folder, os.fspath(tensor.location)
-        if key not in bases:
-            path, _ = locate(slot.name, key[1], key[0])
+        if isinstance(slot.tensor, ir.ExternalTensor):
+            # Of a model from memory whose folder is not known, the data can only be beside it.
+            base, path, _ = locate(slot, target.parent)
             if path == os.path.realpath(target):
                 raise UsageError(
                     "The output would replace the weights of the model.",
                     found=f"{short(str(target), 200)} holds tensor {quoted(slot.name)}",
                     fix="choose another output name",
                 )
-            bases[key] = os.path.realpath(key[0])
-        if bases[key] != folder:
-            away.append(slot)
+            if os.path.realpath(base) != os.path.realpath(target.parent):
+                away.append(slot)
     return away
 
 
 def store(
-    slots: Sequence[TensorSlot],
-    file: Path,
-    stored: dict[Hashable, ir.ExternalTensor],
-) -> list[tuple[TensorSlot, ir.ExternalTensor]]:
+    slots: Sequence[TensorSlot], file: Path, stored: dict[Hashable, ir.ExternalTensor]
+) -> list[ir.ExternalTensor]:
     """Write tensors to a data file; what has the same memory, or place in a file, is stored once.
 
     Args:
         slots: of a model in the folder of the file.
         file: of the data.
         stored: tensors that files of the folder hold already; those of this one are added.
+
+    Returns:
+        Where the data of each is.
 
     Raises:
         OSError: it cannot be written.
@@ -108,18 +102,13 @@ def store(
         list(new.values()), file.parent, file.name, alignment=_PAGE
     )
     stored |= zip(new, tensors, strict=True)
-    swaps = []
-    for slot, key in zip(slots, keys, strict=True):
-        place = moved(stored[key], os.fspath(stored[key].location), str(file.parent))
-        place.name = slot.tensor.name or ""
-        swaps.append((slot, place))
-    return swaps
+    return [stored[key] for key in keys]
 
 
 def _storage(tensor: ir.TensorProtocol) -> Hashable:
     """Return what two tensors of the same memory, or of one part of a file, have in common."""
     if isinstance(tensor, ir.ExternalTensor):
-        return os.path.realpath(tensor.path), tensor.offset, tensor.length, tensor.dtype
+        return os.path.realpath(tensor.path), tensor.offset, tensor.nbytes
     return memory_of(tensor) or id(tensor)
 
 

@@ -42,9 +42,25 @@ class TensorSlot:
     initializer: bool
 
     @property
-    def in_memory(self) -> bool:
-        """Return whether its bytes are stored with the model."""
-        return not isinstance(self.tensor, ir.ExternalTensor | ir.StringTensor)
+    def is_external(self) -> bool:
+        """Return whether its bytes are in another file."""
+        return isinstance(self.tensor, ir.ExternalTensor)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of its data; 0 of strings, which stay in the model."""
+        return 0 if isinstance(self.tensor, ir.StringTensor) else self.tensor.nbytes
+
+
+@contextlib.contextmanager
+def lent_slots(model: ir.Model) -> Iterator[list[TensorSlot]]:
+    """Provide the stored tensors of a model, which has them again at the end of the block."""
+    slots = list(tensor_slots(model))
+    try:
+        yield slots
+    finally:
+        for slot in slots:
+            slot.put(slot.tensor)
 
 
 def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
@@ -98,7 +114,7 @@ def check_tensor(slot: TensorSlot) -> None:
     elif isinstance(tensor, ir.StringTensor):
         count = _element_count(slot, tuple(tensor.shape.numpy()))
         if count != len(tensor.string_data()):
-            raise _misfit(slot, f"{len(tensor.string_data())} strings", f"{count}")
+            raise _misfit(slot, len(tensor.string_data()), count)
 
 
 def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
@@ -107,17 +123,13 @@ def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
         bits = ir.DataType(proto.data_type).bitwidth
     except (ValueError, TypeError, KeyError) as error:
         raise unknown_type(slot.name, proto.data_type) from error
-    size = (count * bits + 7) // 8
-    if size > MAX_PROTO_BYTES:
-        raise _misfit(slot, "less than 2 GiB, as every model file does", f"{size} bytes")
-    if proto.HasField("raw_data"):
-        if len(proto.raw_data) != size:
-            raise _misfit(slot, f"{len(proto.raw_data)} bytes", f"{size}")
-    elif bits >= 8:  # one entry an element, two of a complex number
-        entries = len(getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type)))
-        per_element = 2 if slot.tensor.dtype.name.startswith("COMPLEX") else 1
-        if entries != count * per_element:
-            raise _misfit(slot, f"{entries} elements", f"{count}")
+    stored, needed = len(proto.raw_data), (count * bits + 7) // 8
+    if not proto.HasField("raw_data"):  # an entry a byte, or an element, or half a complex number
+        stored = len(getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type)))
+        is_complex = slot.tensor.dtype.name.startswith("COMPLEX")
+        needed = needed if bits < 8 else count * (2 if is_complex else 1)
+    if stored != needed:
+        raise _misfit(slot, stored, needed)
 
 
 def unknown_type(name: str, number: int) -> InputError:
@@ -134,8 +146,8 @@ def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
     return count
 
 
-def _misfit(slot: TensorSlot, stored: str, needed: str) -> InputError:
-    found = f"tensor {quoted(slot.name)} holds {stored}, its shape needs {needed}"
+def _misfit(slot: TensorSlot, stored: int, needed: int) -> InputError:
+    found = f"tensor {quoted(slot.name)} holds {stored} bytes or entries, not {needed}"
     return _corrupt("The data of a tensor does not fit its shape.", found)
 
 
@@ -163,9 +175,8 @@ def forget_negative_dims(model: ir.Model) -> int:
     for graph in all_graphs(model):
         for value in chain(graph.inputs, *(node.outputs for node in graph)):
             dims = () if value.shape is None else value.shape.dims
-            if any(isinstance(dim, int) and dim < 0 for dim in dims):
-                value.shape = ir.Shape(
-                    None if isinstance(dim, int) and dim < 0 else dim for dim in dims
-                )
+            read = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
+            if read != list(dims):
+                value.shape = ir.Shape(read)
                 changed += 1
     return changed

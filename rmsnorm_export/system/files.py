@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, copied, locked, refused in words.
+"""Files: written whole or not at all, copied, refused in words.
 
 A ``Transaction`` writes to temporary files beside their destination and renames them at the end;
 whatever goes wrong, Ctrl-C included, what it made is removed. After ``kill -9`` a hidden file
@@ -15,10 +15,11 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import short
-from rmsnorm_export.system.reading import open_regular
+from rmsnorm_export.system.reading import open_regular, read_file
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
 
@@ -30,7 +31,7 @@ StrPath = str | os.PathLike[str]
 
 @contextlib.contextmanager
 def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
-    """Say in three lines what the operating system refuses in the block.
+    """Say in three lines what the operating system refuses in the block, or no UTF-8.
 
     Args:
         what: happened then.
@@ -38,66 +39,48 @@ def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
         fix: what to do.
 
     Raises:
-        InputError: for an ``OSError``.
+        InputError: for an ``OSError`` or ``UnicodeError``.
     """
     try:
         yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        name = os.fspath(place) if full or not error.filename else str(error.filename)
-        raise InputError(
-            what,
-            found=f"{short(name, 300)}: {error.strerror or error}",
-            fix=fix,
-        ) from error
+    except (OSError, UnicodeError) as error:
+        name, reason = place, str(error)
+        if isinstance(error, OSError):
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            name = place if full or not error.filename else str(error.filename)
+            reason = error.strerror or reason
+        found = f"{short(os.fspath(name), 300)}: {short(reason, 300)}"
+        raise InputError(what, found=found, fix=fix) from error
 
 
-class Transaction:
+def read_text(path: Path, what: str, *, fix: str) -> str:
+    """Return the text of a file, see `read_file` and `refusals_as`."""
+    with refusals_as(what, path, fix=fix):
+        return read_file(path).decode("utf-8")
+
+
+class Transaction(contextlib.ExitStack):
     """Temporary and published files of one save.
 
-    Usage: ``with Transaction() as files``: ``temp`` any number of times, write, ``publish`` each;
+    Usage: ``with Transaction() as files``: ``temp`` any number of times, ``publish`` each;
     ``last=True`` marks the file that refers to the others; once it has its name, all stay.
     """
 
-    def __init__(self) -> None:
-        self._files: list[Path] = []
-        self._folders: list[Path] = []
-        self._last: Path | None = None
+    _last: Path | None = None
 
-    def __enter__(self) -> Transaction:
-        return self
+    def __exit__(self, *error: Any) -> bool | None:
+        # Interrupted after the fact, the model is in place and needs its data files.
+        if error[0] is None or (self._last is not None and not os.path.lexists(self._last)):
+            self.pop_all()
+        return super().__exit__(*error)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            return
-        if self._last is not None and not os.path.lexists(self._last):
-            return  # interrupted after the fact: the model is in place and needs its data files
-        for path in reversed(self._files):
-            path.unlink(missing_ok=True)
-        for folder in reversed(self._folders):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
-    def temp(self, target: Path) -> tuple[Path, int]:
-        """Make an empty file in the folder of ``target``, missing folders, too.
-
-        Returns:
-            Its path and descriptor.
-        """
-        missing = [folder for folder in target.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir()
-            self._folders.append(folder)
+    def temp(self, target: Path, data: bytes = b"") -> Path:
+        """Write a temporary file beside ``target``, on disk when this returns."""
         # File names end at 255 bytes; a cut name is still recognisable.
         stem = os.fsencode(target.name)[:200].decode("utf-8", "ignore")
         path = target.parent / f".{stem}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
-        self._files.append(path)
-        return path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-
-    def write_temp(self, target: Path, data: bytes) -> Path:
-        """Write a temporary file beside ``target``, on disk when this returns."""
-        path, descriptor = self.temp(target)
-        with os.fdopen(descriptor, "wb") as file:
+        self.callback(path.unlink, missing_ok=True)
+        with path.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -126,8 +109,7 @@ class Transaction:
             os.replace(temp, target)
         else:
             _rename_new(temp, target)
-            self._files.append(target)
-        self._files.remove(temp)
+            self.callback(target.unlink, missing_ok=True)
         sync(target.parent)
 
 
@@ -171,11 +153,11 @@ def write_whole(path: Path, content: str | bytes, *, replace: bool = True) -> No
         path.write_bytes(data)
         return
     with Transaction() as files:
-        files.publish(files.write_temp(path, data), path, replace=replace)
+        files.publish(files.temp(path, data), path, replace=replace)
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file to a new path, on disk when this returns.
+    """Copy a regular file to a new path.
 
     Raises:
         OSError: ENOSPC included.
@@ -183,21 +165,3 @@ def copy_file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_regular(source) as file, target.open("xb") as copy:
         shutil.copyfileobj(file, copy, 1 << 24)
-        copy.flush()
-        os.fsync(copy.fileno())
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file, which is made where it is missing, and stays.
-
-    Raises:
-        BlockingIOError: another process holds it, and ``wait`` is False.
-    """
-    import filelock  # it takes longer to import than most commands need it
-
-    try:
-        with filelock.FileLock(path, timeout=-1 if wait else 0, thread_local=False):
-            yield
-    except filelock.Timeout as error:
-        raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path)) from error

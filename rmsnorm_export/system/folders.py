@@ -13,83 +13,84 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Iterator
 from pathlib import Path
 
 from rmsnorm_export.system.files import EXCHANGE, TEMP_SUFFIX, copy_file, renameat2, sync
 
 
-class Stage:
-    """The next state of a folder.
+@contextlib.contextmanager
+def next_state(final: Path, replaced: set[str], hidden_in: Path | None = None) -> Iterator[Path]:
+    """Provide a folder to be filled in the block, which takes the place of ``final`` at its end.
 
-    Usage: ``with Stage(final) as stage``: fill ``stage.folder``, ``keep`` what is there already,
-    and ``publish`` as the last step. Until then nothing is changed.
+    What the existing folder holds is taken along. Until the end nothing is changed.
 
     Args:
         final: the folder; the one above it is made if it is missing.
+        replaced: what is not taken along, added to until the end: paths relative to the folder,
+            with ``/``; of a folder: all that is in it.
         hidden_in: where the next state is made; by default where a server that takes every folder
             beside ``final`` for a model sees it least.
+
+    Raises:
+        OSError: the folder cannot be put into place, or it appeared in the meantime and is not
+            empty.
     """
+    is_parent_new = not final.parent.exists()
+    if is_parent_new:
+        final.parent.mkdir()
+    above = hidden_in or _unseen_folder(final.parent)
+    folder = above / f".{final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
+    try:
+        folder.mkdir()
+        yield folder
+        for path in folder.rglob("*"):
+            sync(path)
+        _keep(final, folder, replaced)
+        _publish(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # what failed, or the old state
+        if is_parent_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                final.parent.rmdir()
 
-    def __init__(self, final: Path, hidden_in: Path | None = None) -> None:
-        self.final = final
-        self._new_parent = not final.parent.exists()
-        self._hidden_in = hidden_in
-        self._published = False
-        self.folder = Path()
 
-    def __enter__(self) -> Stage:
-        if self._new_parent:
-            self.final.parent.mkdir()
-        above = self._hidden_in or _unseen_folder(self.final.parent)
-        self.folder = above / f".{self.final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
-        self.folder.mkdir()
-        return self
+def _keep(final: Path, folder: Path, replaced: set[str]) -> None:
+    """Give files second names, or copy them where there are no hard links."""
+    for root, folders, files in os.walk(final):
+        for name in (*folders, *files):
+            source = Path(root, name)
+            relative = source.relative_to(final)
+            target = folder / relative
+            if {one.as_posix() for one in (relative, *relative.parents)} & replaced:
+                continue
+            if source.is_symlink():
+                target.symlink_to(os.readlink(source))
+            elif source.is_dir():
+                target.mkdir(exist_ok=True)
+            else:
+                try:
+                    os.link(source, target)
+                except PermissionError:  # what a file system without them says
+                    copy_file(source, target)
+                    shutil.copystat(source, target)
 
-    def __exit__(self, *_: object) -> None:
-        self._drop_old()
-        if self._new_parent and not self._published:
-            with contextlib.suppress(OSError):
-                self.final.parent.rmdir()
 
-    def _drop_old(self) -> None:
-        """Delete the hidden folder: what failed, or the old state after an exchange."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def keep(self, replaced: Collection[str]) -> None:
-        """Take along what the existing folder holds, but for the paths in ``replaced``.
-
-        Args:
-            replaced: paths relative to the folder, with ``/``; of a folder: all that is in it.
-        """
-        for root, folders, files in os.walk(self.final):
-            for name in (*folders, *files):
-                path = Path(root, name)
-                relative = path.relative_to(self.final)
-                if not {one.as_posix() for one in (relative, *relative.parents)} & set(replaced):
-                    _link(path, self.folder / relative)
-
-    def publish(self) -> None:
-        """Put the new folder into place.
-
-        Raises:
-            OSError: it cannot be, or the folder appeared in the meantime and is not empty.
-        """
-        for root, _, _ in os.walk(self.folder):
-            sync(Path(root))
-        if not self.final.exists():
-            os.rename(self.folder, self.final)
-        elif not renameat2(self.folder, self.final, EXCHANGE):
-            aside = self.folder.with_suffix(".old")
-            os.rename(self.final, aside)
-            try:
-                os.rename(self.folder, self.final)
-            except BaseException:
-                os.rename(aside, self.final)
-                raise
-            os.rename(aside, self.folder)
-        self._published = True
-        sync(self.final.parent)
+def _publish(folder: Path, final: Path) -> None:
+    for root, _, _ in os.walk(folder):
+        sync(Path(root))
+    if not final.exists():
+        os.rename(folder, final)
+    elif not renameat2(folder, final, EXCHANGE):
+        aside = folder.with_suffix(".old")
+        os.rename(final, aside)
+        try:
+            os.rename(folder, final)
+        except BaseException:
+            os.rename(aside, final)
+            raise
+        os.rename(aside, folder)
+    sync(final.parent)
 
 
 def _unseen_folder(repository: Path) -> Path:
@@ -99,17 +100,3 @@ def _unseen_folder(repository: Path) -> Path:
         if above.stat().st_dev == repository.stat().st_dev and os.access(above, os.W_OK | os.X_OK):
             return above
     return repository
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where there are no hard links."""
-    if source.is_symlink():
-        target.symlink_to(os.readlink(source))
-    elif source.is_dir():
-        target.mkdir(exist_ok=True)
-    else:
-        try:
-            os.link(source, target)
-        except PermissionError:  # what a file system without them says
-            copy_file(source, target)
-            shutil.copystat(source, target)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shlex
 from collections.abc import Iterable
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,22 +16,22 @@ from rmsnorm_export.errors import BackendMissingError
 _OURS = "rmsnorm-export"
 
 
+def _spec(module: str) -> ModuleSpec | None:
+    with contextlib.suppress(ImportError, ValueError):
+        return find_spec(module)
+    return None
+
+
 def is_installed(module: str) -> bool:
     """Return whether there is a module of that name; a mere folder is none."""
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return False
+    spec = _spec(module)
     return spec is not None and spec.origin is not None
 
 
 def package_folders(name: str) -> tuple[Path, ...]:
     """Return the folders of an installed package, of a namespace too; () without one."""
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        return ()
-    return tuple(Path(folder) for folder in (spec and spec.submodule_search_locations) or ())
+    spec = _spec(name)
+    return tuple(map(Path, (spec and spec.submodule_search_locations) or ()))
 
 
 def version_of(distribution: str) -> str:

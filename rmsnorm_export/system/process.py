@@ -98,11 +98,12 @@ def ask(
         )
         code = None
         try:
-            code = process.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(time_limit)
         finally:
-            end_group(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
+            process.wait()
         answer.seek(0)
         result = None
         with contextlib.suppress(ValueError):  # nothing, or cut off where it died
@@ -110,13 +111,6 @@ def ask(
         words.seek(max(0, words.seek(0, os.SEEK_END) - _TAIL))
         tail = words.read().decode("utf-8", "backslashreplace")
     return Ended(result, code, tail, time.perf_counter() - start)
-
-
-def end_group(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
-    """Send a signal to a process that leads a group, and to all that it started; wait for it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-    process.wait()
 
 
 def serve(function: str) -> None:

@@ -26,7 +26,7 @@ USAGE = [
     ("optimize m.onnx -o o.onnx --target cuda", "cuda"),
     ("optimize three.onnx -o o.onnx --for onnxruntim", "give one of onnxruntime"),
     ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
-    ("optimize three.onnx -o three.onnx", "The output is the input file", "--force"),
+    ("optimize three.onnx -o three.onnx", "exists already", "--force"),
     ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),
     ("inspect three.onnx --taget ort", "--target"),
     ("inspect three.onnx --report -", "needs a file"),

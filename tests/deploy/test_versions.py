@@ -120,14 +120,16 @@ import os, signal, sys
 from rmsnorm_export.system import folders
 from rmsnorm_export.deploy.package import package_model
 from tests.deploy.models import norm_model
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(folders.Stage, sys.argv[2], die)
+class Deadly:
+    def rmtree(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+    __call__ = rmtree
+setattr(folders, sys.argv[2], Deadly())
 package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=2)
 """
 
 
-@pytest.mark.parametrize(("at", "done"), [("publish", False), ("_drop_old", True)])
+@pytest.mark.parametrize(("at", "done"), [("_publish", False), ("shutil", True)])
 def test_a_kill(first: Path, at: str, done: bool) -> None:
     before = tree(first)
     ended = warm.run(KILLED, first.parent, at)

@@ -71,7 +71,7 @@ def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Monke
     onnx.save(model_of(norm()), source, **options)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert build_engine(source, tmp_path / "e", shapes=SHAPES).record.model == "m.onnx"
-    with pytest.raises(UsageError, match="must be given as a file"):
+    with pytest.raises(InputError, match="does not know its folder"):
         build_engine(source.read_bytes(), tmp_path / "f", shapes=SHAPES)
     source.with_name("w.bin").unlink()
     with pytest.raises(InputError):

@@ -198,9 +198,8 @@ def test_a_difference_names_the_component(exported: Path) -> None:
     assert outcome.first_difference is not None
     assert outcome.first_difference.value == "y"
     (other / "decode.onnx").unlink()
-    with pytest.raises(rx.InputError, match=r"disagree") as caught:
+    with pytest.raises(rx.InputError, match="no file"):
         rx.verify(exported, other)
-    assert "decode.onnx" in str(caught.value)
 
 
 def test_sizes_go_to_the_components_that_have_them(exported: Path) -> None:
@@ -271,7 +270,7 @@ def of(**changes: object) -> dict[str, object]:
         ({"components": {"decode": 3}}, "components"),
         *((of(export_config=config), "export_config") for config in ("text", "", [["a", 8]], 3)),
         *((of(file=file), "file") for file in ("../decode.onnx", "/etc/passwd", "a.txt", 3)),
-        (of(file="none.onnx"), "disagree"),
+        (of(file="none.onnx"), "no file"),
         (
             {"components": {n: {"file": "decode.onnx", "metadata": METADATA} for n in "ab"}},
             "two components",

@@ -66,7 +66,7 @@ def gain_of(path: Path) -> bytes:
 def test_what_is_written_is_what_protobuf_makes_of_it(tmp_path: Path) -> None:
     path = write(tmp_path, norm_model())
     loaded = load_model(path)
-    result = save_model(loaded.model, tmp_path / "out.onnx", source=loaded)
+    result = save_model(loaded.model, tmp_path / "out.onnx")
     assert result.path.read_bytes() == ir.to_proto(ir.load(path)).SerializeToString()
     assert (result.bytes, result.weights) == (result.path.stat().st_size, "none")
     assert (result.notes, result.data_files) == ((), ())
@@ -111,13 +111,13 @@ def test_output_is_the_input(source: LoadedModel) -> None:
     path = source.path
     assert path is not None
     before = snapshot(path.parent)
-    with pytest.raises(UsageError, match="is the input"):
-        save_model(source.model, path, source=source)
+    with pytest.raises(UsageError, match="exists already"):
+        save_model(source.model, path)
     for force in (False, True):
         with pytest.raises(UsageError):
-            save_model(source.model, path.with_name("w.bin"), source=source, force=force)
+            save_model(source.model, path.with_name("w.bin"), force=force)
     assert snapshot(path.parent) == before
-    save_model(source.model, path, source=source, force=True)
+    save_model(source.model, path, force=True)
     assert gain_of(path) == GAIN
 
 
@@ -210,7 +210,7 @@ def test_an_interrupt_leaves_the_old_file_or_a_whole_model(
 
     monkeypatch.setattr(os, name, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        save_model(source.model, out, source=source, weights="copy", force=True)
+        save_model(source.model, out, weights="copy", force=True)
     if after:
         assert gain_of(out) == GAIN
     else:
@@ -233,7 +233,7 @@ def _killer(name: str, count: int, after: bool) -> None:
 
 
 KILLS = [("open", 1), ("open", 2), ("fsync", 1), ("fsync", 2), ("fsync", 3), ("fsync", 4)]
-KILLS += [("fdopen", 1), *((name, count) for name in ("chmod", "replace") for count in (1, 2))]
+KILLS += [*((name, count) for name in ("chmod", "replace") for count in (1, 2))]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -247,7 +247,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
 
     def attempt() -> None:
         _killer(name, count, after)
-        save_model(source.model, out, source=source, weights="copy", force=True)
+        save_model(source.model, out, weights="copy", force=True)
 
     assert in_child(attempt) == signal.SIGKILL
     assert snapshot(tmp_path / "source") == before
@@ -257,7 +257,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
             assert path.name.startswith(".")
             assert files.TEMP_SUFFIX in path.name
     # What is still there does not stand in the way.
-    save_model(source.model, out, source=source, weights="copy", force=True)
+    save_model(source.model, out, weights="copy", force=True)
     assert load_model(out).external
 
 
@@ -278,7 +278,7 @@ def test_policies(weights: str, where: str, used: str, source: LoadedModel, tmp_
     (tmp_path / "alias").symlink_to("source")
     before = snapshot(tmp_path / "source")
     path = tmp_path / where / "out.onnx"
-    result = save_model(source.model, path, source=source, weights=weights)  # type: ignore[arg-type]
+    result = save_model(source.model, path, weights=weights)  # type: ignore[arg-type]
     assert result.weights == used
     assert result.data_files == ((path.with_name("out.onnx.data"),) if used == "copy" else ())
     assert entries(path) == {"embed": {}, "copy": COPIED, "reference": IN_PLACE}[used]
@@ -369,14 +369,14 @@ def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
 def test_model_from_memory_beside_its_weights(source: LoadedModel, out: Path) -> None:
     assert source.path is not None
     loaded = load_model(source.path.read_bytes())
-    result = save_model(loaded.model, source.path.with_name("out.onnx"), source=loaded)
+    result = save_model(loaded.model, source.path.with_name("out.onnx"))
     assert result.weights == "reference"
-    with pytest.raises(InputError, match=r"'w'.*w\.bin.*does not exist"):
-        save_model(loaded.model, out, source=loaded)
+    with pytest.raises(InputError, match=r"'w'.*w\.bin.*No such file"):
+        save_model(loaded.model, out)
     with pytest.raises(InputError, match="folder of the weights is not known"):
         to_bytes(loaded.model, weights="embed")
     source.path.with_name("w.bin").unlink()
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="No such file"):
         save_model(source.model, source.path.with_name("again.onnx"))
     assert os.listdir(out.parent) == []
 
@@ -426,6 +426,6 @@ def test_to_bytes_refuses_to_lose_weights(source: LoadedModel) -> None:
 def test_text_that_cannot_be_written(tmp_path: Path) -> None:
     model = memory_model()
     model.doc_string = "\udcff"
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="as protobuf"):
         save_model(model, tmp_path / "out.onnx")
     assert os.listdir(tmp_path) == []

@@ -80,4 +80,4 @@ def test_a_report_names_everything_that_an_audit_asks_for(
     ]:
         assert state == FileState(path, len(data), hashlib.sha256(data).hexdigest())
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
-    assert utc_now().year > 2000
+    assert utc_now() > "2000"

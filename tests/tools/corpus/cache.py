@@ -17,10 +17,9 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
+import filelock
 import ml_dtypes
 import numpy as np
-
-from rmsnorm_export.system.files import locked
 
 _HERE = pathlib.Path(__file__).parent
 _PACKAGES = ("torch", "transformers", "onnxscript", "onnx")
@@ -66,7 +65,7 @@ def entry(kind: str, name: str, key: str, fill: Callable[[pathlib.Path], None]) 
     final.parent.mkdir(parents=True, exist_ok=True)
     locks = root() / ".locks"
     locks.mkdir(exist_ok=True)
-    with locked(locks / f"{kind}-{final.name}"):
+    with filelock.FileLock(locks / f"{kind}-{final.name}"):
         if final.is_dir():
             return final
         partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
