@@ -7,10 +7,12 @@ graphs and configs alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,17 +20,23 @@ import msgspec
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.folder import EXPORT_FILE, new_folder, write_models
-from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.graph.external import embed, not_in_place, placed, store
+from rmsnorm_export.graph.load import load_model, no_gc
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.structures import structure_anew
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, Use, names_in, read
 from rmsnorm_export.strict import parse_json
-from rmsnorm_export.system.files import copy_file, read_text
+from rmsnorm_export.system.files import StrPath, copy_file, read_text, refusals_as
+from rmsnorm_export.system.folders import next_state
 from rmsnorm_export.system.reading import file_within
 from rmsnorm_export.system.shown import Shown
+
+EXPORT_FILE = "export.json"
+"""Of transformers: the components of a folder, and what its runner needs to call them."""
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
@@ -84,7 +92,7 @@ class Bundle:
 
     def save(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         models: Mapping[str, ir.Model],
         *,
         weights: WeightsPolicy = "auto",
@@ -110,9 +118,7 @@ class Bundle:
         """
         here = os.path.isdir(path) and os.path.samefile(path, self.folder)
         if weights == "reference" and not here:
-            what = "Weights can be referenced in place only from the folder that they are in."
-            fix = "write the output into the folder of the source, or use --weights copy"
-            raise UsageError(what, found=short(os.fspath(path), 300), fix=fix)
+            raise not_in_place(os.fspath(path))
         in_place = here and weights in ("auto", "reference")
         named = {self.files[name].stem: model for name, model in models.items()}
         with new_folder(path, force=force, keep_old=in_place) as folder:
@@ -123,9 +129,9 @@ class Bundle:
         return tuple(Path(os.path.abspath(path), name) for name in written)
 
     def _copy_companions(self, folder: Path) -> None:
-        for entry in sorted(self.folder.iterdir()):
+        for entry in self.folder.iterdir():
             follows = entry.suffix in _COMPANIONS and entry.is_file()
-            if not follows or (folder / entry.name).exists() or entry.name == EXPORT_FILE:
+            if not follows or (folder / entry.name).exists():
                 continue
             path = file_within(entry.parent, entry.name)
             if path is None:
@@ -180,7 +186,7 @@ def state_name(name: str) -> str:
     return re.sub(r"^(input|output)\.", "", name)
 
 
-def open_folder(folder: str | os.PathLike[str]) -> Bundle:
+def open_folder(folder: StrPath) -> Bundle:
     """Return the graphs of a folder, see `bundle_at`.
 
     Raises:
@@ -204,18 +210,15 @@ def bundle_at(source: object) -> Bundle | None:
         return None
     try:
         folder = Path(os.path.abspath(source))
-        if not folder.is_dir():
-            return None
-        if (folder / EXPORT_FILE).is_file():
-            return _with_manifest(folder)
-        entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
+        files = {entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_file()}
     except (OSError, ValueError):
         return None
-    graphs = {entry.stem: entry for entry in entries if entry.suffix == ".onnx"}
-    of_pytorch = any(entry.suffix in _WEIGHTS for entry in entries)
-    if not graphs or of_pytorch or not (folder / "config.json").is_file():
-        return None
-    return Bundle(folder, graphs, None)
+    if EXPORT_FILE in files:
+        return _with_manifest(folder)
+    graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
+    of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
+    is_bundle = graphs and not of_pytorch and "config.json" in files
+    return Bundle(folder, graphs, None) if is_bundle else None
 
 
 def _with_manifest(folder: Path) -> Bundle:
@@ -235,3 +238,88 @@ def _with_manifest(folder: Path) -> Bundle:
         found = f"{short(str(place), 300)}: {first_line(error)}"
         raise InputError(what, found=found, fix=_FIX) from error
     return Bundle(folder, files, content)
+
+
+def check_folder(path: StrPath, *, force: bool) -> Path:
+    """Return the absolute path of a folder that can be made, or replaced with ``force``.
+
+    Raises:
+        UsageError: it exists and is not empty, and ``force`` is not given.
+        InputError: it is a file, or its parent is missing.
+    """
+    folder = Path(os.path.abspath(path))
+    what, fix = "The output is no folder that can be made.", "check the path, e.g. -o decoder/"
+    with refusals_as(what, folder, fix=fix):
+        os.stat(os.path.join(folder.parent, ""))
+        is_used = os.path.lexists(folder) and any(folder.iterdir())
+    if is_used and not force:
+        fix = "choose another one, or use --force to replace the export in it"
+        raise UsageError("The folder of the output is not empty.", found=str(folder), fix=fix)
+    return folder
+
+
+@contextlib.contextmanager
+def new_folder(path: StrPath, *, force: bool, keep_old: bool = False) -> Iterator[Path]:
+    """Provide a folder to be filled in the block, which takes its place at the end, or not at all.
+
+    What else is in an existing one stays.
+
+    Args:
+        path: of the folder.
+        force: it may exist.
+        keep_old: the models of an earlier export stay, too, unless the block makes new ones.
+            Otherwise those go that its manifest names.
+
+    Raises:
+        UsageError, InputError: as `check_folder`; and where it cannot be written.
+    """
+    final = check_folder(path, force=force)
+    replaced: set[str] = set()
+    if not keep_old:
+        with contextlib.suppress(InputError):  # it has no manifest
+            own = [file.name for file in _with_manifest(final).files.values()]
+            replaced = {*own, *(f"{name}.data" for name in own)}
+    fix = "check the folder, its permissions and space; nothing was changed"
+    writing = refusals_as("The folder cannot be written.", final, fix=fix)
+    with writing, next_state(final, replaced) as folder:
+        yield folder
+        replaced |= {entry.name for entry in folder.iterdir()}
+
+
+def write_models(
+    models: Mapping[str, ir.Model],
+    folder: Path,
+    weights: WeightsPolicy = "copy",
+    manifest: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``NAME.onnx`` and ``NAME.onnx.data`` for each model into a folder, and ``export.json``.
+
+    A tensor whose memory, or place in a file, an earlier model has, too, is stored once, in that
+    model's data file; so sizes on disk are those of the weights once, however the folder is copied.
+
+    Args:
+        models: by name; left unchanged.
+        folder: exists, and holds no such files.
+        weights: embed: the data files are empty; reference: external data is left where the folder
+            is to take the place of its own, and no data file is written.
+        manifest: the content of ``export.json``.
+
+    Raises:
+        InputError: a graph passes 2 GiB.
+        OSError: a file cannot be written.
+    """
+    stored: dict[Hashable, ir.ExternalTensor] = {}
+    for name, model in models.items():
+        with no_gc(), lent_slots(model) as slots:
+            large = [slot for slot in slots if slot.is_external or slot.nbytes >= LARGE_BYTES]
+            if weights == "embed":
+                embed(slots, folder)
+                large = []
+            if weights != "reference":
+                places = store(large, folder / f"{name}.onnx.data", stored)
+                for slot, place in zip(large, places, strict=True):
+                    slot.put(placed(slot.tensor, os.fspath(place.location), str(folder), place))
+            (folder / f"{name}.onnx").write_bytes(serialize(model))
+    if manifest is not None:
+        text = json.dumps(manifest, indent=2) + "\n"
+        (folder / EXPORT_FILE).write_text(text, encoding="utf-8")

@@ -30,11 +30,9 @@ def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
     with contextlib.suppress(EncodeError, ValueError):
         data = proto.SerializeToString()
     if data is None or len(data) > MAX_PROTO_BYTES:
-        raise InputError(
-            "The model is too large for one file.",
-            found="more than 2 GiB without external data, where a protobuf file ends",
-            fix="keep large constants as initializers, so that they can become external data",
-        )
+        what, found = "The model is too large for one file.", "more than 2 GiB of protobuf"
+        fix = "keep large constants as initializers, so that they can become external data"
+        raise InputError(what, found=found, fix=fix)
     return data
 
 

@@ -1,20 +1,30 @@
-"""External data: where it may lie, and what is checked of it before anything reads it."""
+"""External data: where it may lie, what is checked before anything reads it, and its new places."""
 
 from __future__ import annotations
 
+import filecmp
 import ntpath
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.tensors import TensorSlot
+from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
+from rmsnorm_export.graph.tensors import LARGE_BYTES, MAX_PROTO_BYTES, TensorSlot, memory_of
 from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.system.files import Transaction, sync
+
+MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
+"""Most tensor bytes stored inside a model; 64 MiB are for the graph itself."""
+
+_PAGE = 4096
+"""Tensors of more than a MiB begin on a page, so that a runtime can map them."""
 
 
 def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tuple[str, str]]:
@@ -49,26 +59,21 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tupl
             found = f"is too short: {size} bytes, while {needed} are needed from offset {offset}"
             raise _unusable(slot, found)
         if base != tensor.base_dir:
-            slot.put(placed(tensor, tensor, os.fspath(tensor.location), base))
+            slot.put(placed(tensor, os.fspath(tensor.location), base, tensor))
         places.add((base, os.fspath(tensor.location)))
     return places
 
 
 def placed(
-    tensor: ir.TensorProtocol, data: ir.ExternalTensor, location: str, folder: str
+    tensor: ir.TensorProtocol, location: str, folder: str, data: ir.ExternalTensor | None
 ) -> ir.ExternalTensor:
-    """Return an external tensor like another, with the data of ``data``, at this location."""
-    return ir.ExternalTensor(
-        location,
-        data.offset,
-        data.length,
-        tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name or "",
-        doc_string=tensor.doc_string,
-        metadata_props=dict(tensor.metadata_props),
-        base_dir=folder,
-    )
+    """Return an external tensor like another, at this location, of the bytes that ``data`` has."""
+    offset, length = (data.offset, data.length) if data is not None else (None, None)
+    shape, name = ir.Shape(tensor.shape.numpy()), tensor.name or ""
+    external = ir.ExternalTensor(location, offset, length, tensor.dtype, shape=shape, name=name)
+    external.base_dir, external.doc_string = folder, tensor.doc_string
+    external.metadata_props.update(tensor.metadata_props)
+    return external
 
 
 def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
@@ -117,3 +122,139 @@ def _unusable(slot: TensorSlot, reason: str) -> InputError:
         found=f"tensor {quoted(slot.name)}: location {location} {short(reason, 400)}",
         fix="put the whole data file itself into the model's folder, under a relative location",
     )
+
+
+def place(
+    slots: Sequence[TensorSlot], target: Path, weights: WeightsPolicy, files: Transaction
+) -> tuple[UsedPolicy, tuple[Path, ...], tuple[str, ...]]:
+    """Put the tensors of a model where it needs them; no file is replaced.
+
+    Args:
+        slots: all tensors of the model.
+        target: the model's file to be.
+        weights: the policy.
+        files: of the save.
+
+    Returns:
+        What was done, files of external data that were made, and notes.
+
+    Raises:
+        UsageError: the policy does not fit, or the output would replace the data of a tensor.
+        InputError: the data of one cannot be used.
+    """
+    external = [slot for slot in slots if slot.is_external]
+    away = [slot for slot in external if _is_away(slot, target)]
+    if weights == "embed":
+        embed(slots, target.parent)
+        return "embed" if external else "none", (), ()
+    if away and weights == "reference":
+        raise not_in_place(f"tensor {quoted(away[0].name)} is not in {target.parent}")
+    used: UsedPolicy = "copy" if away else "reference" if external else "none"
+    own = [slot for slot in slots if not slot.is_external]
+    is_full = _bytes_of(own) > MAX_EMBEDDED_BYTES
+    moving = away + [slot for slot in own if is_full and slot.nbytes >= LARGE_BYTES]
+    if not moving:
+        return used, (), ()
+    temp = files.temp(target)
+    stored = store(moving, temp, {})
+    sync(temp)
+    file = _data_file(target, temp)
+    for slot, tensor in zip(moving, stored, strict=True):
+        slot.put(placed(slot.tensor, file.name, str(target.parent), tensor))
+    if file.exists():
+        temp.unlink()
+        return used, (), (f"weights were already in {quoted(file.name)}",)
+    files.publish(temp, file)
+    return used, (file,), (f"weights of {_bytes_of(moving)} bytes are in {quoted(file.name)}",)
+
+
+def not_in_place(found: str) -> UsageError:
+    """Return the error for weights that the output cannot refer to."""
+    what = "Weights can be referenced in place only from the folder that they are in."
+    fix = "write the output into the folder of the source, or use --weights copy"
+    return UsageError(what, found=short(found, 400), fix=fix)
+
+
+def _is_away(slot: TensorSlot, target: Path) -> bool:
+    """Return whether the data of a tensor is not in the folder of the output."""
+    # Of a model from memory whose folder is not known, the data can only be beside it.
+    base, path, _ = locate(slot, target.parent)
+    if path == os.path.realpath(target):
+        what, fix = "The output would replace the weights of the model.", "choose another name"
+        found = f"{short(str(target), 200)} holds tensor {quoted(slot.name)}"
+        raise UsageError(what, found=found, fix=fix)
+    return os.path.realpath(base) != os.path.realpath(target.parent)
+
+
+def _bytes_of(slots: Sequence[TensorSlot]) -> int:
+    return sum(slot.nbytes for slot in slots)
+
+
+def embed(slots: Sequence[TensorSlot], folder: str | Path) -> None:
+    """Put tensors in memory in the place of external ones.
+
+    Args:
+        slots: all tensors of a model.
+        folder: of the data whose folder is not known; "": then there is none.
+
+    Raises:
+        InputError: they do not fit into one file, or are not there.
+    """
+    if _bytes_of(slots) > MAX_EMBEDDED_BYTES:
+        what, found = "The weights do not fit into one model file.", f"{_bytes_of(slots)} bytes"
+        fix = "use --weights copy, or write beside the source and use --weights reference"
+        raise InputError(what, found=f"{found}; a protobuf file ends at 2 GiB", fix=fix)
+    for slot in slots:
+        if isinstance(slot.tensor, ir.ExternalTensor):
+            base, _, _ = locate(slot, folder)
+            if not base:
+                what, fix = (
+                    "The folder of the weights is not known.",
+                    "load the model from its path",
+                )
+                raise InputError(what, found=quoted(slot.name), fix=fix)
+            own = placed(slot.tensor, os.fspath(slot.tensor.location), base, slot.tensor)
+            slot.put(*ir.external_data.convert_tensors_from_external([own]))
+
+
+def store(
+    slots: Sequence[TensorSlot], file: Path, stored: dict[Hashable, ir.ExternalTensor]
+) -> list[ir.ExternalTensor]:
+    """Write tensors to a data file; what has the same memory, or place in a file, is stored once.
+
+    Args:
+        slots: of a model in the folder of the file.
+        file: of the data.
+        stored: tensors that files of the folder hold already; those of this one are added.
+
+    Returns:
+        Where the data of each is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    keys = [_storage(slot.tensor) for slot in slots]
+    new = {key: slot.tensor for slot, key in zip(slots, keys, strict=True) if key not in stored}
+    file.touch()
+    tensors = ir.external_data.convert_tensors_to_external(
+        list(new.values()), file.parent, file.name, alignment=_PAGE
+    )
+    stored |= zip(new, tensors, strict=True)
+    return [stored[key] for key in keys]
+
+
+def _storage(tensor: ir.TensorProtocol) -> Hashable:
+    """Return what two tensors of the same memory, or of one part of a file, have in common."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return os.path.realpath(tensor.path), tensor.offset, tensor.nbytes
+    return memory_of(tensor) or id(tensor)
+
+
+def _data_file(target: Path, content: Path) -> Path:
+    """Return the name of a model's data file: a new one, or of a file with the same content."""
+    for number in count(1):
+        place = target.with_name(f"{target.name}{f'-{number}' if number > 1 else ''}.data")
+        is_same = place.is_file() and not place.is_symlink()
+        if not os.path.lexists(place) or (is_same and filecmp.cmp(content, place, shallow=False)):
+            break
+    return place

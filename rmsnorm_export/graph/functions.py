@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.recognize.functions import callees_first, inlined_size
 
 _MOST_NODES = 20_000
@@ -17,8 +18,7 @@ _MOST_TIMES = 16
 
 def may_inline(model: ir.Model) -> bool:
     """Return whether bodies in the place of all calls make a model of a bearable size."""
-    holders: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    stored = sum(1 for holder in holders for _ in holder.all_nodes())
+    stored = sum(map(len, all_graphs(model)))
     return inlined_size(model) <= max(_MOST_NODES, _MOST_TIMES * stored)
 
 

@@ -25,20 +25,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped,u
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.encode import root_of, serialize
 from rmsnorm_export.graph.external import adopt_external
-from rmsnorm_export.graph.order import sort_graphs
-from rmsnorm_export.graph.tensors import (
-    MAX_PROTO_BYTES,
-    check_tensor,
-    forget_negative_dims,
-    tensor_slots,
-)
-from rmsnorm_export.graph.wellformed import (
-    check_graphs,
-    check_proto,
-    check_versions,
-    proto_too_deep,
-    too_deep,
-)
+from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
+from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
+from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_proto, check_versions
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import read_file
@@ -135,10 +124,12 @@ def load_model(source: Source) -> LoadedModel:
     """
     with no_gc():
         if isinstance(source, ir.Model):
-            return _from_ir(source)
+            # clone() needs sorted nodes, and the caller's must not be sorted: copied by protobuf.
+            is_sorted = check_graphs(source)
+            model = source.clone() if is_sorted else _deserialize(ir.serde.serialize_model(source))
+            return _checked(model, "an onnx_ir.Model", [])
         if isinstance(source, onnx.ModelProto):
-            if proto_too_deep(source):
-                raise too_deep()
+            check_depth(source)
             proto = onnx.ModelProto()
             proto.CopyFrom(source)
             return _from_proto(proto, "an onnx.ModelProto", origin=source)
@@ -147,16 +138,13 @@ def load_model(source: Source) -> LoadedModel:
             return _from_bytes(data, "bytes in memory", origin=data)
         if isinstance(source, str | os.PathLike):
             path, shown = Path(os.path.abspath(source)), short(str(source), 300)
-            fix = "give the path of an .onnx file, whose large weights are in files beside it; use"
-            fix += " - to read it from standard input"
+            fix = "give the path of an .onnx file, with large weights beside it; or - for stdin"
             with refusals_as("The model file cannot be read.", shown, fix=fix):
                 data, identity = read_file(path, MAX_PROTO_BYTES), _identity(path)
             return _from_bytes(data, shown, path=path, identity=identity)
-    raise UsageError(
-        "The model source is of a type that cannot be read.",
-        found=type(source).__name__,
-        fix="pass a path, bytes, an onnx.ModelProto or an onnx_ir.Model",
-    )
+    what = "The model source is of a type that cannot be read."
+    fix = "pass a path, bytes, an onnx.ModelProto or an onnx_ir.Model"
+    raise UsageError(what, found=type(source).__name__, fix=fix)
 
 
 def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -187,57 +175,32 @@ def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
     try:
         proto.ParseFromString(data)
         problem = "" if proto.HasField("graph") else "protobuf without a graph"
-    except DecodeError as error:
-        # The wording is upb's; with another protobuf runtime the general error below is given.
-        if "depth" in str(error).lower():
-            raise too_deep() from error
-        problem = "no whole protobuf message; it may be cut short"
+    except DecodeError:
+        problem = "no whole protobuf message: it is cut short, damaged, or nested too deeply"
     if problem:
-        raise InputError(
-            "The file is not an ONNX model.",
-            found=f"{description}: {len(data)} bytes, {problem}",
-            fix="give the .onnx file itself, no checkpoint, engine or Git LFS pointer; if it is "
-            "one, export or download it again",
-        )
+        found = f"{description}: {len(data)} bytes, {problem}"
+        fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
+        raise InputError("The file is not an ONNX model.", found=found, fix=fix)
     return _from_proto(proto, description, **source)
 
 
 def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> LoadedModel:
     try:
-        opsets = {entry.domain: entry.version for entry in proto.opset_import}
-        notes = check_versions(proto.ir_version, opsets)
-        notes += check_proto(proto)
-        with _quiet_onnx_ir():
-            model = ir.serde.deserialize_model(proto)
+        notes = check_proto(proto)
+        model = _deserialize(proto)
     except InputError:
         raise
     except Exception as error:
-        cause = root_of(error)
-        reason = first_line(cause, 400, otherwise=type(cause).__name__)
-        if isinstance(cause, UnicodeDecodeError):
-            reason = "a name or string that is not UTF-8"
-        raise InputError(
-            "The graph in the file cannot be read.",
-            found=short(reason, 400),
-            fix="check the file with onnx.checker and export it again",
-        ) from error
+        found = short(first_line(root_of(error), 400), 400)
+        fix = "check the file with onnx.checker and export it again"
+        raise InputError("The graph in the file cannot be read.", found=found, fix=fix) from error
     return _checked(model, description, notes, **source)
-
-
-def _from_ir(source: ir.Model) -> LoadedModel:
-    notes = check_versions(source.ir_version, dict(source.graph.opset_imports))
-    if check_graphs(source):
-        model = source.clone()
-    else:
-        # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
-        with _quiet_onnx_ir():
-            model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _checked(model, "an onnx_ir.Model", notes)
 
 
 def _checked(
     model: ir.Model, description: str, notes: list[str], path: Path | None = None, **source: Any
 ) -> LoadedModel:
+    notes += check_versions(model.ir_version, dict(model.graph.opset_imports))
     if not check_graphs(model):
         sort_graphs(model)
         notes.append("nodes were not in topological order; they were sorted")
@@ -253,15 +216,14 @@ def _checked(
     return LoadedModel(model, description, external, tuple(notes), path, **source)
 
 
-@contextlib.contextmanager
-def _quiet_onnx_ir() -> Iterator[None]:
-    """Keep warnings about broken graphs off stderr: here they become errors and notes."""
+def _deserialize(proto: onnx.ModelProto) -> ir.Model:
+    """Read protobuf, warnings about broken graphs kept off stderr: they become errors and notes."""
     logger = logging.getLogger("onnx_ir.serde")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            return ir.serde.deserialize_model(proto)
     finally:
         logger.setLevel(level)

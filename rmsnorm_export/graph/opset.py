@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.tensors import check_tensor, lent_slots, tensor_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
 
-_LARGE = 1024
 _KEEP = "rmsnorm_export.keep"
 """Domain of nodes that the converter has to leave alone, and of weights that it does not see."""
 
@@ -23,7 +23,7 @@ def default_opset(model: ir.Model) -> int:
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at ``opset`` of the default domain, by ``onnx.version_converter``.
 
-    Tensors of more than 1 KiB are external data while the converter runs, so that a model of any
+    Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
     size converts. Model-local functions are inlined, but for those that stand in for operators of
     com.microsoft.
 
@@ -46,18 +46,10 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
         copy.opset_imports[_KEEP] = 1
         with lent_slots(copy) as slots:
             for slot in slots:
-                if slot.is_external or slot.nbytes > _LARGE:
+                if slot.is_external or slot.nbytes >= LARGE_BYTES:
                     place = f"{_KEEP}.{len(weights)}"
-                    weights[place] = tensor = slot.tensor
-                    away = ir.ExternalTensor(
-                        place,
-                        None,
-                        None,
-                        tensor.dtype,
-                        shape=ir.Shape(tensor.shape.numpy()),
-                        name=slot.name,
-                    )
-                    slot.put(away)
+                    weights[place] = slot.tensor
+                    slot.put(placed(slot.tensor, place, "", None))
             proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
         result = ir.serde.deserialize_model(proto)
         for slot in list(tensor_slots(result)):
@@ -65,11 +57,9 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
                 slot.put(weights[str(slot.tensor.location)])
             check_tensor(slot)  # older converters may drop what is external
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(
-            "The model cannot be raised to another opset.",
-            found=first_line(error, otherwise="no reason given"),
-            fix=f"export with opset_version={opset}, or use --target ort or portable",
-        ) from error
+        what, found = "The model cannot be raised to another opset.", first_line(error)
+        fix = f"export with opset_version={opset}, or use --target ort or portable"
+        raise InputError(what, found=found, fix=fix) from error
     for node in result.graph.all_nodes():
         if node.domain == _KEEP:
             node.domain = ""

@@ -1,8 +1,9 @@
-"""Walk nested graphs, and put their nodes in topological order."""
+"""Walk nested graphs, and put right what is merely odd: nodes out of order, negative sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -56,8 +57,22 @@ def sort_graphs(model: ir.Model) -> None:
         for function in model.functions.values():
             function.sort()
     except ValueError as error:
-        raise InputError(
-            "The graph has a cycle: nodes that need each other's outputs.",
-            found=short(str(error)),
-            fix="repair the program that wrote the model; ONNX graphs must be acyclic",
-        ) from error
+        what = "The graph has a cycle: nodes that need each other's outputs."
+        fix = "repair the program that wrote the model; ONNX graphs must be acyclic"
+        raise InputError(what, found=short(str(error)), fix=fix) from error
+
+
+def forget_negative_dims(model: ir.Model) -> int:
+    """Make negative dimensions of values unknown, as runtimes read them; return how many had one.
+
+    Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
+    """
+    changed = 0
+    for graph in all_graphs(model):
+        for value in chain(graph.inputs, *(node.outputs for node in graph)):
+            dims = () if value.shape is None else value.shape.dims
+            read = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
+            if read != list(dims):
+                value.shape = ir.Shape(read)
+                changed += 1
+    return changed

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.encode import serialize
-from rmsnorm_export.graph.external import placed
+from rmsnorm_export.graph.external import embed, place
 from rmsnorm_export.graph.load import no_gc
-from rmsnorm_export.graph.place import (
-    MAX_EMBEDDED_BYTES,
-    away_from,
-    bytes_of,
-    data_file,
-    embed,
-    store,
-)
-from rmsnorm_export.graph.policy import WeightsPolicy
-from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, lent_slots
+from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
+from rmsnorm_export.graph.tensors import lent_slots
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import Transaction, refusals_as, sync
+from rmsnorm_export.system.files import Transaction, refusals_as
 
 _CHECK = "check the folder, its permissions and space; nothing was changed"
-
-UsedPolicy = Literal["none", "reference", "copy", "embed"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,50 +67,12 @@ def save_model(
     with refusals_as("The output cannot be written.", target, fix=_CHECK):
         try:
             with no_gc(), Transaction() as files, lent_slots(model) as slots:
-                used, data_files, notes = _place(slots, target, weights, files)
+                used, data_files, notes = place(slots, target, weights, files)
                 data = serialize(model)
                 files.publish(files.temp(target, data), target, replace=force, last=True)
         except FileExistsError as error:
             raise _exists(target) from error
     return SaveResult(target, len(data), used, data_files, notes)
-
-
-def _place(
-    slots: Sequence[TensorSlot], target: Path, weights: WeightsPolicy, files: Transaction
-) -> tuple[UsedPolicy, tuple[Path, ...], tuple[str, ...]]:
-    """Put the tensors of a model where it needs them; no file is replaced.
-
-    Returns:
-        ``weights``, ``data_files`` and ``notes`` of the result.
-    """
-    is_external = any(slot.is_external for slot in slots)
-    away = away_from(slots, target)
-    if weights == "embed":
-        embed(slots, target.parent)
-        return "embed" if is_external else "none", (), ()
-    if away and weights == "reference":
-        raise UsageError(
-            "Weights can be referenced in place only from the folder that they are in.",
-            found=f"tensor {quoted(away[0].name)} is not in {short(str(target.parent), 200)}",
-            fix="write the output into the folder of the source, or use --weights copy",
-        )
-    own = [slot for slot in slots if not slot.is_external]
-    large = [slot for slot in own if slot.initializer and slot.nbytes >= LARGE_BYTES]
-    used: UsedPolicy = "copy" if away else "reference" if is_external else "none"
-    moving = away + (large if bytes_of(own) > MAX_EMBEDDED_BYTES else [])
-    if not moving:
-        return used, (), ()
-    temp = files.temp(target)
-    stored = store(moving, temp, {})
-    sync(temp)
-    place = data_file(target, temp)
-    for slot, tensor in zip(moving, stored, strict=True):
-        slot.put(placed(slot.tensor, tensor, place.name, str(target.parent)))
-    if place.exists():
-        temp.unlink()
-        return used, (), (f"weights were already in {quoted(place.name)}",)
-    files.publish(temp, place)
-    return used, (place,), (f"weights of {bytes_of(moving)} bytes are in {quoted(place.name)}",)
 
 
 def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
@@ -149,10 +99,9 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
 
 
 def _check_policy(weights: WeightsPolicy) -> None:
-    policies = get_args(WeightsPolicy)
-    if weights not in policies:
-        what, fix = "There is no such policy for weights.", f"use one of {', '.join(policies)}"
-        raise UsageError(what, found=short(str(weights)), fix=fix)
+    if weights not in get_args(WeightsPolicy):
+        what, fix = "There is no such policy", f"use one of {', '.join(get_args(WeightsPolicy))}"
+        raise UsageError(f"{what} for weights.", found=short(str(weights)), fix=fix)
 
 
 def check_output(path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -165,20 +114,18 @@ def check_output(path: str | os.PathLike[str], *, force: bool = False) -> Path:
         force: an existing file may be replaced.
 
     Raises:
-        UsageError: the output exists and ``force`` is not given, or its name is unusable.
+        UsageError: the output exists and ``force`` is not given, .
         InputError: it is a folder or a device, or its folder is missing or not writable.
     """
     name = os.fspath(path)
-    if not name or "\0" in name:
-        raise UsageError("The output has no usable name.", found=repr(name), fix="give a file name")
     target = Path(os.path.abspath(name))
     with refusals_as("The output cannot be written.", target, fix=_CHECK):
         problem = ""
-        if target.is_dir() or name.endswith(os.sep):
-            problem = "it is a folder"
+        if target.is_dir() or name.endswith(os.sep) or "\0" in name:
+            problem = "it is a folder, or no name of a file"
         elif not target.parent.is_dir():
             problem = "its folder does not exist"
-        elif target.exists() and not stat.S_ISREG(target.stat().st_mode):
+        elif target.exists() and not target.is_file():
             problem = "it is a device, pipe or socket"
         elif os.path.lexists(target) and not force:
             raise _exists(target)

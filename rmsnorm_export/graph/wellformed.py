@@ -73,15 +73,12 @@ def check_graphs(model: ir.Model) -> bool:
 
 def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]) -> bool:
     if len(outer) > MAX_NESTING:
-        raise too_deep()
+        raise _too_deep()
     ordered = True
     outer |= {graph}
     inputs = [value.name for value in graph.inputs]
     computed = [value.name for node in graph for value in node.outputs if value.name]
     check_unique([*inputs, *(graph.initializers.keys() - inputs), *computed])
-    for initializer in graph.initializers.values():
-        if initializer.const_value is None:
-            raise _bad("An initializer has no data.", quoted(str(initializer.name)))
     for node in graph:
         _check_writable(node)
         for value in (value for value in node.inputs if value is not None):
@@ -104,7 +101,8 @@ def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]
 
 def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:
     """Refuse a value that nothing produces; the reader is None for an output of the graph."""
-    if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
+    is_initializer = value.is_initializer() and value.const_value is not None
+    if value.producer() is None and not value.is_graph_input() and not is_initializer:
         who = "the graph returns" if reader is None else f"node {label(reader)} reads"
         found = f"{who} {quoted(str(value.name))}, which is undefined: nothing has that name"
         raise _bad("The graph uses a value that nothing produces.", found)
@@ -112,46 +110,45 @@ def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:
 
 def _check_writable(node: ir.Node) -> None:
     """Refuse what can be read but not written: names that are not UTF-8, untyped attributes."""
-    for name in (node.name, node.op_type, *(value.name for value in node.outputs)):
-        if isinstance(name, bytes):  # what protobuf hands over for a text that is not UTF-8
-            raise _not_utf8(name)
+    _check_texts(node.name, node.op_type)
     for attribute in node.attributes.data.values():
         if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
             found = f"attribute {quoted(attribute.name)} of node {label(node)}"
             raise _bad("An attribute has no type, so its value is lost.", found)
 
 
-def _not_utf8(name: bytes) -> InputError:
-    return _bad("A name in the model is not UTF-8.", quoted(name))
+def _check_texts(*texts: str | bytes | None) -> None:
+    for text in texts:
+        if isinstance(text, bytes):  # what protobuf hands over for a text that is not UTF-8
+            raise _bad("A name in the model is not UTF-8.", quoted(text))
 
 
 def check_unique(names: Iterable[str | bytes | None]) -> None:
     """Refuse a name that stands twice, or is not UTF-8."""
-    seen: set[str | None] = set()
+    seen: set[str | bytes | None] = set()
     for name in names:
-        if isinstance(name, bytes):
-            raise _not_utf8(name)
+        _check_texts(name)
         if name in seen:
             what = "Two values of one graph, or two functions, have the same name."
             raise _bad(what, f"duplicate name {quoted(str(name))}")
         seen.add(name)
 
 
-def too_deep() -> InputError:
-    """Return the error for subgraphs nested deeper than any protobuf parser reads."""
+def _too_deep() -> InputError:
     found = f"more than {MAX_NESTING} levels, the most that a protobuf parser reads"
     return _bad("Subgraphs are nested too deeply.", found, "flatten the control flow of the model")
 
 
-def proto_too_deep(proto: onnx.ModelProto) -> bool:
-    """Return whether a ModelProto built in memory nests deeper than ``MAX_NESTING``."""
+def check_depth(proto: onnx.ModelProto) -> None:
+    """Refuse a ModelProto built in memory that nests deeper than ``MAX_NESTING``."""
     level = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
     for _ in range(MAX_NESTING + 1):
         attributes = [attribute for node in level for attribute in node.attribute]
         graphs = [one.g for one in attributes if one.HasField("g")]
         graphs += [graph for one in attributes for graph in one.graphs]
         level = [node for graph in graphs for node in graph.node]
-    return bool(level)
+    if level:
+        raise _too_deep()
 
 
 def _check_functions(model: ir.Model) -> None:
@@ -177,9 +174,9 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     """Refuse what onnx_ir would drop or merge without a word; return notes on what may be dropped.
 
     Raises:
-        InputError: sparse initializers, two initializers or functions of one name, two versions of
-            one operator set, an initializer of no known type, an output of a function that
-            nothing produces.
+        InputError: sparse initializers, two initializers or functions of one
+            name, two versions of one operator set, an initializer of no known type, an output of a
+            function that nothing produces.
     """
     if proto.graph.sparse_initializer:
         what = "The model stores sparse initializers, which cannot be carried over."
@@ -196,9 +193,7 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
             found = f"output {quoted(name)} of function {quoted(function.name)}"
             raise _bad("The output of a function is undefined.", found)
     # One that stands twice, as of onnx.compose, is no harm.
-    opsets = {
-        ("" if one.domain == "ai.onnx" else one.domain, one.version) for one in proto.opset_import
-    }
+    opsets = {(one.domain or "ai.onnx", one.version) for one in proto.opset_import}
     if len({domain for domain, _ in opsets}) < len(opsets):
         raise _bad("The model imports two versions of one operator set.", short(str(opsets)))
     entries = {entry.key for tensor in proto.graph.initializer for entry in tensor.external_data}

@@ -168,7 +168,7 @@ def test_a_failure_half_way_leaves_everything_as_it_was(
             raise OSError(28, os.strerror(28), "decode.onnx")
         return real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("rmsnorm_export.graph.folder.serialize", failing)
+    monkeypatch.setattr("rmsnorm_export.graph.bundle.serialize", failing)
     result, before = rx.optimize(exported), state(exported.parent)
     for place, force in ((exported.parent / "out", False), (exported, True)):
         done.clear()

@@ -17,7 +17,7 @@ from hostile_models import GAIN, SHAPE, constants, external_gain, external_model
 
 from graph.folders import snapshot
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.graph import encode, place, save
+from rmsnorm_export.graph import encode, external
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.save import check_output, save_model, to_bytes
 from rmsnorm_export.system import files
@@ -140,7 +140,7 @@ def test_a_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
         ("new/", "is a folder"),
         ("/proc/self/out.onnx", "cannot be written"),
         ("", "folder|name"),
-        ("a\0b", "no usable name"),
+        ("a\0b", "no name of a file"),
     ],
 )
 def test_places_that_cannot_be_written(name: str, words: str, tmp_path: Path) -> None:
@@ -385,8 +385,7 @@ def test_more_than_two_gib_of_weights(
     source: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is lowered: 2 GiB on disk would make the test slow, not better."""
-    for module in (place, save):
-        monkeypatch.setattr(module, "MAX_EMBEDDED_BYTES", 31)
+    monkeypatch.setattr(external, "MAX_EMBEDDED_BYTES", 31)
     with pytest.raises(InputError, match=r"2 GiB.*\n.*--weights copy"):
         save_model(source.model, tmp_path / "out.onnx", weights="embed")
     model, out = memory_model(), tmp_path / "out.onnx"

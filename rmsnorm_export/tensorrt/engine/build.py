@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rmsnorm_export.errors import RequirementError, UsageError
-from rmsnorm_export.graph.bundle import Components, open_folder
-from rmsnorm_export.graph.folder import new_folder
+from rmsnorm_export.graph.bundle import Components, new_folder, open_folder
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes

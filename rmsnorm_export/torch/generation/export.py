@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.graph.folder import check_folder, new_folder, write_models
+from rmsnorm_export.graph.bundle import check_folder, new_folder, write_models
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
