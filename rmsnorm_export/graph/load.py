@@ -47,6 +47,7 @@ class LoadedModel:
         notes: oddities that were accepted or put right.
         path: absolute path of the file; None when it came from memory.
         identity: of the file when it was read: inode, size and time.
+        folder: where the external data lies; None where there is none, or several.
         origin: the source, where that was bytes or a ModelProto; never changed.
     """
 
@@ -54,18 +55,10 @@ class LoadedModel:
     description: str
     external: tuple[str, ...]
     notes: tuple[str, ...]
+    folder: str | None
     path: Path | None = None
     identity: tuple[int, int, int] | None = None
     origin: bytes | onnx.ModelProto | None = None
-
-    @property
-    def folder(self) -> str | None:
-        """Where the external data lies; None where a model in memory has none, or several."""
-        if self.path is not None:
-            return str(self.path.parent)
-        tensors = (slot.tensor for slot in tensor_slots(self.model))
-        folders = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)}
-        return folders.pop() or None if len(folders) == 1 else None
 
     def to_bytes(self) -> bytes:
         """Serialise the model as it was: nothing is put right, external data stays away.
@@ -210,10 +203,12 @@ def _checked(
     for slot in slots:
         check_tensor(slot)
     places = adopt_external(slots, path and path.parent)
-    if not all(folder for folder, _ in places):
+    folders = {folder for folder, _ in places}
+    if "" in folders:
         notes.append("external data was not checked: the folder of the model is not known")
     external = tuple(sorted({location for _, location in places}))
-    return LoadedModel(model, description, external, tuple(notes), path, **source)
+    folder = next(iter(folders)) or None if len(folders) == 1 else None
+    return LoadedModel(model, description, external, tuple(notes), folder, path, **source)
 
 
 def _deserialize(proto: onnx.ModelProto) -> ir.Model:

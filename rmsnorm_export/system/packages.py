@@ -82,11 +82,8 @@ def require_package(module: str, what: str, *packages: str) -> None:
         packages: that bring it, as for ``pip_install``.
     """
     if not is_installed(module):
-        raise BackendMissingError(
-            f"{what} needs a package that is not installed.",
-            found=f"no package {module}",
-            fix=pip_install(*packages),
-        )
+        what, found = f"{what} needs a package that is not installed.", f"no package {module}"
+        raise BackendMissingError(what, found=found, fix=pip_install(*packages))
 
 
 def try_import(request: dict[str, str]) -> dict[str, str]:

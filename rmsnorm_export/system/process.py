@@ -81,11 +81,9 @@ def ask(
     """
     path = json.dumps([os.path.abspath(entry) for entry in sys.path])
     start = time.perf_counter()
-    with (
-        tempfile.TemporaryFile() as question,
-        tempfile.TemporaryFile() as answer,
-        tempfile.TemporaryFile() as words,
-    ):
+    with contextlib.ExitStack() as open_files:
+        files = (open_files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        question, answer, words = files
         question.write(json.dumps(request).encode())
         question.seek(0)
         process = subprocess.Popen(

@@ -60,8 +60,7 @@ def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
     states = []
     for path in dict.fromkeys(paths):
         with contextlib.suppress(OSError, ValueError):
-            state = FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path))
-            states.append(state)
+            states.append(FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path)))
     return tuple(states)
 
 
