@@ -43,8 +43,7 @@ from rmsnorm_export.printable import quoted
 from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
-from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
-from rmsnorm_export.system.folders import next_state
+from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals_as, write_whole
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of

@@ -17,8 +17,7 @@ from rmsnorm_export.errors import Error, Failure, UsageError
 from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
-from rmsnorm_export.system.files import write_whole
-from rmsnorm_export.system.folders import next_state
+from rmsnorm_export.system.files import next_state, write_whole
 from rmsnorm_export.system.provenance import utc_now
 
 

@@ -20,9 +20,8 @@ import msgspec
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.external import embed, not_in_place, placed, store
-from rmsnorm_export.graph.load import load_model, no_gc
+from rmsnorm_export.graph.load import load_model, no_gc, serialize
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
@@ -30,8 +29,7 @@ from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.inputs import declared_tensor, given_inputs
 from rmsnorm_export.runtime.sizes import DIMENSION, INPUT, Dims, Given, Shapes, Use, names_in, read
 from rmsnorm_export.strict import parse_json
-from rmsnorm_export.system.files import StrPath, copy_file, read_text, refusals_as
-from rmsnorm_export.system.folders import next_state
+from rmsnorm_export.system.files import StrPath, copy_file, next_state, read_text, refusals_as
 from rmsnorm_export.system.reading import file_within
 from rmsnorm_export.system.shown import Shown
 

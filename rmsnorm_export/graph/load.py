@@ -1,4 +1,6 @@
-"""Read a model from a path, bytes, a ModelProto or an onnx_ir model, weights left where they are.
+"""Read a model from a path, bytes, a ModelProto or an onnx_ir model, and make bytes of one.
+
+Weights are left where they are.
 
 Everything that could later give a traceback or wrong numbers is checked here, in time linear in the
 nodes; what is merely odd (nodes out of order, negative dimensions) is put right in the private
@@ -20,10 +22,9 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import root_of, serialize
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
@@ -184,7 +185,7 @@ def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> Load
     except InputError:
         raise
     except Exception as error:
-        found = short(first_line(root_of(error), 400), 400)
+        found = short(first_line(_root_of(error), 400), 400)
         fix = "check the file with onnx.checker and export it again"
         raise InputError("The graph in the file cannot be read.", found=found, fix=fix) from error
     return _checked(model, description, notes, **source)
@@ -222,3 +223,33 @@ def _deserialize(proto: onnx.ModelProto) -> ir.Model:
             return ir.serde.deserialize_model(proto)
     finally:
         logger.setLevel(level)
+
+
+def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
+    """Return the bytes of a model, external data left where it is.
+
+    A model that fits into one file is copied twice meanwhile; larger weights are external data.
+
+    Raises:
+        InputError: protobuf cannot hold the model, or it is larger than 2 GiB.
+    """
+    data: bytes | None = None
+    try:
+        proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
+    except ir.serde.SerdeError as error:
+        what, fix = "The model cannot be written as protobuf.", "repair the program that wrote it"
+        raise InputError(what, found=first_line(_root_of(error)), fix=fix) from error
+    with contextlib.suppress(EncodeError, ValueError):
+        data = proto.SerializeToString()
+    if data is None or len(data) > MAX_PROTO_BYTES:
+        what, found = "The model is too large for one file.", "more than 2 GiB of protobuf"
+        fix = "keep large constants as initializers, so that they can become external data"
+        raise InputError(what, found=found, fix=fix)
+    return data
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """Return the cause of an error at the end of its chain: onnx_ir wraps whatever goes wrong."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error

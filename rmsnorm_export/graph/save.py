@@ -10,9 +10,8 @@ from typing import get_args
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.encode import serialize
 from rmsnorm_export.graph.external import embed, place
-from rmsnorm_export.graph.load import no_gc
+from rmsnorm_export.graph.load import no_gc, serialize
 from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
 from rmsnorm_export.graph.tensors import lent_slots
 from rmsnorm_export.printable import quoted, short

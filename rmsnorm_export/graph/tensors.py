@@ -100,14 +100,14 @@ def check_tensor(slot: TensorSlot) -> None:
     """
     tensor = slot.tensor
     if isinstance(tensor, ir.serde.TensorProtoTensor):
-        _check_data(slot, *_entries(slot.name, tensor.raw, _count(slot, tensor.raw.dims)))
+        _check_data(slot, *_entries(slot.name, tensor.raw, _elements(slot, tensor.raw.dims)))
     elif isinstance(tensor, ir.ExternalTensor):
-        _count(slot, tensor.shape.numpy())
+        _elements(slot, tensor.shape.numpy())
     elif isinstance(tensor, ir.StringTensor):
-        _check_data(slot, len(tensor.string_data()), _count(slot, tensor.shape.numpy()))
+        _check_data(slot, len(tensor.string_data()), _elements(slot, tensor.shape.numpy()))
 
 
-def _count(slot: TensorSlot, dims: Sequence[int]) -> int:
+def _elements(slot: TensorSlot, dims: Sequence[int]) -> int:
     """Return the number of elements of a shape."""
     count = math.prod(dims)
     if any(dim < 0 for dim in dims) or count >= 2**63:

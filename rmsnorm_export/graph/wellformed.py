@@ -80,7 +80,11 @@ def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]
     computed = [value.name for node in graph for value in node.outputs if value.name]
     check_unique([*inputs, *(graph.initializers.keys() - inputs), *computed])
     for node in graph:
-        _check_writable(node)
+        _check_texts(node.name, node.op_type)
+        for attribute in node.attributes.data.values():
+            if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
+                found = f"attribute {quoted(attribute.name)} of node {label(node)}"
+                raise _bad("An attribute has no type, so its value is lost.", found)
         for value in (value for value in node.inputs if value is not None):
             producer = value.producer()
             if producer is None:
@@ -108,16 +112,8 @@ def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:
         raise _bad("The graph uses a value that nothing produces.", found)
 
 
-def _check_writable(node: ir.Node) -> None:
-    """Refuse what can be read but not written: names that are not UTF-8, untyped attributes."""
-    _check_texts(node.name, node.op_type)
-    for attribute in node.attributes.data.values():
-        if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
-            found = f"attribute {quoted(attribute.name)} of node {label(node)}"
-            raise _bad("An attribute has no type, so its value is lost.", found)
-
-
 def _check_texts(*texts: str | bytes | None) -> None:
+    """Refuse what can be read but not written: names that are not UTF-8."""
     for text in texts:
         if isinstance(text, bytes):  # what protobuf hands over for a text that is not UTF-8
             raise _bad("A name in the model is not UTF-8.", quoted(text))

@@ -1,8 +1,14 @@
-"""Files: written whole or not at all, copied, refused in words.
+"""Files and folders that appear whole or not at all, are copied, and refused in words.
 
 A ``Transaction`` writes to temporary files beside their destination and renames them at the end;
-whatever goes wrong, Ctrl-C included, what it made is removed. After ``kill -9`` a hidden file
-``.<name>.<random>.rmsnorm-export.tmp`` may stay behind: nothing reads it, it can be deleted.
+whatever goes wrong, Ctrl-C included, what it made is removed.
+
+The ``next_state`` of a folder is made in a hidden folder and takes its place by one rename. Where
+the folder exists, everything in it that is not replaced is taken along (by hard links, no data is
+copied), and the two folders are exchanged in one step: a reader sees the old folder or the new one.
+
+After ``kill -9`` a hidden ``.<name>.<random>.rmsnorm-export.tmp`` may stay behind: nothing reads
+it, it can be deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
 
     Args:
         what: happened then.
-        place: to name where the system names no file, and where the disk is full.
+        place: to name where the system names no file.
         fix: what to do.
 
     Raises:
@@ -44,12 +50,9 @@ def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeError) as error:
-        name, reason = place, str(error)
-        if isinstance(error, OSError):
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            name = place if full or not error.filename else str(error.filename)
-            reason = error.strerror or reason
-        found = f"{short(os.fspath(name), 300)}: {short(reason, 300)}"
+        name = getattr(error, "filename", None) or place
+        reason = getattr(error, "strerror", None) or str(error)
+        found = f"{short(str(name), 300)}: {short(reason, 300)}"
         raise InputError(what, found=found, fix=fix) from error
 
 
@@ -165,3 +168,86 @@ def copy_file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_regular(source) as file, target.open("xb") as copy:
         shutil.copyfileobj(file, copy, 1 << 24)
+
+
+@contextlib.contextmanager
+def next_state(final: Path, replaced: set[str], hidden_in: Path | None = None) -> Iterator[Path]:
+    """Provide a folder to be filled in the block, which takes the place of ``final`` at its end.
+
+    What the existing folder holds is taken along. Until the end nothing is changed.
+
+    Args:
+        final: the folder; the one above it is made if it is missing.
+        replaced: what is not taken along, added to until the end: paths relative to the folder,
+            with ``/``; of a folder: all that is in it.
+        hidden_in: where the next state is made; by default where a server that takes every folder
+            beside ``final`` for a model sees it least.
+
+    Raises:
+        OSError: the folder cannot be put into place, or it appeared in the meantime and is not
+            empty.
+    """
+    is_parent_new = not final.parent.exists()
+    if is_parent_new:
+        final.parent.mkdir()
+    above = hidden_in or _unseen_folder(final.parent)
+    folder = above / f".{final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
+    try:
+        folder.mkdir()
+        yield folder
+        for path in folder.rglob("*"):
+            sync(path)
+        _keep(final, folder, replaced)
+        _publish(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # what failed, or the old state
+        if is_parent_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                final.parent.rmdir()
+
+
+def _keep(final: Path, folder: Path, replaced: set[str]) -> None:
+    """Give files second names, or copy them where there are no hard links."""
+    for root, folders, files in os.walk(final):
+        for name in (*folders, *files):
+            source = Path(root, name)
+            relative = source.relative_to(final)
+            target = folder / relative
+            if {one.as_posix() for one in (relative, *relative.parents)} & replaced:
+                continue
+            if source.is_symlink():
+                target.symlink_to(os.readlink(source))
+            elif source.is_dir():
+                target.mkdir(exist_ok=True)
+            else:
+                try:
+                    os.link(source, target)
+                except PermissionError:  # what a file system without them says
+                    copy_file(source, target)
+                    shutil.copystat(source, target)
+
+
+def _publish(folder: Path, final: Path) -> None:
+    for root, _, _ in os.walk(folder):
+        sync(Path(root))
+    if not final.exists():
+        os.rename(folder, final)
+    elif not renameat2(folder, final, EXCHANGE):
+        aside = folder.with_suffix(".old")
+        os.rename(final, aside)
+        try:
+            os.rename(folder, final)
+        except BaseException:
+            os.rename(aside, final)
+            raise
+        os.rename(aside, folder)
+    sync(final.parent)
+
+
+def _unseen_folder(repository: Path) -> Path:
+    """Return the folder above, where a rename can move from it; else the repository."""
+    above = repository.parent
+    with contextlib.suppress(OSError):
+        if above.stat().st_dev == repository.stat().st_dev and os.access(above, os.W_OK | os.X_OK):
+            return above
+    return repository

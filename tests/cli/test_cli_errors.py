@@ -64,7 +64,7 @@ INPUT = [
     ("optimize three.onnx -o locked/o.onnx", "no permission"),
     ("inspect three.onnx --report missing/r.html", "does not exist", "missing"),
     ("inspect three.onnx --report .", "is a folder"),
-    ("package none.onnx -o n", "does not exist"),
+    ("package none.onnx -o n", "No such file"),
     ("package three.onnx -o no/such", "repository"),
     ("deploy none.toml", "pipeline file cannot be read"),
     ("plugin check missing.so", "missing.so"),

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from rmsnorm_export.deploy import package
 from rmsnorm_export.deploy.package import package_model
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.system import folders
+from rmsnorm_export.system import files
 from tests import warm
 from tests.deploy.models import batch_mean_model, decoder_model, identity_model, norm_model, tree
 
@@ -117,14 +117,14 @@ def test_a_full_disk(first: Path, monkeypatch: pytest.MonkeyPatch, at: str, forc
 
 KILLED = """
 import os, signal, sys
-from rmsnorm_export.system import folders
+from rmsnorm_export.system import files
 from rmsnorm_export.deploy.package import package_model
 from tests.deploy.models import norm_model
 class Deadly:
     def rmtree(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
     __call__ = rmtree
-setattr(folders, sys.argv[2], Deadly())
+setattr(files, sys.argv[2], Deadly())
 package_model(norm_model(scale=5.0), sys.argv[1], name="net", version=2)
 """
 
@@ -146,7 +146,7 @@ def test_a_file_system_without_exchange_and_links(
     def no_link(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links")
 
-    monkeypatch.setattr(folders, "renameat2", lambda *_: False)
+    monkeypatch.setattr(files, "renameat2", lambda *_: False)
     monkeypatch.setattr(os, "link", no_link)
     before = tree(first)
     add(first, version=2)

@@ -48,8 +48,3 @@ def test_a_pass_of_onnx_ir_makes_them_constants(target: str) -> None:
     arrays = feeds(source)
     for old, new in zip(run(source, arrays), run(proto, arrays), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-6)
-
-
-def test_a_model_without_such_initializers_has_no_note() -> None:
-    source = model(norm("x", "y"))
-    assert rx.optimize(source).report.notes == ()

@@ -12,9 +12,8 @@ import pytest
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.strict import DEEPEST, parse_json
-from rmsnorm_export.system.elf import check_library
 from rmsnorm_export.system.files import read_text, refusals_as, write_whole
-from rmsnorm_export.system.reading import file_within, open_regular, read_file, read_json
+from rmsnorm_export.system.reading import check_library, file_within, open_regular, read_file
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
@@ -77,9 +76,8 @@ def test_json_that_readers_could_take_in_two_ways_is_refused(text: str | bytes) 
         ("[" + '"[", [], ' * DEEPEST + "0]", ["[", []] * DEEPEST + [0]),
     ],
 )
-def test_ordinary_json_is_read(text: str, content: object, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text(text)
-    assert read_json(tmp_path / "file") == content
+def test_ordinary_json_is_read(text: str, content: object) -> None:
+    assert parse_json(text) == content
 
 
 @pytest.mark.parametrize(("size", "words"), [(0, "no shared"), (63, "cut"), (-1, "cut")])
@@ -93,18 +91,12 @@ def test_a_library_is_whole(size: int, words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "name", "words", "fix"),
-    [
-        (errno.EACCES, "there", "there: Permission denied", "look"),
-        (errno.EACCES, None, "here: Permission denied", "look"),
-        (errno.ENOSPC, "there", "here: No space left on device", "look"),
-    ],
+    ("number", "name", "words"),
+    [(errno.EACCES, "there", "there: Permission"), (errno.ENOSPC, None, "here: No space")],
 )
-def test_a_refusal_names_the_place(number: int, name: str | None, words: str, fix: str) -> None:
-    writing = refusals_as("No.", "here", fix="look")
-    with pytest.raises(InputError) as caught, writing:
+def test_a_refusal_names_the_place(number: int, name: str | None, words: str) -> None:
+    with pytest.raises(InputError, match=words), refusals_as("No.", "here", fix="look"):
         raise OSError(number, os.strerror(number), name)
-    assert (caught.value.what, caught.value.found, caught.value.fix) == ("No.", words, fix)
 
 
 def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
