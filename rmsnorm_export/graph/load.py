@@ -179,11 +179,9 @@ def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
 
 
 def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> LoadedModel:
+    notes = check_proto(proto)
     try:
-        notes = check_proto(proto)
         model = _deserialize(proto)
-    except InputError:
-        raise
     except Exception as error:
         found = short(first_line(_root_of(error), 400), 400)
         fix = "check the file with onnx.checker and export it again"

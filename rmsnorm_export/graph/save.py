@@ -89,8 +89,9 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
         external = [slot for slot in slots if slot.is_external]
         if external and weights not in ("embed", "reference"):
             what = "A model on standard output cannot carry external weights along."
-            fix = "write to a file, or use --weights embed, or --weights reference for a model that"
-            fix += " will be stored in the folder of the weights"
+            fix = (
+                "write to a file, or --weights embed; reference, if it is stored beside the weights"
+            )
             raise UsageError(what, found=quoted(external[0].name), fix=fix)
         if weights == "embed":
             embed(slots, "")
@@ -120,7 +121,7 @@ def check_output(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     target = Path(os.path.abspath(name))
     with refusals_as("The output cannot be written.", target, fix=_CHECK):
         problem = ""
-        if target.is_dir() or name.endswith(os.sep) or "\0" in name:
+        if "\0" in name or name.endswith(os.sep) or target.is_dir():
             problem = "it is a folder, or no name of a file"
         elif not target.parent.is_dir():
             problem = "its folder does not exist"

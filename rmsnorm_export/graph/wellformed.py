@@ -193,7 +193,7 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     if len({domain for domain, _ in opsets}) < len(opsets):
         raise _bad("The model imports two versions of one operator set.", short(str(opsets)))
     entries = {entry.key for tensor in proto.graph.initializer for entry in tensor.external_data}
-    extra = sorted(entries - {"location", "offset", "length"})
+    extra = sorted(map(str, entries - {"location", "offset", "length"}))
     notes = [f"entries {quoted(key)} of external data are dropped" for key in extra]
     if proto.training_info:
         notes.append("the training_info of the model is dropped")

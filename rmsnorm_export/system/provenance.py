@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import os
 import platform
@@ -15,10 +14,8 @@ from pathlib import Path
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.reading import sha256_of
 
-_PACKAGES = (
-    *("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy"),
-    *("torch", "transformers", "tensorrt", "tensorrt_rtx"),
-)
+_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
+_OPTIONAL = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,14 +41,13 @@ class Provenance:
 def utc_now() -> str:
     """Return the time in UTC, or that of ``SOURCE_DATE_EPOCH`` (see reproducible-builds.org)."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    seconds = int(epoch) if epoch.isdecimal() else time.time()
-    when = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return when.isoformat(timespec="seconds")
+    now = time.gmtime(int(epoch) if epoch.isdecimal() else time.time())
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", now)
 
 
 def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
-    versions = versions_of(_PACKAGES) | {"python": platform.python_version()}
+    versions = versions_of(_PACKAGES + _OPTIONAL) | {"python": platform.python_version()}
     return Provenance(versions, utc_now(), command, tuple(inputs), file_states(outputs))
 
 

