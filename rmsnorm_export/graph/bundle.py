@@ -89,12 +89,7 @@ class Bundle:
     manifest: Mapping[str, Any] | None
 
     def save(
-        self,
-        path: StrPath,
-        models: Mapping[str, ir.Model],
-        *,
-        weights: WeightsPolicy = "auto",
-        force: bool = False,
+        self, path: StrPath, models: Mapping[str, ir.Model], *, weights: WeightsPolicy, force: bool
     ) -> tuple[Path, ...]:
         """Write new graphs of the components to a folder, with the manifest and the configs.
 
@@ -128,15 +123,17 @@ class Bundle:
 
     def _copy_companions(self, folder: Path) -> None:
         for entry in self.folder.iterdir():
-            follows = entry.suffix in _COMPANIONS and entry.is_file()
-            if not follows or (folder / entry.name).exists():
-                continue
-            path = file_within(entry.parent, entry.name)
-            if path is None:
-                what = "A file of the folder is a link to one outside of it."
-                fix = "copy the file into the folder, or remove the link"
-                raise InputError(what, found=short(str(entry), 300), fix=fix)
-            copy_file(path, folder / entry.name)
+            if (
+                entry.suffix in _COMPANIONS
+                and entry.is_file()
+                and not (folder / entry.name).exists()
+            ):
+                path = file_within(entry.parent, entry.name)
+                if path is None:
+                    what = "A file of the folder is a link to one outside of it."
+                    fix = "copy the file into the folder, or remove the link"
+                    raise InputError(what, found=short(str(entry), 300), fix=fix)
+                copy_file(path, folder / entry.name)
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use

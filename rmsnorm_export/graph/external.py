@@ -52,12 +52,10 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tupl
             continue
         base, _, size = locate(slot, folder or "")
         offset, needed = tensor.offset or 0, tensor.nbytes
-        if tensor.length and tensor.length != needed:
-            found = f"stores {tensor.length} bytes for a shape that needs {needed} bytes"
-            raise _unusable(slot, found)
-        if offset + needed > size:
-            found = f"is too short: {size} bytes, while {needed} are needed from offset {offset}"
-            raise _unusable(slot, found)
+        stored = max(0, min(tensor.length or needed, size - offset))
+        if stored != needed:
+            found = f"{stored} bytes from offset {offset}, for a shape that needs {needed} bytes"
+            raise _unusable(slot, f"is too short or too long: {found}")
         if base != tensor.base_dir:
             slot.put(placed(tensor, os.fspath(tensor.location), base, tensor))
         places.add((base, os.fspath(tensor.location)))

@@ -16,12 +16,9 @@ _NESTED = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs in the attributes of a node."""
     for attribute in node.attributes.data.values():  # the dict itself: asked of every node, often
-        if attribute.type not in _NESTED or attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        else:
-            yield from attribute.as_graphs()
+        if attribute.type in _NESTED and not attribute.is_ref():
+            is_one = attribute.type == ir.AttributeType.GRAPH
+            yield from [attribute.value] if is_one else attribute.value
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:

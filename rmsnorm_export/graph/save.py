@@ -15,7 +15,7 @@ from rmsnorm_export.graph.load import no_gc, serialize
 from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
 from rmsnorm_export.graph.tensors import lent_slots
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import Transaction, refusals_as
+from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 
 _CHECK = "check the folder, its permissions and space; nothing was changed"
 
@@ -40,11 +40,7 @@ class SaveResult:
 
 
 def save_model(
-    model: ir.Model,
-    path: str | os.PathLike[str],
-    *,
-    weights: WeightsPolicy = "auto",
-    force: bool = False,
+    model: ir.Model, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
 ) -> SaveResult:
     """Save a model, atomically.
 
@@ -61,7 +57,9 @@ def save_model(
         UsageError: the output exists and ``force`` is not given, or ``weights`` does not fit.
         InputError: the place cannot be written, or the model is too large for the policy.
     """
-    _check_policy(weights)
+    if weights not in get_args(WeightsPolicy):
+        what, fix = "There is no such policy", f"use one of {', '.join(get_args(WeightsPolicy))}"
+        raise UsageError(f"{what} for weights.", found=short(str(weights)), fix=fix)
     target = check_output(path, force=force)
     with refusals_as("The output cannot be written.", target, fix=_CHECK):
         try:
@@ -84,7 +82,6 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
         UsageError: external data with ``auto`` or ``copy``.
         InputError: larger than 2 GiB, or external data whose folder is not known.
     """
-    _check_policy(weights)
     with no_gc(), lent_slots(model) as slots:
         external = [slot for slot in slots if slot.is_external]
         if external and weights not in ("embed", "reference"):
@@ -98,13 +95,7 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
         return serialize(model)
 
 
-def _check_policy(weights: WeightsPolicy) -> None:
-    if weights not in get_args(WeightsPolicy):
-        what, fix = "There is no such policy", f"use one of {', '.join(get_args(WeightsPolicy))}"
-        raise UsageError(f"{what} for weights.", found=short(str(weights)), fix=fix)
-
-
-def check_output(path: str | os.PathLike[str], *, force: bool = False) -> Path:
+def check_output(path: StrPath, *, force: bool = False) -> Path:
     """Return the absolute output path, if a model can be saved there; nothing is changed.
 
     ``save_model`` does this too; call it before work whose result would otherwise be lost.

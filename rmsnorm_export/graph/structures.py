@@ -39,18 +39,14 @@ class ClassNames:
     A folder is written on for other readers, so nothing is imported.
     """
 
-    def is_part(self, path: str) -> bool:
-        """Return whether a class is a cache, a layer of one, or a config."""
+    def is_part(self, path: str, fields: Iterable[str] = ()) -> bool:
+        """Tell a cache, a layer of one, or a config, of which none of the fields is a method."""
+        del fields
         return _PART.fullmatch(path) is not None
 
     def is_output(self, path: str) -> bool:
-        """Return whether a class is what a model returns."""
+        """Tell what a model returns."""
         return _OUTPUT.fullmatch(path) is not None
-
-    def method(self, path: str, fields: Iterable[str]) -> str:
-        """Return one of the fields of an object that is a method of its class; "" for none."""
-        del path, fields
-        return ""
 
 
 class _Node(msgspec.Struct):
@@ -128,7 +124,7 @@ def _is_known(value: Mapping[str, Any], tensors: int, names: ClassNames) -> bool
         case "type":
             return path in _SEQUENCES or names.is_part(path)
         case "obj":
-            return names.is_part(path) and not names.method(path, value["s"])
+            return names.is_part(path, value["s"])
     return False
 
 

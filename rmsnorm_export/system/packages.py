@@ -36,10 +36,9 @@ def package_folders(name: str) -> tuple[Path, ...]:
 
 def version_of(distribution: str) -> str:
     """Return its version; "" where it is not installed."""
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""
 
 
 def versions_of(distributions: Iterable[str]) -> dict[str, str]:
