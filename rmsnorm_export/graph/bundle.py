@@ -224,7 +224,8 @@ def _with_manifest(folder: Path) -> Bundle:
         manifest = msgspec.convert(content, _Manifest)
         files = {name: folder / entry.file for name, entry in manifest.components.items()}
         if len(set(files.values())) < len(files) or not all(map(Path.is_file, files.values())):
-            raise ValueError("a component has no file, or two components are in one")
+            names = ", ".join(file.name for file in files.values())
+            raise ValueError(f"a component has no file of its own: {names}")
         for entry in content["components"].values():
             for key in {"in_spec", "out_spec"} & entry["metadata"].keys():
                 spec = entry["metadata"][key]

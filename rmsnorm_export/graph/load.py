@@ -24,7 +24,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
@@ -114,7 +114,7 @@ def load_model(source: Source) -> LoadedModel:
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
-        UsageError: ``source`` is of another type.
+        TypeError: ``source`` is of another type.
     """
     with no_gc():
         if isinstance(source, ir.Model):
@@ -130,15 +130,11 @@ def load_model(source: Source) -> LoadedModel:
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             return _from_bytes(data, "bytes in memory", origin=data)
-        if isinstance(source, str | os.PathLike):
-            path, shown = Path(os.path.abspath(source)), short(str(source), 300)
-            fix = "give the path of an .onnx file, with large weights beside it; or - for stdin"
-            with refusals_as("The model file cannot be read.", shown, fix=fix):
-                data, identity = read_file(path, MAX_PROTO_BYTES), _identity(path)
-            return _from_bytes(data, shown, path=path, identity=identity)
-    what = "The model source is of a type that cannot be read."
-    fix = "pass a path, bytes, an onnx.ModelProto or an onnx_ir.Model"
-    raise UsageError(what, found=type(source).__name__, fix=fix)
+        path, shown = Path(os.path.abspath(source)), short(str(source), 300)
+        fix = "give the path of an .onnx file, with large weights beside it; or - for stdin"
+        with refusals_as("The model file cannot be read.", shown, fix=fix):
+            data, identity = read_file(path, MAX_PROTO_BYTES), _identity(path)
+        return _from_bytes(data, shown, path=path, identity=identity)
 
 
 def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
