@@ -154,6 +154,20 @@ def test_disk_full(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["caught", "out.onnx"]
 
 
+def cut_short(name: str, count: int, after: int, number: int) -> Callable[..., object]:
+    """``os.<name>`` whose ``count``-th call sends a signal, before it does its work or after it."""
+    real, calls = getattr(os, name), []
+
+    def replacement(*arguments: object, **options: object) -> object:
+        calls.append(arguments)
+        result = real(*arguments, **options) if after or len(calls) != count else None
+        if len(calls) == count:
+            signal.raise_signal(number)
+        return result
+
+    return replacement
+
+
 @pytest.mark.parametrize(
     "at",
     [("fsync", 1, 0), ("chmod", 1, 0), ("replace", 1, 0), ("replace", 2, 0), ("replace", 2, 1)],
@@ -161,36 +175,12 @@ def test_disk_full(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_the_old_file_or_a_whole_model(
     at: tuple[str, int, int], source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, count, after = at
     out.write_bytes(OLD)
-    before, real, calls = snapshot(out.parents[1]), getattr(os, name), []
-
-    def interrupt(*arguments: object) -> None:
-        calls.append(arguments)
-        if after or len(calls) != count:
-            real(*arguments)
-        if len(calls) == count:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, name, interrupt)
+    before = snapshot(out.parents[1])
+    monkeypatch.setattr(os, at[0], cut_short(*at, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         save_model(source.model, out, weights="copy", force=True)
-    assert gain_of(out) == GAIN if after else snapshot(out.parents[1]) == before
-
-
-def _killer(name: str, count: int, after: bool) -> None:
-    """The ``count``-th call of ``os.<name>`` kills the process; nothing is cleaned up."""
-    real, calls = getattr(os, name), 0
-
-    def killer(*args: object, **options: object) -> object:
-        nonlocal calls
-        calls += 1
-        result = real(*args, **options) if calls < count or after else None
-        if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(os, name, killer)
+    assert gain_of(out) == GAIN if at[2] else snapshot(out.parents[1]) == before
 
 
 KILLS = [("open", 1), ("open", 2), ("fsync", 1), ("fsync", 2), ("fsync", 3), ("fsync", 4)]
@@ -207,7 +197,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
     out.write_bytes(norm_model().SerializeToString())
 
     def attempt() -> None:
-        _killer(name, count, after)
+        setattr(os, name, cut_short(name, count, after, signal.SIGKILL))
         save_model(source.model, out, weights="copy", force=True)
 
     assert in_child(attempt) == signal.SIGKILL
