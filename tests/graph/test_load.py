@@ -78,11 +78,12 @@ def test_the_callers_model_is_never_changed(kind: str, tmp_path: Path) -> None:
 
 
 def test_external_data_in_an_attribute_is_checked(tmp_path: Path) -> None:
-    model = norm_model()
-    tensor = external_gain("gone.bin", None, None)
-    model.graph.node.append(helper.make_node("Constant", [], ["c"], name="const", value=tensor))
-    with pytest.raises(InputError, match=r"'w'.*gone\.bin"):
-        load_model(write(tmp_path, model))
+    gone = external_gain("gone.bin", None, None)
+    for value in ({"value": gone}, {"several": [gone]}):
+        model = norm_model()
+        model.graph.node.append(helper.make_node("Constant", [], ["c"], **value))
+        with pytest.raises(InputError, match=r"'w'.*gone\.bin"):
+            load_model(write(tmp_path, model))
 
 
 @pytest.mark.parametrize("source", [None, 3, ["model.onnx"], onnx.GraphProto()])
