@@ -20,8 +20,7 @@ from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
 from rmsnorm_export.errors import Error, InputError, UsageError, VerificationError
-from rmsnorm_export.graph.encode import serialize
-from rmsnorm_export.graph.load import LoadedModel, Source, load_model
+from rmsnorm_export.graph.load import LoadedModel, Source, load_model, serialize
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural

@@ -44,8 +44,7 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     Raises:
         UsageError, InputError: one cannot.
     """
-    from rmsnorm_export.graph.bundle import open_folder
-    from rmsnorm_export.graph.folder import check_folder
+    from rmsnorm_export.graph.bundle import check_folder, open_folder
     from rmsnorm_export.graph.save import check_output
 
     files.check(source, place)
@@ -61,7 +60,7 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     elif of_graphs:
         check_folder(place, force=files.force)
     else:
-        check_output(place, source=named, force=files.force)
+        check_output(place, force=files.force)
 
 
 def write_model(files: Files, place: str, graphs: Any, **weights: Any) -> Any:

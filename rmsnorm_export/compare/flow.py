@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import onnx_ir as ir
 
 from rmsnorm_export.graph.load import no_gc
-from rmsnorm_export.graph.order import all_nodes, subgraphs
+from rmsnorm_export.graph.order import graphs_in, subgraphs
 from rmsnorm_export.recognize.match import Match, module_path
 from rmsnorm_export.recognize.scan import recognize
 
@@ -78,7 +78,7 @@ def _values_read(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
     read = node.inputs[:1] if node.op_type in ("Expand", "Reshape") else node.inputs
     yield from (value for value in read if value is not None)
     for inner in subgraphs(node):
-        deep = [value for one in all_nodes(inner) for value in one.inputs if value is not None]
+        deep = [v for one in graphs_in(inner) for node in one for v in node.inputs if v is not None]
         for value in (*deep, *inner.outputs):
             producer = value.producer()
             if producer is not None and producer.graph is graph:

@@ -18,10 +18,8 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import bundle_at, open_folder
-from rmsnorm_export.graph.encode import serialize
-from rmsnorm_export.graph.folder import EXPORT_FILE
-from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder
+from rmsnorm_export.graph.load import load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz

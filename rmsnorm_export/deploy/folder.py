@@ -17,10 +17,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import document
-from rmsnorm_export.system.files import TEMP_SUFFIX, locked, refusals_as, write_whole
+from rmsnorm_export.system.files import TEMP_SUFFIX, refusals_as, write_whole
 from rmsnorm_export.system.reading import read_file, read_json
 
 SUMMARY, OWNER, LOCK = "deploy.json", "pipeline.json", ".lock"
@@ -64,8 +66,8 @@ def working_in(folder: Path, name: str) -> Iterator[None]:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                held.enter_context(locked(lock, wait=False))
-            except BlockingIOError as error:
+                held.enter_context(FileLock(lock, timeout=0))
+            except Timeout as error:
                 what = "Another run works in the folder of the pipeline."
                 holder = short(read_file(lock).decode("utf-8", "replace").strip()) or "a process"
                 found = f"{short(str(folder), 300)} is held by {holder}"

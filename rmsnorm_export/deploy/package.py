@@ -43,8 +43,7 @@ from rmsnorm_export.printable import quoted
 from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
-from rmsnorm_export.system.files import StrPath, copy_file, refusals_as, write_whole
-from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals_as, write_whole
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of
@@ -112,14 +111,13 @@ def _put(model: Source, repository: StrPath, options: PackageOptions) -> Package
         place = find_place(repository, name, options)
         step("reading the model", 0, 3)
         package = _Package(place, open_served(model, options), options)
-        with Stage(place.folder) as stage:
+        replaced = {str(options.version), CARD_FILE, *([CONFIG_FILE] * place.new_config)}
+        with next_state(place.folder, replaced) as folder:
             step("checking the package", 1, 3)
-            record = package.fill(stage.folder)
+            record = package.fill(folder)
             versions = sorted([*place.kept, record], key=lambda one: one.version)
-            write_whole(stage.folder / CARD_FILE, card(versions))
-            stage.keep({str(options.version), CARD_FILE, *([CONFIG_FILE] * place.new_config)})
+            write_whole(folder / CARD_FILE, card(versions))
             step("putting it into place", 2, 3)
-            stage.publish()
     return Packaged(place.folder.parent, (record,))
 
 
@@ -173,7 +171,7 @@ class _Package:
             source="memory" if subject.path is None else subject.path.name,
             source_sha256=sha256_of(subject.path or model),
             owner=options.owner,
-            made=utc_now().isoformat(timespec="seconds"),
+            made=utc_now(),
             tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
             answers=answers,
             load=load,

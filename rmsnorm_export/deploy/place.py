@@ -11,8 +11,8 @@ from rmsnorm_export.deploy.packaged import CONFIG_FILE, NAME, RECORD_FILE, Packa
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
-from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.reading import read_text, sha256_of
+from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.reading import sha256_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

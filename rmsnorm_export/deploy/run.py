@@ -17,8 +17,7 @@ from rmsnorm_export.errors import Error, Failure, UsageError
 from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import one_line, short
 from rmsnorm_export.records import to_json
-from rmsnorm_export.system.files import write_whole
-from rmsnorm_export.system.folders import Stage
+from rmsnorm_export.system.files import next_state, write_whole
 from rmsnorm_export.system.provenance import utc_now
 
 
@@ -137,17 +136,17 @@ class _Run:
 
         progress(why, 0, 1)
         before = read_stamp(step.home)
-        with Stage(step.home, step.home.parent) as stage:
-            result = step.run(stage.folder, progress)
+        replaced = {STAMP, *(before.outputs if before else ())}
+        with next_state(step.home, replaced, step.home.parent) as folder:
+            result = step.run(folder, progress)
             progress("putting it into place", 1, 1)
-            own = [path for path in stage.folder.rglob("*") if path.is_file()]
-            outputs = identities(own, stage.folder) | identities(result.elsewhere, step.home)
+            own = [path for path in folder.rglob("*") if path.is_file()]
+            outputs = identities(own, folder) | identities(result.elsewhere, step.home)
+            replaced |= outputs.keys()
             failure = None if result.failure is None else Failure.of(result.failure)
             notes = tuple(dict.fromkeys(result.notes))
             stamp = Stamp(step.name, inputs, outputs, one_line(result.summary, 300), notes, failure)
-            write_whole(stage.folder / STAMP, to_json(stamp))
-            stage.keep({STAMP, *stamp.outputs, *(before.outputs if before else ())})
-            stage.publish()
+            write_whole(folder / STAMP, to_json(stamp))
         progress("done", 1, 1)
 
     def outcome(
@@ -174,7 +173,7 @@ class _Run:
             folder=self.settings.folder,
             dry_run=dry_run,
             steps=tuple(outcomes),
-            date=utc_now().isoformat(timespec="seconds"),
+            date=utc_now(),
             seconds=round(time.perf_counter() - self.start, 3),
             exit_code=next(codes, 0),
         )

@@ -7,10 +7,12 @@ graphs and configs alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,17 +20,21 @@ import msgspec
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.folder import EXPORT_FILE, new_folder, write_manifest, write_models
-from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.graph.external import embed, not_in_place, placed, store
+from rmsnorm_export.graph.load import load_model, no_gc, serialize
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.structures import structure_anew
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
 from rmsnorm_export.strict import parse_json
-from rmsnorm_export.system.files import copy_file
-from rmsnorm_export.system.reading import file_within, read_text
+from rmsnorm_export.system.files import StrPath, copy_file, next_state, read_text, refusals_as
+from rmsnorm_export.system.reading import file_within
 from rmsnorm_export.system.shown import Shown
+
+EXPORT_FILE = "export.json"
+"""Of transformers: the components of a folder, and what its runner needs to call them."""
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
@@ -52,6 +58,8 @@ class Components(Shown):
 
 class _Metadata(msgspec.Struct):
     export_config: dict[str, Any] | None = None
+    in_spec: str | None = None
+    out_spec: str | None = None
 
 
 class _Component(msgspec.Struct):
@@ -81,25 +89,17 @@ class Bundle:
     manifest: Mapping[str, Any] | None
 
     def save(
-        self,
-        path: str | os.PathLike[str],
-        models: Mapping[str, ir.Model],
-        *,
-        weights: WeightsPolicy = "auto",
-        anew: bool = False,
-        force: bool = False,
+        self, path: StrPath, models: Mapping[str, ir.Model], *, weights: WeightsPolicy, force: bool
     ) -> tuple[Path, ...]:
         """Write new graphs of the components to a folder, with the manifest and the configs.
 
         Weights that several components share stay in one file. The folder may be this one: its
-        weights stay where they are then.
+        weights stay where they are then, but with ``copy`` and ``embed``.
 
         Args:
             path: of the folder, which appears whole or not at all.
             models: the graph of each component.
             weights: as for ``Result.save``.
-            anew: with ``auto``, store what the graphs have now, each tensor once: most weights are
-                others than in the source.
             force: replace an export that is in the folder.
 
         Returns:
@@ -111,34 +111,29 @@ class Bundle:
         """
         here = os.path.isdir(path) and os.path.samefile(path, self.folder)
         if weights == "reference" and not here:
-            what = "Weights can be referenced in place only from the folder that they are in."
-            fix = "write the output into the folder of the source, or use --weights copy"
-            raise UsageError(what, found=short(os.fspath(path), 300), fix=fix)
-        in_place = here and weights != "embed" and not (anew and weights == "auto")
+            raise not_in_place(os.fspath(path))
+        in_place = here and weights in ("auto", "reference")
         named = {self.files[name].stem: model for name, model in models.items()}
         with new_folder(path, force=force, keep_old=in_place) as folder:
-            write_models(named, folder, "reference" if in_place else weights)
-            if self.manifest is not None:
-                write_manifest(folder, self.manifest)
-            written = sorted(entry.name for entry in folder.iterdir())
+            write_models(named, folder, "reference" if in_place else weights, self.manifest)
             if not here:
-                written += self._copy_companions(folder)
+                self._copy_companions(folder)
+            written = sorted(entry.name for entry in folder.iterdir())
         return tuple(Path(os.path.abspath(path), name) for name in written)
 
-    def _copy_companions(self, folder: Path) -> list[str]:
-        copied = []
-        for entry in sorted(self.folder.iterdir()):
-            follows = entry.suffix in _COMPANIONS and entry.is_file()
-            if not follows or (folder / entry.name).exists() or entry.name == EXPORT_FILE:
-                continue
-            path = file_within(entry.parent, entry.name)
-            if path is None:
-                what = "A file of the folder is a link to one outside of it."
-                fix = "copy the file into the folder, or remove the link"
-                raise InputError(what, found=short(str(entry), 300), fix=fix)
-            copy_file(path, folder / entry.name)
-            copied.append(entry.name)
-        return copied
+    def _copy_companions(self, folder: Path) -> None:
+        for entry in self.folder.iterdir():
+            if (
+                entry.suffix in _COMPANIONS
+                and entry.is_file()
+                and not (folder / entry.name).exists()
+            ):
+                path = file_within(entry.parent, entry.name)
+                if path is None:
+                    what = "A file of the folder is a link to one outside of it."
+                    fix = "copy the file into the folder, or remove the link"
+                    raise InputError(what, found=short(str(entry), 300), fix=fix)
+                copy_file(path, folder / entry.name)
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use
@@ -148,31 +143,27 @@ class Bundle:
         Raises:
             UsageError: a name that none of them has, or that cannot be read.
         """
-        several = use.ranges and not (shapes is None or isinstance(shapes, str | Mapping))
+        several = use.ranges and not isinstance(shapes, str | Mapping | None)
         profiles: Any = shapes if several else [shapes]
-        rows = [read(profile, None, use) for profile in profiles]
-        named = read(None, dims, use)
+        rows, sizes = [read(one, None, use) for one in profiles], read(None, dims, use)
         names = {
             component: sized_names(graph_inputs(load_model(file).model).values())
             for component, file in self.files.items()
         }
         every = set().union(*names.values())
-        for key in set(named).union(*rows) - every:
+        for _, name in set(sizes).union(*rows) - every:
             what = "No component of the folder has an input or dimension of this name."
             fix = f"use some of {short(', '.join(sorted(name for _, name in every)), 300)}"
-            raise UsageError(what, found=quoted(key[1]), fix=fix)
+            raise UsageError(what, found=quoted(name), fix=fix)
         return {
-            component: (
-                [part for one in rows if (part := _part(one, own))] or None,
-                _part(named, own) or None,
-            )
-            for component, own in names.items()
+            component: ([own for one in rows if (own := _of(keys, one))] or None, _of(keys, sizes))
+            for component, keys in names.items()
         }
 
 
-def _part(sizes: Given, own: set[tuple[Any, str]]) -> Any:
-    """Return the sizes of one component, by name."""
-    return {key[1]: value for key, value in sizes.items() if key in own}
+def _of(keys: set[tuple[Any, str]], sizes: Given) -> Any:
+    """Return the sizes of one component, by name; None without any."""
+    return {name: size for (kind, name), size in sizes.items() if (kind, name) in keys} or None
 
 
 def is_state(name: str) -> bool:
@@ -185,7 +176,7 @@ def state_name(name: str) -> str:
     return re.sub(r"^(input|output)\.", "", name)
 
 
-def open_folder(folder: str | os.PathLike[str]) -> Bundle:
+def open_folder(folder: StrPath) -> Bundle:
     """Return the graphs of a folder, see `bundle_at`.
 
     Raises:
@@ -209,28 +200,15 @@ def bundle_at(source: object) -> Bundle | None:
         return None
     try:
         folder = Path(os.path.abspath(source))
-        if not folder.is_dir():
-            return None
-        if (folder / EXPORT_FILE).is_file():
-            return _with_manifest(folder)
-        entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
+        files = {entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_file()}
     except (OSError, ValueError):
         return None
-    graphs = {entry.stem: entry for entry in entries if entry.suffix == ".onnx"}
-    of_pytorch = any(entry.suffix in _WEIGHTS for entry in entries)
-    if not graphs or of_pytorch or not (folder / "config.json").is_file():
-        return None
-    return Bundle(folder, graphs, None)
-
-
-def _specs_anew(content: Mapping[str, Any]) -> None:
-    for entry in content["components"].values():
-        metadata = entry["metadata"]
-        for key in {"in_spec", "out_spec"} & metadata.keys():
-            try:
-                metadata[key] = metadata[key] and structure_anew(metadata[key])
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise ValueError(f"{key}: {error}") from error
+    if EXPORT_FILE in files:
+        return _with_manifest(folder)
+    graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
+    of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
+    is_bundle = graphs and not of_pytorch and "config.json" in files
+    return Bundle(folder, graphs, None) if is_bundle else None
 
 
 def _with_manifest(folder: Path) -> Bundle:
@@ -239,16 +217,100 @@ def _with_manifest(folder: Path) -> Bundle:
     try:
         content = parse_json(text)
         manifest = msgspec.convert(content, _Manifest)
-        _specs_anew(content)
         files = {name: folder / entry.file for name, entry in manifest.components.items()}
-        if len(set(files.values())) < len(files):
-            raise ValueError("two components are in one file")
+        if len(set(files.values())) < len(files) or not all(map(Path.is_file, files.values())):
+            names = ", ".join(file.name for file in files.values())
+            raise ValueError(f"a component has no file of its own: {names}")
+        for entry in content["components"].values():
+            for key in {"in_spec", "out_spec"} & entry["metadata"].keys():
+                spec = entry["metadata"][key]
+                entry["metadata"][key] = spec and structure_anew(spec)
     except ValueError as error:
         found = f"{short(str(place), 300)}: {first_line(error)}"
         raise InputError(what, found=found, fix=_FIX) from error
-    for name, file in files.items():
-        if not file.is_file():
-            what = "The manifest of the folder and its files disagree."
-            found = f"{name}, {short(str(file), 300)}: there is no such file"
-            raise InputError(what, found=found, fix=_FIX)
     return Bundle(folder, files, content)
+
+
+def check_folder(path: StrPath, *, force: bool) -> Path:
+    """Return the absolute path of a folder that can be made, or replaced with ``force``.
+
+    Raises:
+        UsageError: it exists and is not empty, and ``force`` is not given.
+        InputError: it is a file, or its parent is missing.
+    """
+    folder = Path(os.path.abspath(path))
+    what, fix = "The output is no folder that can be made.", "check the path, e.g. -o decoder/"
+    with refusals_as(what, folder, fix=fix):
+        os.stat(os.path.join(folder.parent, ""))
+        is_used = os.path.lexists(folder) and any(folder.iterdir())
+    if is_used and not force:
+        fix = "choose another one, or use --force to replace the export in it"
+        raise UsageError("The folder of the output is not empty.", found=str(folder), fix=fix)
+    return folder
+
+
+@contextlib.contextmanager
+def new_folder(path: StrPath, *, force: bool, keep_old: bool = False) -> Iterator[Path]:
+    """Provide a folder to be filled in the block, which takes its place at the end, or not at all.
+
+    What else is in an existing one stays.
+
+    Args:
+        path: of the folder.
+        force: it may exist.
+        keep_old: the models of an earlier export stay, too, unless the block makes new ones.
+            Otherwise those go that its manifest names.
+
+    Raises:
+        UsageError, InputError: as `check_folder`; and where it cannot be written.
+    """
+    final = check_folder(path, force=force)
+    replaced: set[str] = set()
+    if not keep_old:
+        with contextlib.suppress(InputError):  # it has no manifest
+            own = [file.name for file in _with_manifest(final).files.values()]
+            replaced = {*own, *(f"{name}.data" for name in own)}
+    fix = "check the folder, its permissions and space; nothing was changed"
+    writing = refusals_as("The folder cannot be written.", final, fix=fix)
+    with writing, next_state(final, replaced) as folder:
+        yield folder
+        replaced |= {entry.name for entry in folder.iterdir()}
+
+
+def write_models(
+    models: Mapping[str, ir.Model],
+    folder: Path,
+    weights: WeightsPolicy = "copy",
+    manifest: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``NAME.onnx`` and ``NAME.onnx.data`` for each model into a folder, and ``export.json``.
+
+    A tensor whose memory, or place in a file, an earlier model has, too, is stored once, in that
+    model's data file; so sizes on disk are those of the weights once, however the folder is copied.
+
+    Args:
+        models: by name; left unchanged.
+        folder: exists, and holds no such files.
+        weights: embed: the data files are empty; reference: external data is left where the folder
+            is to take the place of its own, and no data file is written.
+        manifest: the content of ``export.json``.
+
+    Raises:
+        InputError: a graph passes 2 GiB.
+        OSError: a file cannot be written.
+    """
+    stored: dict[Hashable, ir.ExternalTensor] = {}
+    for name, model in models.items():
+        with no_gc(), lent_slots(model) as slots:
+            large = [slot for slot in slots if slot.is_external or slot.nbytes >= LARGE_BYTES]
+            if weights == "embed":
+                embed(slots, folder)
+                large = []
+            if weights != "reference":
+                places = store(large, folder / f"{name}.onnx.data", stored)
+                for slot, place in zip(large, places, strict=True):
+                    slot.put(placed(slot.tensor, os.fspath(place.location), str(folder), place))
+            (folder / f"{name}.onnx").write_bytes(serialize(model))
+    if manifest is not None:
+        text = json.dumps(manifest, indent=2) + "\n"
+        (folder / EXPORT_FILE).write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.recognize.functions import callees_first, inlined_size
 
 _MOST_NODES = 20_000
@@ -21,8 +22,7 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     Raises:
         ValueError: the functions do not fit their calls, or there are too many calls of calls.
     """
-    holders: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    stored = sum(1 for holder in holders for _ in holder.all_nodes())
+    stored = sum(map(len, all_graphs(model)))
     if inlined_size(model) > max(_MOST_NODES, _MOST_TIMES * stored):
         raise ValueError("its functions call too many others to be put in the place of their calls")
     from onnx_ir.passes import PassError

@@ -1,4 +1,6 @@
-"""Read a model from a path, bytes, a ModelProto or an onnx_ir model, weights left where they are.
+"""Read a model from a path, bytes, a ModelProto or an onnx_ir model, and make bytes of one.
+
+Weights are left where they are.
 
 Everything that could later give a traceback or wrong numbers is checked here, in time linear in the
 nodes; what is merely odd (nodes out of order, negative dimensions) is put right in the private
@@ -13,33 +15,21 @@ import functools
 import gc
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
-from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.encode import serialize
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import adopt_external
-from rmsnorm_export.graph.order import sort_graphs
-from rmsnorm_export.graph.tensors import (
-    MAX_PROTO_BYTES,
-    check_tensor,
-    forget_negative_dims,
-    tensor_slots,
-)
-from rmsnorm_export.graph.wellformed import (
-    check_graphs,
-    check_proto,
-    check_versions,
-    proto_too_deep,
-    too_deep,
-)
-from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
+from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
+from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_proto, check_versions
+from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import read_file
 
@@ -53,30 +43,23 @@ class LoadedModel:
     Attributes:
         model: a private copy; tensors stored inside an ``ir.Model`` or on disk are shared, never
             written.
-        path: absolute path of the file; None when it came from memory.
         description: where it came from, safe to print.
         external: distinct locations of external data, as the file writes them, sorted.
         notes: oddities that were accepted or put right.
-        origin: the source, where that was bytes or a ModelProto; never changed.
+        path: absolute path of the file; None when it came from memory.
         identity: of the file when it was read: inode, size and time.
+        folder: where the external data lies; None where there is none, or several.
+        origin: the source, where that was bytes or a ModelProto; never changed.
     """
 
     model: ir.Model
-    path: Path | None
     description: str
-    external: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    origin: bytes | onnx.ModelProto | None = None
+    external: tuple[str, ...]
+    notes: tuple[str, ...]
+    folder: str | None
+    path: Path | None = None
     identity: tuple[int, int, int] | None = None
-
-    @property
-    def folder(self) -> str | None:
-        """Where the external data lies; None where a model in memory has none, or several."""
-        if self.path is not None:
-            return str(self.path.parent)
-        tensors = [slot.tensor for slot in tensor_slots(self.model) if self.external]
-        folders = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)}
-        return folders.pop() or None if len(folders) == 1 else None
+    origin: bytes | onnx.ModelProto | None = None
 
     def to_bytes(self) -> bytes:
         """Serialise the model as it was: nothing is put right, external data stays away.
@@ -100,26 +83,6 @@ class LoadedModel:
         if isinstance(self.origin, bytes):
             return self.origin
         return serialize(self.model if self.origin is None else self.origin)
-
-    @contextlib.contextmanager
-    def file(self) -> Iterator[Path]:
-        """Provide a file of the model as it was; one of a model in memory lasts for the block.
-
-        Raises:
-            UsageError: a model in memory has external data.
-            InputError: as `to_bytes`.
-        """
-        if self.path is not None:
-            yield self.path
-            return
-        if self.external:
-            what = "A model with external data must be given as a file."
-            fix = "save it first, e.g. with result.save(path), and give the path"
-            raise UsageError(what, found=f"data in {quoted(self.external[0])}", fix=fix)
-        with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
-            path = Path(folder) / "model.onnx"
-            path.write_bytes(self.to_bytes())
-            yield path
 
 
 @contextlib.contextmanager
@@ -151,27 +114,27 @@ def load_model(source: Source) -> LoadedModel:
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
-        UsageError: ``source`` is of another type.
+        TypeError: ``source`` is of another type.
     """
     with no_gc():
         if isinstance(source, ir.Model):
-            return _from_ir(source)
+            # clone() needs sorted nodes, and the caller's must not be sorted: copied by protobuf.
+            is_sorted = check_graphs(source)
+            model = source.clone() if is_sorted else _deserialize(ir.serde.serialize_model(source))
+            return _checked(model, "an onnx_ir.Model", [])
         if isinstance(source, onnx.ModelProto):
-            if proto_too_deep(source):
-                raise too_deep()
+            check_depth(source)
             proto = onnx.ModelProto()
             proto.CopyFrom(source)
-            return _from_proto(proto, None, "an onnx.ModelProto", source)
+            return _from_proto(proto, "an onnx.ModelProto", origin=source)
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
-            return _from_proto(_parse(data, "bytes in memory"), None, "bytes in memory", data)
-        if isinstance(source, str | os.PathLike):
-            return _from_path(Path(source))
-    raise UsageError(
-        "The model source is of a type that cannot be read.",
-        found=type(source).__name__,
-        fix="pass a path, bytes, an onnx.ModelProto or an onnx_ir.Model",
-    )
+            return _from_bytes(data, "bytes in memory", origin=data)
+        path, shown = Path(os.path.abspath(source)), short(str(source), 300)
+        fix = "give the path of an .onnx file, with large weights beside it; or - for stdin"
+        with refusals_as("The model file cannot be read.", shown, fix=fix):
+            data, identity = read_file(path, MAX_PROTO_BYTES), _identity(path)
+        return _from_bytes(data, shown, path=path, identity=identity)
 
 
 def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -192,100 +155,40 @@ def _locations(path: Path, *_: int) -> tuple[str, ...]:
     return load_model(path).external
 
 
-_SENTENCES: dict[type[Exception], str] = {
-    FileNotFoundError: "The model file does not exist.",
-    IsADirectoryError: "The model is a folder, not a file.",
-}
-
-
-def _from_path(source: Path) -> LoadedModel:
-    shown = short(str(source), 300)
-    try:
-        path = Path(os.path.abspath(source))
-        identity = _identity(path)
-        data = read_file(path, MAX_PROTO_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            _SENTENCES.get(type(error), "The model file cannot be read."),
-            found=f"{shown}: {short(reason)}",
-            fix="give the path of an .onnx file, whose large weights are in files beside it; use - "
-            "to read it from standard input",
-        ) from error
-    loaded = _from_proto(_parse(data, shown), path, shown, None)
-    return dataclasses.replace(loaded, identity=identity)
-
-
 def _identity(path: Path) -> tuple[int, int, int]:
     state = path.stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _parse(data: bytes, description: str) -> onnx.ModelProto:
+def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
         problem = "" if proto.HasField("graph") else "protobuf without a graph"
-    except DecodeError as error:
-        # The wording is upb's; with another protobuf runtime the general error below is given.
-        if "depth" in str(error).lower():
-            raise too_deep() from error
-        problem = "no whole protobuf message; it may be cut short"
+    except DecodeError:
+        problem = "no whole protobuf message: it is cut short, damaged, or nested too deeply"
     if problem:
-        raise InputError(
-            "The file is not an ONNX model.",
-            found=f"{description}: {len(data)} bytes, {problem}",
-            fix="give the .onnx file itself, no checkpoint, engine or Git LFS pointer; if it is "
-            "one, export or download it again",
-        )
-    return proto
+        found = f"{description}: {len(data)} bytes, {problem}"
+        fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
+        raise InputError("The file is not an ONNX model.", found=found, fix=fix)
+    return _from_proto(proto, description, **source)
 
 
-def _from_proto(
-    proto: onnx.ModelProto,
-    path: Path | None,
-    description: str,
-    origin: bytes | onnx.ModelProto | None,
-) -> LoadedModel:
-    if not proto.HasField("graph"):
-        fix = "give a complete ONNX model"
-        raise InputError("The model has no graph.", found=description, fix=fix)
+def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> LoadedModel:
+    notes = check_proto(proto)
     try:
-        opsets = {entry.domain: entry.version for entry in proto.opset_import}
-        notes = check_versions(proto.ir_version, opsets)
-        notes += check_proto(proto)
-        with _quiet_onnx_ir():
-            model = ir.serde.deserialize_model(proto)
-    except InputError:
-        raise
-    except Exception as error:  # onnx_ir wraps whatever goes wrong; the cause is at the end
-        cause: BaseException = error
-        while (inner := cause.__cause__ or cause.__context__) is not None:
-            cause = inner
-        reason = str(cause).split("\n")[0] or type(cause).__name__
-        if isinstance(cause, UnicodeDecodeError):
-            reason = "a name or string that is not UTF-8"
-        raise InputError(
-            "The graph in the file cannot be read.",
-            found=short(reason, 400),
-            fix="check the file with onnx.checker and export it again",
-        ) from error
-    return _checked(LoadedModel(model, path, description, origin=origin), notes)
+        model = _deserialize(proto)
+    except Exception as error:
+        found = short(first_line(_root_of(error), 400), 400)
+        fix = "check the file with onnx.checker and export it again"
+        raise InputError("The graph in the file cannot be read.", found=found, fix=fix) from error
+    return _checked(model, description, notes, **source)
 
 
-def _from_ir(source: ir.Model) -> LoadedModel:
-    notes = check_versions(source.ir_version, dict(source.graph.opset_imports))
-    if check_graphs(source):
-        model = source.clone()
-    else:
-        # clone() needs sorted nodes and the caller's model must not be sorted: copy by protobuf.
-        with _quiet_onnx_ir():
-            model = ir.serde.deserialize_model(ir.serde.serialize_model(source))
-    return _checked(LoadedModel(model, None, "an onnx_ir.Model"), notes)
-
-
-def _checked(loaded: LoadedModel, notes: list[str]) -> LoadedModel:
-    model = loaded.model
+def _checked(
+    model: ir.Model, description: str, notes: list[str], path: Path | None = None, **source: Any
+) -> LoadedModel:
+    notes += check_versions(model.ir_version, dict(model.graph.opset_imports))
     if not check_graphs(model):
         sort_graphs(model)
         notes.append("nodes were not in topological order; they were sorted")
@@ -294,23 +197,53 @@ def _checked(loaded: LoadedModel, notes: list[str]) -> LoadedModel:
     slots = list(tensor_slots(model))
     for slot in slots:
         check_tensor(slot)
-    files = adopt_external(slots, loaded.path.parent if loaded.path else None)
-    tensors = [slot.tensor for slot in slots if isinstance(slot.tensor, ir.ExternalTensor)]
-    if tensors and not files:
+    places = adopt_external(slots, path and path.parent)
+    folders = {folder for folder, _ in places}
+    if "" in folders:
         notes.append("external data was not checked: the folder of the model is not known")
-    external = tuple(sorted({os.fspath(tensor.location) for tensor in tensors}))
-    return dataclasses.replace(loaded, external=external, notes=tuple(notes))
+    external = tuple(sorted({location for _, location in places}))
+    folder = next(iter(folders)) or None if len(folders) == 1 else None
+    return LoadedModel(model, description, external, tuple(notes), folder, path, **source)
 
 
-@contextlib.contextmanager
-def _quiet_onnx_ir() -> Iterator[None]:
-    """Keep warnings about broken graphs off stderr: here they become errors and notes."""
+def _deserialize(proto: onnx.ModelProto) -> ir.Model:
+    """Read protobuf, warnings about broken graphs kept off stderr: they become errors and notes."""
     logger = logging.getLogger("onnx_ir.serde")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            return ir.serde.deserialize_model(proto)
     finally:
         logger.setLevel(level)
+
+
+def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
+    """Return the bytes of a model, external data left where it is.
+
+    A model that fits into one file is copied twice meanwhile; larger weights are external data.
+
+    Raises:
+        InputError: protobuf cannot hold the model, or it is larger than 2 GiB.
+    """
+    data: bytes | None = None
+    try:
+        proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
+    except ir.serde.SerdeError as error:
+        what, fix = "The model cannot be written as protobuf.", "repair the program that wrote it"
+        raise InputError(what, found=first_line(_root_of(error)), fix=fix) from error
+    with contextlib.suppress(EncodeError, ValueError):
+        data = proto.SerializeToString()
+    if data is None or len(data) > MAX_PROTO_BYTES:
+        what, found = "The model is too large for one file.", "more than 2 GiB of protobuf"
+        fix = "keep large constants as initializers, so that they can become external data"
+        raise InputError(what, found=found, fix=fix)
+    return data
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """Return the cause of an error at the end of its chain: onnx_ir wraps whatever goes wrong."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.tensors import check_tensor, tensor_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
 
-_LARGE = 1024
 _KEEP = "rmsnorm_export.keep"
 """Domain of nodes that the converter has to leave alone, and of weights that it does not see."""
 
@@ -23,7 +23,7 @@ def default_opset(model: ir.Model) -> int:
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at ``opset`` of the default domain, by ``onnx.version_converter``.
 
-    Tensors of more than 1 KiB are external data while the converter runs, so that a model of any
+    Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
     size converts. Model-local functions are inlined, but for those that stand in for operators of
     com.microsoft.
 
@@ -44,48 +44,29 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
             if node.op_type == SIMPLIFIED:  # of ONNX Runtime, in the default domain
                 node.domain = _KEEP
         copy.opset_imports[_KEEP] = 1
-        slots = [
-            slot
-            for slot in tensor_slots(copy)
-            if not isinstance(slot.tensor, ir.StringTensor)
-            and (not slot.in_memory or slot.tensor.nbytes > _LARGE)
-        ]
-        for slot in slots:
-            place, tensor = f"{_KEEP}.{len(weights)}", slot.tensor
-            weights[place], shape = tensor, ir.Shape(tensor.shape.numpy())
-            slot.put(
-                ir.ExternalTensor(place, None, None, tensor.dtype, shape=shape, name=slot.name)
-            )
-        proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
-        for slot in slots:
-            slot.put(slot.tensor)
-        result = ir.serde.deserialize_model(proto)
-        for slot in list(tensor_slots(result)):
+        with lent_slots(copy) as slots:
+            for slot in slots:
+                if slot.is_external or slot.nbytes >= LARGE_BYTES:
+                    place = f"{_KEEP}.{len(weights)}"
+                    weights[place] = slot.tensor
+                    slot.put(placed(slot.tensor, place, "", None))
+            proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
+        source, copy.graph = copy.graph, ir.serde.deserialize_model(proto).graph
+        for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
                 slot.put(weights[str(slot.tensor.location)])
             check_tensor(slot)  # older converters may drop what is external
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(
-            "The model cannot be raised to another opset.",
-            found=first_line(error, otherwise="no reason given"),
-            fix=f"export with opset_version={opset}, or use --target ort or portable",
-        ) from error
-    for node in result.graph.all_nodes():
-        if node.domain == _KEEP:
-            node.domain = ""
-    result.opset_imports.pop(_KEEP, None)
-    result.functions.clear()
-    result.functions.update(copy.functions)
-    result.device_configurations = copy.device_configurations
-    result.metadata_props.update(model.metadata_props)
-    result.graph.metadata_props.update(model.graph.metadata_props)
-    result.graph.doc_string = result.graph.doc_string or model.graph.doc_string
-    _restore(copy, result)
-    return result
+        what, found = "The model cannot be raised to another opset.", first_line(error)
+        fix = f"export with opset_version={opset}, or use --target ort or portable"
+        raise InputError(what, found=found, fix=fix) from error
+    copy.opset_imports.pop(_KEEP, None)
+    _restore(source, copy.graph)
+    return copy
 
 
-def _restore(source: ir.Model, result: ir.Model) -> None:
-    """Put back what the converter drops of nodes, and drop the sizes that it invents.
+def _restore(source: ir.Graph, result: ir.Graph) -> None:
+    """Put back what the converter drops, and drop the sizes that it invents.
 
     It names every size that it does not know (``unk__0``), and tells the outputs what it infers; a
     model says of its inputs and outputs what it said before.
@@ -96,15 +77,17 @@ def _restore(source: ir.Model, result: ir.Model) -> None:
         dims = [d if isinstance(d, int) or d.value in named else None for d in value.shape or ()]
         if None in dims:
             value.shape = ir.Shape(dims)
-    for old, new in zip(source.graph.outputs, result.graph.outputs, strict=True):
+    for old, new in zip(source.outputs, result.outputs, strict=True):
         new.shape = old.shape
-    nodes = {node.outputs[0].name: node for node in source.graph.all_nodes() if node.outputs}
-    for node in result.graph.all_nodes():
+    result.metadata_props.update(source.metadata_props)
+    result.doc_string = result.doc_string or source.doc_string
+    nodes = {node.outputs[0].name: node for node in source.all_nodes() if node.outputs}
+    for node in result.all_nodes():
+        node.domain = "" if node.domain == _KEEP else node.domain
         before = nodes.get(node.outputs[0].name) if node.outputs else None
         if before is not None:
             node.metadata_props.update(before.metadata_props | node.metadata_props)
 
 
-def _values(model: ir.Model) -> list[ir.Value]:
-    produced = [value for node in model.graph.all_nodes() for value in node.outputs]
-    return [*model.graph.inputs, *produced]
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    return [*graph.inputs, *(value for node in graph.all_nodes() for value in node.outputs)]

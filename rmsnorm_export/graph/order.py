@@ -1,8 +1,9 @@
-"""Walk nested graphs, and put their nodes in topological order."""
+"""Walk nested graphs, and put right what is merely odd: nodes out of order, negative sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -15,25 +16,19 @@ _NESTED = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs in the attributes of a node."""
     for attribute in node.attributes.data.values():  # the dict itself: asked of every node, often
-        if attribute.type not in _NESTED or attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        else:
-            yield from attribute.as_graphs()
-
-
-def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph, each followed by those of its subgraphs."""
-    for node in graph:
-        yield node
-        for subgraph in subgraphs(node):
-            yield from all_nodes(subgraph)
+        if attribute.type in _NESTED and not attribute.is_ref():
+            is_one = attribute.type == ir.AttributeType.GRAPH
+            yield from [attribute.value] if is_one else attribute.value
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, the bodies of the functions, and every subgraph of these."""
-    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    return graphs_in(model.graph, *(function.graph for function in model.functions.values()))
+
+
+def graphs_in(*graphs: ir.Graph) -> Iterator[ir.Graph]:
+    """Yield graphs and every subgraph of these."""
+    waiting = list(graphs)
     while waiting:
         graph = waiting.pop()
         yield graph
@@ -59,8 +54,22 @@ def sort_graphs(model: ir.Model) -> None:
         for function in model.functions.values():
             function.sort()
     except ValueError as error:
-        raise InputError(
-            "The graph has a cycle: nodes that need each other's outputs.",
-            found=short(str(error)),
-            fix="repair the program that wrote the model; ONNX graphs must be acyclic",
-        ) from error
+        what = "The graph has a cycle: nodes that need each other's outputs."
+        fix = "repair the program that wrote the model; ONNX graphs must be acyclic"
+        raise InputError(what, found=short(str(error)), fix=fix) from error
+
+
+def forget_negative_dims(model: ir.Model) -> int:
+    """Make negative dimensions of values unknown, as runtimes read them; return how many had one.
+
+    Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
+    """
+    changed = 0
+    for graph in all_graphs(model):
+        for value in chain(graph.inputs, *(node.outputs for node in graph)):
+            dims = () if value.shape is None else value.shape.dims
+            read = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
+            if read != list(dims):
+                value.shape = ir.Shape(read)
+                changed += 1
+    return changed

@@ -11,3 +11,6 @@ auto: referenced where it already lies beside the output, else copied. reference
 the output must be in the source's folder. copy: in one file OUT.data.
 embed: stored inside the model, up to 2 GiB in all.
 """
+
+UsedPolicy = Literal["none", "reference", "copy", "embed"]
+"""What was done with external data; ``none`` where there is none."""

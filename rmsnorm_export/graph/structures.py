@@ -6,17 +6,22 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.strict import parse_json
 
 _SEQUENCES = {f"builtins.{name}" for name in ("tuple", "list", "set", "frozenset")}
 _MAPPINGS = {"builtins.dict", "collections.OrderedDict"}
-_CLASS = re.compile(
-    r"transformers\.(cache_utils|configuration_utils|modeling_outputs|models\.\w+\.(cache|configuration|modeling)_\w+)"
-    r"\.(?P<name>[A-Z]\w*)",
-    re.ASCII,
+_PART, _OUTPUT = (
+    re.compile(
+        r"transformers\.(cache_utils|configuration_utils|modeling_outputs"
+        rf"|models\.\w+\.(cache|configuration|modeling)_\w+)\.(?=\w*({words}))[A-Z]\w*",
+        re.ASCII,
+    )
+    for words in ("Cache|Layer|Config", "Output")
 )
 """Classes of caches, configs and outputs, by the modules of transformers that define them."""
 
@@ -34,23 +39,20 @@ class ClassNames:
     A folder is written on for other readers, so nothing is imported.
     """
 
-    def is_part(self, path: str) -> bool:
-        """Return whether a class is a cache, a layer of one, or a config."""
-        return self._has_word(path, "Cache|Layer|Config")
+    def is_part(self, path: str, fields: Iterable[str] = ()) -> bool:
+        """Tell a cache, a layer of one, or a config, of which none of the fields is a method."""
+        del fields
+        return _PART.fullmatch(path) is not None
 
     def is_output(self, path: str) -> bool:
-        """Return whether a class is what a model returns."""
-        return self._has_word(path, "Output")
+        """Tell what a model returns."""
+        return _OUTPUT.fullmatch(path) is not None
 
-    def method(self, path: str, fields: Iterable[str]) -> str:
-        """Return one of the fields of an object that is a method of its class; "" for none."""
-        del path, fields
-        return ""
 
-    @staticmethod
-    def _has_word(path: str, words: str) -> bool:
-        match = _CLASS.fullmatch(path)
-        return match is not None and re.search(words, match["name"]) is not None
+class _Node(msgspec.Struct):
+    type: str | None
+    context: str | None
+    children_spec: list[_Node]
 
 
 def structure_anew(text: str, names: ClassNames | None = None) -> str:
@@ -64,81 +66,66 @@ def structure_anew(text: str, names: ClassNames | None = None) -> str:
         names: of the classes that are let through.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: it is no such tree, or names something
-            else.
+        ValueError: it is no such tree, or names something else.
     """
-    protocol, tree = parse_json(text)
-    if protocol != 1:
-        raise ValueError(f"{quoted(str(protocol))} is no protocol of it")
-    return json.dumps([protocol, _Reader(names or ClassNames()).node(tree)])
+    try:
+        content = msgspec.convert(parse_json(text), tuple[Literal[1], _Node])
+        _check_node(content[1], names or ClassNames())
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"an object lacks a part, or has another: {error}") from error
+    return json.dumps(msgspec.to_builtins(content))
 
 
-class _Reader:
-    """Structures, whose classes are checked by their names."""
+def _check_node(node: _Node, names: ClassNames) -> None:
+    """Check a node of the tree and those below it, and write their contents anew."""
+    if node.type is None:
+        if node.context is not None or node.children_spec:
+            raise ValueError("a tensor has parts")
+        return
+    path = _dotted(node.type)
+    if not (path in _SEQUENCES | _MAPPINGS or names.is_part(path) or names.is_output(path)):
+        raise ValueError(f"{quoted(node.type)} is no container, cache or output of a model")
+    context = parse_json(node.context or "")
+    _check_content(context, len(node.children_spec), names)
+    node.context = json.dumps(context)
+    for child in node.children_spec:
+        _check_node(child, names)
 
-    def __init__(self, names: ClassNames) -> None:
-        self._names = names
 
-    def node(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """Rebuild a node of the tree and those below it."""
-        kind, context = node["type"], node["context"]
-        children = [self.node(child) for child in node["children_spec"]]
-        if kind is None:
-            if context is not None or children:
-                raise ValueError("a tensor has parts")
-        else:
-            path = _dotted(kind)
-            containers = _SEQUENCES | _MAPPINGS
-            self._require(path in containers or self._is_class(path), kind)
-            context = parse_json(context)
-            self._check_content(context, len(children))
-            context = json.dumps(context)
-        return {"type": kind, "context": context, "children_spec": children}
+def _check_content(value: Any, tensors: int, names: ClassNames) -> None:
+    """Check the content of a node; objects are marked by ``_t`` and name their class ``p``."""
+    parts: Iterable[Any] = value if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        parts = value.values()
+        if "fqn" in value or any(key.startswith("__") for key in value):
+            raise ValueError("it names an enumeration, or what Python itself uses")
+        if "_t" in value and not _is_known(value, tensors, names):
+            raise ValueError(f"{quoted(str(value))} is no part of a cache as it is written")
+    for part in parts:
+        _check_content(part, tensors, names)
 
-    def _is_class(self, path: str) -> bool:
-        return self._names.is_part(path) or self._names.is_output(path)
 
-    def _require(self, holds: bool, name: object) -> None:
-        if not holds:
-            raise ValueError(f"{quoted(str(name))} is no container, cache or output of a model")
-
-    def _check_content(self, value: Any, tensors: int) -> None:
-        """Check the content of a node; objects are marked by ``_t`` and name their class ``p``."""
-        parts: Iterable[Any] = value if isinstance(value, list) else ()
-        if isinstance(value, dict):
-            if "fqn" in value or any(key.startswith("__") for key in value):
-                raise ValueError("it names an enumeration, or what Python itself uses")
-            if "_t" in value:
-                self._check_object(value, tensors)
-            parts = value.values()
-        for part in parts:
-            self._check_content(part, tensors)
-
-    def _check_object(self, value: Mapping[str, Any], tensors: int) -> None:
-        path = _dotted(value.get("p"))
-        match mark := value["_t"]:
-            case "tensor" | "sym" if _is_number(value["i"], tensors):
-                return
-            case "size" if all(map(_is_number, value["v"])):
-                return
-            case "items" if all(not isinstance(key, list | dict) for key, _ in value["v"]):
-                return
-            case "device" | "dtype" | "layout":
-                key, words = _TORCH_WORDS[mark]
-                if not words.fullmatch(value[key]):
-                    raise ValueError(f"{quoted(str(value[key]))} is no {mark}")
-            case "seq":
-                self._require(path in _SEQUENCES, value["p"])
-            case "map":
-                self._require(path in _MAPPINGS or self._names.is_output(path), value["p"])
-            case "type":
-                self._require(path in _SEQUENCES or self._names.is_part(path), value["p"])
-            case "obj":
-                self._require(self._names.is_part(path), value["p"])
-                if method := self._names.method(path, value["s"]):
-                    raise ValueError(f"{quoted(method)} is no field of {quoted(path)}")
-            case _:
-                raise ValueError(f"{quoted(str(mark))} marks no part of a cache as it is written")
+def _is_known(value: Mapping[str, Any], tensors: int, names: ClassNames) -> bool:
+    path = _dotted(value.get("p"))
+    match value["_t"]:
+        case "tensor" | "sym":
+            return _is_number(value["i"], tensors)
+        case "size":
+            return all(map(_is_number, value["v"]))
+        case "items":
+            return all(not isinstance(key, list | dict) for key, _ in value["v"])
+        case "device" | "dtype" | "layout" as mark:
+            key, words = _TORCH_WORDS[mark]
+            return words.fullmatch(value[key]) is not None
+        case "seq":
+            return path in _SEQUENCES
+        case "map":
+            return path in _MAPPINGS or names.is_output(path)
+        case "type":
+            return path in _SEQUENCES or names.is_part(path)
+        case "obj":
+            return names.is_part(path, value["s"])
+    return False
 
 
 def _dotted(name: object) -> str:

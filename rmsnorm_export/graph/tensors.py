@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from rmsnorm_export.printable import quoted, short
 MAX_PROTO_BYTES = 2**31 - 1
 """Largest protobuf message, by the protobuf specification."""
 
+_TENSORS = frozenset((ir.AttributeType.TENSOR, ir.AttributeType.TENSORS))
+
 LARGE_BYTES = 1024
 """Tensors from this size on go to a data file; shapes and epsilons stay in the graph."""
 
@@ -33,18 +34,32 @@ class TensorSlot:
         name: of the initializer, or of the node that holds the tensor in an attribute.
         tensor: the tensor.
         put: replaces it in the model.
-        initializer: False for a tensor in an attribute.
     """
 
     name: str
     tensor: ir.TensorProtocol
     put: Callable[[ir.TensorProtocol], None]
-    initializer: bool
 
     @property
-    def in_memory(self) -> bool:
-        """Return whether its bytes are stored with the model."""
-        return not isinstance(self.tensor, ir.ExternalTensor | ir.StringTensor)
+    def is_external(self) -> bool:
+        """Return whether its bytes are in another file."""
+        return isinstance(self.tensor, ir.ExternalTensor)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of its data; 0 of strings, which stay in the model."""
+        return 0 if isinstance(self.tensor, ir.StringTensor) else self.tensor.nbytes
+
+
+@contextlib.contextmanager
+def lent_slots(model: ir.Model) -> Iterator[list[TensorSlot]]:
+    """Provide the stored tensors of a model, which has them again at the end of the block."""
+    slots = list(tensor_slots(model))
+    try:
+        yield slots
+    finally:
+        for slot in slots:
+            slot.put(slot.tensor)
 
 
 def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
@@ -56,32 +71,25 @@ def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
         for value in graph.initializers.values():
             if value.const_value is not None:
                 put = functools.partial(setattr, value, "const_value")
-                yield TensorSlot(value.name or "", value.const_value, put, True)
+                yield TensorSlot(value.name or "", value.const_value, put)
         for node in graph:
             for attribute in node.attributes.data.values():
+                if attribute.type not in _TENSORS or attribute.is_ref():
+                    continue
                 # .value and not .as_tensor(): that asks for every property of the tensor, at 10
                 # microseconds each, and raises for an element type that it does not know.
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    put = functools.partial(_put_attribute, node, attribute.name, None)
-                    yield TensorSlot(_holder(node, attribute.value), attribute.value, put, False)
-                elif attribute.type == ir.AttributeType.TENSORS and not attribute.is_ref():
-                    for index, tensor in enumerate(attribute.value):
-                        put = functools.partial(_put_attribute, node, attribute.name, index)
-                        yield TensorSlot(_holder(node, tensor), tensor, put, False)
+                is_one = attribute.type == ir.AttributeType.TENSOR
+                for index, tensor in enumerate([attribute.value] if is_one else attribute.value):
+                    put = functools.partial(_put_attribute, node, attribute.name, index)
+                    names = (tensor.name, node.name, *(value.name for value in node.outputs))
+                    yield TensorSlot(next(filter(None, names), ""), tensor, put)
 
 
-def _holder(node: ir.Node, tensor: ir.TensorProtocol) -> str:
-    return tensor.name or node.name or (node.outputs[0].name if node.outputs else "") or ""
-
-
-def _put_attribute(node: ir.Node, name: str, index: int | None, tensor: ir.TensorProtocol) -> None:
+def _put_attribute(node: ir.Node, name: str, index: int, tensor: ir.TensorProtocol) -> None:
     old = node.attributes[name]
-    if index is None:
-        node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=old.doc_string)
-        return
-    tensors = list(old.value)
-    tensors[index] = tensor
-    node.attributes[name] = ir.AttrTensors(name, tensors, doc_string=old.doc_string)
+    is_one = old.type == ir.AttributeType.TENSOR
+    value = tensor if is_one else [*old.value[:index], tensor, *old.value[index + 1 :]]
+    node.attributes[name] = ir.Attr(name, old.type, value, doc_string=old.doc_string)
 
 
 def check_tensor(slot: TensorSlot) -> None:
@@ -92,41 +100,15 @@ def check_tensor(slot: TensorSlot) -> None:
     """
     tensor = slot.tensor
     if isinstance(tensor, ir.serde.TensorProtoTensor):
-        _check_proto(slot, tensor.raw)
+        _check_data(slot, *_entries(slot.name, tensor.raw, _elements(slot, tensor.raw.dims)))
     elif isinstance(tensor, ir.ExternalTensor):
-        _element_count(slot, tuple(tensor.shape.numpy()))
+        _elements(slot, tensor.shape.numpy())
     elif isinstance(tensor, ir.StringTensor):
-        count = _element_count(slot, tuple(tensor.shape.numpy()))
-        if count != len(tensor.string_data()):
-            raise _misfit(slot, f"{len(tensor.string_data())} strings", f"{count}")
+        _check_data(slot, len(tensor.string_data()), _elements(slot, tensor.shape.numpy()))
 
 
-def _check_proto(slot: TensorSlot, proto: onnx.TensorProto) -> None:
-    count = _element_count(slot, tuple(proto.dims))
-    try:
-        bits = ir.DataType(proto.data_type).bitwidth
-    except (ValueError, TypeError, KeyError) as error:
-        raise unknown_type(slot.name, proto.data_type) from error
-    size = (count * bits + 7) // 8
-    if size > MAX_PROTO_BYTES:
-        raise _misfit(slot, "less than 2 GiB, as every model file does", f"{size} bytes")
-    if proto.HasField("raw_data"):
-        if len(proto.raw_data) != size:
-            raise _misfit(slot, f"{len(proto.raw_data)} bytes", f"{size}")
-    elif bits >= 8:  # one entry an element, two of a complex number
-        entries = len(getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type)))
-        per_element = 2 if slot.tensor.dtype.name.startswith("COMPLEX") else 1
-        if entries != count * per_element:
-            raise _misfit(slot, f"{entries} elements", f"{count}")
-
-
-def unknown_type(name: str, number: int) -> InputError:
-    """Return the error for a tensor of a type that this installation does not know."""
-    what = "A tensor has no element type that ONNX knows."
-    return _corrupt(what, f"tensor {quoted(name)} of type number {number}")
-
-
-def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
+def _elements(slot: TensorSlot, dims: Sequence[int]) -> int:
+    """Return the number of elements of a shape."""
     count = math.prod(dims)
     if any(dim < 0 for dim in dims) or count >= 2**63:
         found = f"tensor {quoted(slot.name)} of shape {short(str(list(dims)))}"
@@ -134,9 +116,30 @@ def _element_count(slot: TensorSlot, dims: tuple[int, ...]) -> int:
     return count
 
 
-def _misfit(slot: TensorSlot, stored: str, needed: str) -> InputError:
-    found = f"tensor {quoted(slot.name)} holds {stored}, its shape needs {needed}"
-    return _corrupt("The data of a tensor does not fit its shape.", found)
+def _entries(name: str, proto: onnx.TensorProto, count: int) -> tuple[int, int]:
+    """Return how many entries of data a tensor has and needs: bytes, elements or parts of these."""
+    try:
+        kind = ir.DataType(proto.data_type)
+        size = (count * kind.bitwidth + 7) // 8
+    except (ValueError, TypeError, KeyError) as error:
+        raise unknown_type(name, proto.data_type) from error
+    if proto.HasField("raw_data"):
+        return len(proto.raw_data), size
+    stored = len(getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type)))
+    is_complex = kind.name.startswith("COMPLEX")
+    return stored, size if kind.bitwidth < 8 else count * (2 if is_complex else 1)
+
+
+def _check_data(slot: TensorSlot, stored: int, needed: int) -> None:
+    if stored != needed:
+        found = f"tensor {quoted(slot.name)} holds {stored} bytes or entries, not {needed}"
+        raise _corrupt("The data of a tensor does not fit its shape.", found)
+
+
+def unknown_type(name: str, number: int) -> InputError:
+    """Return the error for a tensor of a type that this installation does not know."""
+    what = "A tensor has no element type that ONNX knows."
+    return _corrupt(what, f"tensor {quoted(name)} of type number {number}")
 
 
 def _corrupt(what: str, found: str) -> InputError:
@@ -152,20 +155,3 @@ def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
         if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
             return str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride()
     return None
-
-
-def forget_negative_dims(model: ir.Model) -> int:
-    """Make negative dimensions of values unknown, as runtimes read them; return how many had one.
-
-    Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
-    """
-    changed = 0
-    for graph in all_graphs(model):
-        for value in chain(graph.inputs, *(node.outputs for node in graph)):
-            dims = () if value.shape is None else value.shape.dims
-            if any(isinstance(dim, int) and dim < 0 for dim in dims):
-                value.shape = ir.Shape(
-                    None if isinstance(dim, int) and dim < 0 else dim for dim in dims
-                )
-                changed += 1
-    return changed

@@ -7,13 +7,13 @@ harmless oddities (nodes out of order) that can be put right.
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.order import all_nodes, label, subgraphs
+from rmsnorm_export.graph.order import graphs_in, label, subgraphs
 from rmsnorm_export.graph.tensors import unknown_type
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED
 from rmsnorm_export.printable import quoted, short
@@ -40,11 +40,9 @@ def check_versions(ir_version: int, opsets: dict[str, int]) -> list[str]:
             installed onnx (its new fields would be dropped without a word).
     """
     if not 1 <= ir_version <= onnx.IR_VERSION:
-        raise _bad(
-            "The model's IR version is not one that this installation can read.",
-            f"ir_version {ir_version}, onnx {onnx.__version__} reads 1 to {onnx.IR_VERSION}",
-            "install a newer onnx package, or export the model again with an older IR version",
-        )
+        found = f"ir_version {ir_version}, onnx {onnx.__version__} reads 1 to {onnx.IR_VERSION}"
+        fix = "install a newer onnx package, or export the model again with an older IR version"
+        raise _bad("The model's IR version is not one that can be read here.", found, fix)
     if not opsets:
         raise _bad("The model does not say which operator versions it uses.", "no opset_import")
     for domain, version in opsets.items():
@@ -67,103 +65,86 @@ def check_graphs(model: ir.Model) -> bool:
         InputError: naming the node or value: nesting too deep, an input or output that nothing
             produces, duplicate names, functions that call themselves.
     """
-    ordered = _check_scope(model.graph, set(), frozenset())
-    for function in model.functions.values():
-        ordered &= _check_scope(function.graph, set(), frozenset())
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    ordered = [_check_scope(graph, set(), frozenset()) for graph in graphs]
     _check_functions(model)
-    return ordered
+    return all(ordered)
 
 
 def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]) -> bool:
     if len(outer) > MAX_NESTING:
-        raise too_deep()
+        raise _too_deep()
     ordered = True
     outer |= {graph}
-    check_unique(_value_names(graph), "value")
-    for initializer in graph.initializers.values():
-        if initializer.const_value is None:
-            raise _bad("An initializer has no data.", quoted(str(initializer.name)))
+    inputs = [value.name for value in graph.inputs]
+    computed = [value.name for node in graph for value in node.outputs if value.name]
+    check_unique([*inputs, *(graph.initializers.keys() - inputs), *computed])
     for node in graph:
-        _check_writable(node)
-        for value in node.inputs:
-            if value is None:
-                continue
+        _check_texts(node.name, node.op_type)
+        for attribute in node.attributes.data.values():
+            if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
+                found = f"attribute {quoted(attribute.name)} of node {label(node)}"
+                raise _bad("An attribute has no type, so its value is lost.", found)
+        for value in (value for value in node.inputs if value is not None):
             producer = value.producer()
             if producer is None:
                 _check_defined(value, node)
             elif producer not in seen:
                 if producer.graph not in outer:
-                    found = f"node {label(node)} reads {quoted(str(value.name))}"
-                    raise _bad("A node uses a value of a graph that does not enclose it.", found)
+                    what = "A node uses a value of a graph that does not enclose it."
+                    raise _bad(what, f"node {label(node)} reads {quoted(str(value.name))}")
                 ordered = False
         if node.attributes.data:
             for subgraph in subgraphs(node):
                 ordered &= _check_scope(subgraph, seen, outer)
         seen.add(node)
     for output in graph.outputs:
-        if output.producer() is None:
-            _check_defined(output, None)
+        _check_defined(output, None)
     return ordered
 
 
 def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:
     """Refuse a value that nothing produces; the reader is None for an output of the graph."""
-    if value.is_graph_input() or value.is_initializer():
-        return
-    where = "the graph returns" if reader is None else f"node {label(reader)} reads"
-    found = f"{where} {quoted(str(value.name))}, which is undefined: no input, initializer "
-    raise _bad("The graph uses a value that nothing produces.", found + "or output has that name")
+    is_initializer = value.is_initializer() and value.const_value is not None
+    if value.producer() is None and not value.is_graph_input() and not is_initializer:
+        who = "the graph returns" if reader is None else f"node {label(reader)} reads"
+        found = f"{who} {quoted(str(value.name))}, which is undefined: nothing has that name"
+        raise _bad("The graph uses a value that nothing produces.", found)
 
 
-def _check_writable(node: ir.Node) -> None:
-    """Refuse what can be read but not written: names that are not UTF-8, untyped attributes."""
-    for name in (node.name, node.op_type, *(value.name for value in node.outputs)):
-        if isinstance(name, bytes):  # what protobuf hands over for a text that is not UTF-8
-            raise _not_utf8(name)
-    for attribute in node.attributes.data.values():
-        if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
-            found = f"attribute {quoted(attribute.name)} of node {label(node)}"
-            raise _bad("An attribute has no type, so its value is lost.", found)
+def _check_texts(*texts: str | bytes | None) -> None:
+    """Refuse what can be read but not written: names that are not UTF-8."""
+    for text in texts:
+        if isinstance(text, bytes):  # what protobuf hands over for a text that is not UTF-8
+            raise _bad("A name in the model is not UTF-8.", quoted(text))
 
 
-def _not_utf8(name: bytes) -> InputError:
-    return _bad("A name in the model is not UTF-8.", quoted(name))
-
-
-def _value_names(graph: ir.Graph) -> Iterator[str | None]:
-    inputs = [value.name for value in graph.inputs]
-    yield from inputs
-    yield from graph.initializers.keys() - inputs
-    yield from (value.name for node in graph for value in node.outputs if value.name)
-
-
-def check_unique(names: Iterable[str | bytes | None], kind: str) -> None:
+def check_unique(names: Iterable[str | bytes | None]) -> None:
     """Refuse a name that stands twice, or is not UTF-8."""
-    seen: set[str | None] = set()
+    seen: set[str | bytes | None] = set()
     for name in names:
-        if isinstance(name, bytes):
-            raise _not_utf8(name)
+        _check_texts(name)
         if name in seen:
-            what = f"Two values of one graph have the same name (a second {kind})."
+            what = "Two values of one graph, or two functions, have the same name."
             raise _bad(what, f"duplicate name {quoted(str(name))}")
         seen.add(name)
 
 
-def too_deep() -> InputError:
-    """Return the error for subgraphs nested deeper than any protobuf parser reads."""
+def _too_deep() -> InputError:
     found = f"more than {MAX_NESTING} levels, the most that a protobuf parser reads"
     return _bad("Subgraphs are nested too deeply.", found, "flatten the control flow of the model")
 
 
-def proto_too_deep(proto: onnx.ModelProto) -> bool:
-    """Return whether a ModelProto built in memory nests deeper than ``MAX_NESTING``."""
+def check_depth(proto: onnx.ModelProto) -> None:
+    """Refuse a ModelProto built in memory that nests deeper than ``MAX_NESTING``."""
     level = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
     for _ in range(MAX_NESTING + 1):
         attributes = [attribute for node in level for attribute in node.attribute]
         graphs = [one.g for one in attributes if one.HasField("g")]
         graphs += [graph for one in attributes for graph in one.graphs]
         level = [node for graph in graphs for node in graph.node]
-    return bool(level)
+    if level:
+        raise _too_deep()
 
 
 def _check_functions(model: ir.Model) -> None:
@@ -171,13 +152,10 @@ def _check_functions(model: ir.Model) -> None:
     for domain, name, _ in model.functions:
         if domain in DEFAULT_DOMAINS and (name == SIMPLIFIED or onnx.defs.has(name, "")):
             # ONNX Runtime runs the operator, ONNX's own evaluator the function.
-            raise _bad(
-                "A function of the model has the name of an operator of ONNX.",
-                f"function {quoted(name)}, of which runtimes run one or the other",
-                "give the function a domain of its own",
-            )
+            what = "A function of the model has the name of an operator of ONNX."
+            raise _bad(what, f"function {quoted(name)}", "give the function a domain of its own")
     calls = {
-        key: [node.op_identifier() for node in all_nodes(function.graph)]
+        key: [node.op_identifier() for graph in graphs_in(function.graph) for node in graph]
         for key, function in model.functions.items()
     }
     try:
@@ -192,18 +170,16 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
     """Refuse what onnx_ir would drop or merge without a word; return notes on what may be dropped.
 
     Raises:
-        InputError: sparse initializers, two initializers or functions of one name, two versions of
-            one operator set, an initializer of no known type, an output of a function that
-            nothing produces.
+        InputError: sparse initializers, two initializers or functions of one
+            name, two versions of one operator set, an initializer of no known type, an output of a
+            function that nothing produces.
     """
     if proto.graph.sparse_initializer:
-        first = proto.graph.sparse_initializer[0].values.name
         what = "The model stores sparse initializers, which cannot be carried over."
-        raise _bad(
-            what, f"the first is {quoted(first)}", "export the model with dense initializers"
-        )
-    check_unique((tensor.name for tensor in proto.graph.initializer if tensor.name), "initializer")
-    check_unique((f"{f.domain}::{f.name}:{f.overload}" for f in proto.functions), "function")
+        found = f"the first is {quoted(proto.graph.sparse_initializer[0].values.name)}"
+        raise _bad(what, found, "export the model with dense initializers")
+    check_unique(tensor.name for tensor in proto.graph.initializer if tensor.name)
+    check_unique(f"{f.domain}::{f.name}:{f.overload}" for f in proto.functions)
     for tensor in proto.graph.initializer:
         if tensor.data_type not in onnx.TensorProto.DataType.values() or not tensor.data_type:
             raise unknown_type(tensor.name, tensor.data_type)
@@ -212,20 +188,13 @@ def check_proto(proto: onnx.ModelProto) -> list[str]:
         for name in set(function.output) - produced:
             found = f"output {quoted(name)} of function {quoted(function.name)}"
             raise _bad("The output of a function is undefined.", found)
-    _check_opsets(proto)
+    # One that stands twice, as of onnx.compose, is no harm.
+    opsets = {(one.domain or "ai.onnx", one.version) for one in proto.opset_import}
+    if len({domain for domain, _ in opsets}) < len(opsets):
+        raise _bad("The model imports two versions of one operator set.", short(str(opsets)))
     entries = {entry.key for tensor in proto.graph.initializer for entry in tensor.external_data}
-    extra = sorted(entries - {"location", "offset", "length"})
+    extra = sorted(map(str, entries - {"location", "offset", "length"}))
     notes = [f"entries {quoted(key)} of external data are dropped" for key in extra]
     if proto.training_info:
         notes.append("the training_info of the model is dropped")
     return notes
-
-
-def _check_opsets(proto: onnx.ModelProto) -> None:
-    """Refuse two versions of a domain; one that stands twice, as of onnx.compose, is no harm."""
-    versions: dict[str, int] = {}
-    for entry in proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if versions.setdefault(domain, entry.version) != entry.version:
-            found = f"{quoted(domain or 'ai.onnx')}: {versions[domain]} and {entry.version}"
-            raise _bad("The model imports two versions of one operator set.", found)

@@ -19,8 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.graph.bundle import is_state
-from rmsnorm_export.graph.folder import write_models
+from rmsnorm_export.graph.bundle import is_state, write_models
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED

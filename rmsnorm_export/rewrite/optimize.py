@@ -71,7 +71,7 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
             runs_in=runs_in(model),
             seconds=time.perf_counter() - start,
         )
-    return Result(model, report, loaded)
+    return Result(model, report)
 
 
 @takes(InspectOptions)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rmsnorm_export.graph.bundle import Bundle
-    from rmsnorm_export.graph.load import LoadedModel
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
 
@@ -250,7 +249,6 @@ class Result(Shown):
 
     model: ir.Model
     report: Report
-    source: LoadedModel
 
     def _shown(self) -> Report:
         return self.report
@@ -273,7 +271,7 @@ class Result(Shown):
         """
         from rmsnorm_export.graph.save import save_model
 
-        return save_model(self.model, path, source=self.source, weights=weights, force=force)
+        return save_model(self.model, path, weights=weights, force=force)
 
     def to_bytes(self, *, weights: WeightsPolicy = "auto") -> bytes:
         """Serialize the model.
@@ -332,7 +330,8 @@ class FolderResult(Shown):
             from rmsnorm_export.rewrite.shared import share_weights
 
             share_weights(models.values())
-        files = bundle.save(path, models, weights=weights, anew=fused, force=force)
+            weights = "copy" if weights == "auto" else weights
+        files = bundle.save(path, models, weights=weights, force=force)
         folder = files[0].parent if files else self.bundle.folder
         return GenerationExport(folder, self.reports, files, "", self.seconds)
 

@@ -20,9 +20,8 @@ from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
-from rmsnorm_export.system.elf import check_library
 from rmsnorm_export.system.packages import pip_install
-from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, check_library, read_file
 
 Device = Literal["cpu", "cuda"]
 

@@ -1,1 +1,1 @@
-"""The machine: child processes, files and folders that appear whole, digests, locks and GPUs."""
+"""The machine: child processes, files and folders that appear whole, digests and GPUs."""

@@ -1,8 +1,14 @@
-"""Files: written whole or not at all, copied, locked, refused in words.
+"""Files and folders that appear whole or not at all, are copied, and refused in words.
 
 A ``Transaction`` writes to temporary files beside their destination and renames them at the end;
-whatever goes wrong, Ctrl-C included, what it made is removed. After ``kill -9`` a hidden file
-``.<name>.<random>.rmsnorm-export.tmp`` may stay behind: nothing reads it, it can be deleted.
+whatever goes wrong, Ctrl-C included, what it made is removed.
+
+The ``next_state`` of a folder is made in a hidden folder and takes its place by one rename. Where
+the folder exists, everything in it that is not replaced is taken along (by hard links, no data is
+copied), and the two folders are exchanged in one step: a reader sees the old folder or the new one.
+
+After ``kill -9`` a hidden ``.<name>.<random>.rmsnorm-export.tmp`` may stay behind: nothing reads
+it, it can be deleted.
 """
 
 from __future__ import annotations
@@ -15,10 +21,11 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import short
-from rmsnorm_export.system.reading import open_regular
+from rmsnorm_export.system.reading import open_regular, read_file
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
 
@@ -30,74 +37,53 @@ StrPath = str | os.PathLike[str]
 
 @contextlib.contextmanager
 def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
-    """Say in three lines what the operating system refuses in the block.
+    """Say in three lines what the operating system refuses in the block, or no UTF-8.
 
     Args:
         what: happened then.
-        place: to name where the system names no file, and where the disk is full.
+        place: to name where the system names no file.
         fix: what to do.
 
     Raises:
-        InputError: for an ``OSError``.
+        InputError: for an ``OSError`` or ``UnicodeError``.
     """
     try:
         yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        name = os.fspath(place) if full or not error.filename else str(error.filename)
-        raise InputError(
-            what,
-            found=f"{short(name, 300)}: {error.strerror or error}",
-            fix=fix,
-        ) from error
+    except (OSError, UnicodeError) as error:
+        name = getattr(error, "filename", None) or place
+        reason = getattr(error, "strerror", None) or str(error)
+        found = f"{short(str(name), 300)}: {short(reason, 300)}"
+        raise InputError(what, found=found, fix=fix) from error
 
 
-class Transaction:
+def read_text(path: Path, what: str, *, fix: str) -> str:
+    """Return the text of a file, see `read_file` and `refusals_as`."""
+    with refusals_as(what, path, fix=fix):
+        return read_file(path).decode("utf-8")
+
+
+class Transaction(contextlib.ExitStack):
     """Temporary and published files of one save.
 
-    Usage: ``with Transaction() as files``: ``temp`` any number of times, write, ``publish`` each;
+    Usage: ``with Transaction() as files``: ``temp`` any number of times, ``publish`` each;
     ``last=True`` marks the file that refers to the others; once it has its name, all stay.
     """
 
-    def __init__(self) -> None:
-        self._files: list[Path] = []
-        self._folders: list[Path] = []
-        self._last: Path | None = None
+    _last: Path | None = None
 
-    def __enter__(self) -> Transaction:
-        return self
+    def __exit__(self, *error: Any) -> bool | None:
+        # Interrupted after the fact, the model is in place and needs its data files.
+        if error[0] is None or (self._last is not None and not os.path.lexists(self._last)):
+            self.pop_all()
+        return super().__exit__(*error)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            return
-        if self._last is not None and not os.path.lexists(self._last):
-            return  # interrupted after the fact: the model is in place and needs its data files
-        for path in reversed(self._files):
-            path.unlink(missing_ok=True)
-        for folder in reversed(self._folders):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
-    def temp(self, target: Path) -> tuple[Path, int]:
-        """Make an empty file in the folder of ``target``, missing folders, too.
-
-        Returns:
-            Its path and descriptor.
-        """
-        missing = [folder for folder in target.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir()
-            self._folders.append(folder)
+    def temp(self, target: Path, data: bytes = b"") -> Path:
+        """Write a temporary file beside ``target``, on disk when this returns."""
         # File names end at 255 bytes; a cut name is still recognisable.
         stem = os.fsencode(target.name)[:200].decode("utf-8", "ignore")
         path = target.parent / f".{stem}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
-        self._files.append(path)
-        return path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-
-    def write_temp(self, target: Path, data: bytes) -> Path:
-        """Write a temporary file beside ``target``, on disk when this returns."""
-        path, descriptor = self.temp(target)
-        with os.fdopen(descriptor, "wb") as file:
+        self.callback(path.unlink, missing_ok=True)
+        with path.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -126,8 +112,7 @@ class Transaction:
             os.replace(temp, target)
         else:
             _rename_new(temp, target)
-            self._files.append(target)
-        self._files.remove(temp)
+            self.callback(target.unlink, missing_ok=True)
         sync(target.parent)
 
 
@@ -171,11 +156,11 @@ def write_whole(path: Path, content: str | bytes, *, replace: bool = True) -> No
         path.write_bytes(data)
         return
     with Transaction() as files:
-        files.publish(files.write_temp(path, data), path, replace=replace)
+        files.publish(files.temp(path, data), path, replace=replace)
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file to a new path, on disk when this returns.
+    """Copy a regular file to a new path.
 
     Raises:
         OSError: ENOSPC included.
@@ -183,21 +168,86 @@ def copy_file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_regular(source) as file, target.open("xb") as copy:
         shutil.copyfileobj(file, copy, 1 << 24)
-        copy.flush()
-        os.fsync(copy.fileno())
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file, which is made where it is missing, and stays.
+def next_state(final: Path, replaced: set[str], hidden_in: Path | None = None) -> Iterator[Path]:
+    """Provide a folder to be filled in the block, which takes the place of ``final`` at its end.
+
+    What the existing folder holds is taken along. Until the end nothing is changed.
+
+    Args:
+        final: the folder; the one above it is made if it is missing.
+        replaced: what is not taken along, added to until the end: paths relative to the folder,
+            with ``/``; of a folder: all that is in it.
+        hidden_in: where the next state is made; by default where a server that takes every folder
+            beside ``final`` for a model sees it least.
 
     Raises:
-        BlockingIOError: another process holds it, and ``wait`` is False.
+        OSError: the folder cannot be put into place, or it appeared in the meantime and is not
+            empty.
     """
-    import filelock  # it takes longer to import than most commands need it
-
+    is_parent_new = not final.parent.exists()
+    if is_parent_new:
+        final.parent.mkdir()
+    above = hidden_in or _unseen_folder(final.parent)
+    folder = above / f".{final.name}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
     try:
-        with filelock.FileLock(path, timeout=-1 if wait else 0, thread_local=False):
-            yield
-    except filelock.Timeout as error:
-        raise BlockingIOError(errno.EAGAIN, "another process holds it", str(path)) from error
+        folder.mkdir()
+        yield folder
+        for path in folder.rglob("*"):
+            sync(path)
+        _keep(final, folder, replaced)
+        _publish(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # what failed, or the old state
+        if is_parent_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                final.parent.rmdir()
+
+
+def _keep(final: Path, folder: Path, replaced: set[str]) -> None:
+    """Give files second names, or copy them where there are no hard links."""
+    for root, folders, files in os.walk(final):
+        for name in (*folders, *files):
+            source = Path(root, name)
+            relative = source.relative_to(final)
+            target = folder / relative
+            if {one.as_posix() for one in (relative, *relative.parents)} & replaced:
+                continue
+            if source.is_symlink():
+                target.symlink_to(os.readlink(source))
+            elif source.is_dir():
+                target.mkdir(exist_ok=True)
+            else:
+                try:
+                    os.link(source, target)
+                except PermissionError:  # what a file system without them says
+                    copy_file(source, target)
+                    shutil.copystat(source, target)
+
+
+def _publish(folder: Path, final: Path) -> None:
+    for root, _, _ in os.walk(folder):
+        sync(Path(root))
+    if not final.exists():
+        os.rename(folder, final)
+    elif not renameat2(folder, final, EXCHANGE):
+        aside = folder.with_suffix(".old")
+        os.rename(final, aside)
+        try:
+            os.rename(folder, final)
+        except BaseException:
+            os.rename(aside, final)
+            raise
+        os.rename(aside, folder)
+    sync(final.parent)
+
+
+def _unseen_folder(repository: Path) -> Path:
+    """Return the folder above, where a rename can move from it; else the repository."""
+    above = repository.parent
+    with contextlib.suppress(OSError):
+        if above.stat().st_dev == repository.stat().st_dev and os.access(above, os.W_OK | os.X_OK):
+            return above
+    return repository

@@ -67,17 +67,12 @@ _TIMEOUT = 20
 
 def gpus() -> tuple[Gpu, ...]:
     """List the GPUs; () where there is none, no driver, or no answer in time."""
-    query = "--query-gpu=name,compute_cap,driver_version,memory.total"
+    query, null = "--query-gpu=name,compute_cap,driver_version,memory.total", subprocess.DEVNULL
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
     try:
-        answer = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIMEOUT,
-            check=True,
-        )
+        answer = subprocess.check_output(command, stdin=null, stderr=null, timeout=_TIMEOUT)
     except (OSError, subprocess.SubprocessError):
         return ()
     # From the right: a name may hold a comma. "No devices were found" is no GPU.
-    rows = (line.rsplit(",", 3) for line in answer.stdout.decode("utf-8", "replace").splitlines())
+    rows = (line.rsplit(",", 3) for line in answer.decode("utf-8", "replace").splitlines())
     return tuple(Gpu(*map(str.strip, row)) for row in rows if len(row) == 4)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shlex
 from collections.abc import Iterable
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,30 +16,29 @@ from rmsnorm_export.errors import BackendMissingError
 _OURS = "rmsnorm-export"
 
 
+def _spec(module: str) -> ModuleSpec | None:
+    with contextlib.suppress(ImportError, ValueError):
+        return find_spec(module)
+    return None
+
+
 def is_installed(module: str) -> bool:
     """Return whether there is a module of that name; a mere folder is none."""
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return False
+    spec = _spec(module)
     return spec is not None and spec.origin is not None
 
 
 def package_folders(name: str) -> tuple[Path, ...]:
     """Return the folders of an installed package, of a namespace too; () without one."""
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        return ()
-    return tuple(Path(folder) for folder in (spec and spec.submodule_search_locations) or ())
+    spec = _spec(name)
+    return tuple(map(Path, (spec and spec.submodule_search_locations) or ()))
 
 
 def version_of(distribution: str) -> str:
     """Return its version; "" where it is not installed."""
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""
 
 
 def versions_of(distributions: Iterable[str]) -> dict[str, str]:
@@ -80,11 +81,8 @@ def require_package(module: str, what: str, *packages: str) -> None:
         packages: that bring it, as for ``pip_install``.
     """
     if not is_installed(module):
-        raise BackendMissingError(
-            f"{what} needs a package that is not installed.",
-            found=f"no package {module}",
-            fix=pip_install(*packages),
-        )
+        what, found = f"{what} needs a package that is not installed.", f"no package {module}"
+        raise BackendMissingError(what, found=found, fix=pip_install(*packages))
 
 
 def try_import(request: dict[str, str]) -> dict[str, str]:

@@ -81,11 +81,9 @@ def ask(
     """
     path = json.dumps([os.path.abspath(entry) for entry in sys.path])
     start = time.perf_counter()
-    with (
-        tempfile.TemporaryFile() as question,
-        tempfile.TemporaryFile() as answer,
-        tempfile.TemporaryFile() as words,
-    ):
+    with contextlib.ExitStack() as open_files:
+        files = (open_files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        question, answer, words = files
         question.write(json.dumps(request).encode())
         question.seek(0)
         process = subprocess.Popen(
@@ -98,11 +96,12 @@ def ask(
         )
         code = None
         try:
-            code = process.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(time_limit)
         finally:
-            end_group(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it started
+            process.wait()
         answer.seek(0)
         result = None
         with contextlib.suppress(ValueError):  # nothing, or cut off where it died
@@ -110,13 +109,6 @@ def ask(
         words.seek(max(0, words.seek(0, os.SEEK_END) - _TAIL))
         tail = words.read().decode("utf-8", "backslashreplace")
     return Ended(result, code, tail, time.perf_counter() - start)
-
-
-def end_group(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
-    """Send a signal to a process that leads a group, and to all that it started; wait for it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-    process.wait()
 
 
 def serve(function: str) -> None:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import os
 import platform
-import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.reading import sha256_of
 
-STDIN = "-"
-"""The path of a model that was piped in."""
-
 _PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
-_LOADED = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
-"""Packages that are named where they were used."""
+_OPTIONAL = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,20 +38,17 @@ class Provenance:
     outputs: tuple[FileState, ...]
 
 
-def utc_now() -> datetime.datetime:
+def utc_now() -> str:
     """Return the time in UTC, or that of ``SOURCE_DATE_EPOCH`` (see reproducible-builds.org)."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if epoch.isdecimal():
-        return datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
-    return datetime.datetime.now(datetime.timezone.utc)
+    now = time.gmtime(int(epoch) if epoch.isdecimal() else time.time())
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", now)
 
 
 def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
-    names = (*_PACKAGES, *(name for name in _LOADED if name in sys.modules))
-    versions = versions_of(names) | {"python": platform.python_version()}
-    date = utc_now().isoformat(timespec="seconds")
-    return Provenance(versions, date, command, tuple(inputs), file_states(outputs))
+    versions = versions_of(_PACKAGES + _OPTIONAL) | {"python": platform.python_version()}
+    return Provenance(versions, utc_now(), command, tuple(inputs), file_states(outputs))
 
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
@@ -64,11 +56,10 @@ def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
     states = []
     for path in dict.fromkeys(paths):
         with contextlib.suppress(OSError, ValueError):
-            state = FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path))
-            states.append(state)
+            states.append(FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path)))
     return tuple(states)
 
 
 def piped_in(data: bytes) -> FileState:
     """Return the state of a model that was read from standard input."""
-    return FileState(STDIN, len(data), hashlib.sha256(data).hexdigest())
+    return FileState("-", len(data), hashlib.sha256(data).hexdigest())

@@ -9,11 +9,10 @@ import errno
 import hashlib
 import os
 import stat
+import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import short
 from rmsnorm_export.strict import parse_json
 
 LARGEST_TEXT = 1 << 28
@@ -32,11 +31,12 @@ def open_regular(path: StrPath) -> BinaryIO:
 
     Raises:
         OSError: it cannot be opened, or is a folder, device, pipe or socket.
-        ValueError: the path holds a zero byte.
     """
+    if "\0" in os.fspath(path):
+        raise OSError(errno.EINVAL, "its name holds a zero byte", os.fspath(path))
     _check_kind(os.stat(path), path)  # opening a device may do something already
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))  # not in all
+    descriptor = os.open(path, os.O_RDONLY | sum(flags))
     try:
         _check_kind(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
@@ -46,29 +46,24 @@ def open_regular(path: StrPath) -> BinaryIO:
 
 
 def _check_kind(state: os.stat_result, path: StrPath) -> None:
-    if stat.S_ISDIR(state.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(state.st_mode):
-        raise OSError(errno.EINVAL, "it is a device, pipe or socket", os.fspath(path))
+        reason = "it is a folder, device, pipe or socket"
+        raise OSError(errno.EINVAL, reason, os.fspath(path))
 
 
 def read_file(path: StrPath, limit: int = LARGEST_TEXT) -> bytes:
     """Return the contents of a regular file.
 
     Raises:
-        OSError: as `open_regular`; or it has more than ``limit`` bytes.
-        ValueError: as `open_regular`.
+        OSError: as `open_regular`; or it has more than ``limit`` bytes, or grows meanwhile.
     """
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        parts: list[bytes] = []
-        # A file of the system says 0; and a file may grow.
-        while size <= limit and (block := file.read(max(size, _BLOCK) if not parts else _BLOCK)):
-            parts.append(block)
-            size = max(size, sum(map(len, parts)))
-        if size > limit:
-            raise OSError(errno.EFBIG, f"more than {limit:,} bytes are too many", os.fspath(path))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        size = os.fstat(file.fileno()).st_size or min(limit, _BLOCK)  # 0: a file of the system
+        data = file.read(size + 1) if size <= limit else b""
+    if size > limit or len(data) > size:
+        reason = f"more than {min(size, limit):,} bytes are too many"
+        raise OSError(errno.EFBIG, reason, os.fspath(path))
+    return data
 
 
 def sha256_of(path: Path) -> str:
@@ -105,25 +100,21 @@ def file_within(folder: Path, name: str) -> Path | None:
     root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
     if os.path.isabs(name) or ".." in Path(name).parts:
         return None
-    snapshots = next((place for place in root.parents if place.name == "snapshots"), None)
-    is_blob = snapshots is not None and path.parent == snapshots.parent / "blobs"
-    return path if is_blob or root in path.parents else None
+    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
+    return path if root in path.parents or path.parent in blobs[:1] else None
 
 
-def read_text(path: Path, what: str, *, fix: str) -> str:
-    """Return the text of a file.
+def check_library(path: Path) -> None:
+    """Raise ``ValueError`` for what is no 64-bit ELF library of this machine, or not all of one.
 
-    Args:
-        path: of the file.
-        what: happened where it cannot be read.
-        fix: what to do then.
-
-    Raises:
-        InputError: it is no regular file, cannot be read, is no UTF-8, or has more than
-            ``LARGEST_TEXT`` bytes.
+    The linker ends the process on one that is cut short.
     """
-    try:
-        return read_file(path).decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = short(getattr(error, "strerror", None) or str(error), 300)
-        raise InputError(what, found=f"{short(str(path), 300)}: {reason}", fix=fix) from error
+    with open_regular(path) as file:
+        head = file.read(64)
+        size = os.fstat(file.fileno()).st_size
+    if head[:4] != b"\x7fELF":
+        raise ValueError("the file is no shared library")
+    # The table of sections is the last thing in the file, as linkers write it.
+    layout = struct.unpack("=40xQ10xHH2x", head) if len(head) == 64 else (size, 1, 1)
+    if layout[0] + layout[1] * layout[2] > size:
+        raise ValueError("the file is cut short")

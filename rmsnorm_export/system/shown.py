@@ -68,14 +68,13 @@ class Shown:
             fix = "give a name that ends in .json, .html or .txt"
             raise UsageError("This is a report, not a model.", found=str(place), fix=fix)
         content = {".json": self.to_json, ".html": self.to_html}.get(suffix, self.to_text)()
+        if os.path.lexists(place) and not force:
+            what, fix = "The report would overwrite a file.", "give another name, or force=True"
+            raise UsageError(what, found=f"{place} exists", fix=fix)
         fix = "check the folder and its permissions"
         with refusals_as("The report cannot be written.", place, fix=fix):
-            os.stat(place.parent)  # no folder is made for a report
-            try:
-                write_whole(place, content, replace=force)
-            except FileExistsError as error:
-                what, fix = "The report would overwrite a file.", "give another name, or force=True"
-                raise UsageError(what, found=f"{place} exists", fix=fix) from error
+            os.stat(place.parent)
+            write_whole(place, content, replace=force)
         return place
 
     def __repr__(self) -> str:

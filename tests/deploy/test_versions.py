@@ -15,7 +15,7 @@ from onnx import TensorProto
 from rmsnorm_export.deploy import package
 from rmsnorm_export.deploy.package import package_model
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.system import folders
+from rmsnorm_export.system import files
 from tests import warm
 from tests.deploy import models
 from tests.deploy.models import tree
@@ -118,17 +118,19 @@ def test_a_full_disk(first: Path, monkeypatch: pytest.MonkeyPatch, at: str, forc
 
 KILLED = """
 import os, signal, sys
-from rmsnorm_export.system import folders
+from rmsnorm_export.system import files
 from rmsnorm_export.deploy.package import package_model
 from tests.deploy import models
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(folders.Stage, sys.argv[2], die)
+class Deadly:
+    def rmtree(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+    __call__ = rmtree
+setattr(files, sys.argv[2], Deadly())
 package_model(models.norm(scale=5.0), sys.argv[1], name="net", version=2)
 """
 
 
-@pytest.mark.parametrize(("at", "done"), [("publish", False), ("_drop_old", True)])
+@pytest.mark.parametrize(("at", "done"), [("_publish", False), ("shutil", True)])
 def test_a_kill(first: Path, at: str, done: bool) -> None:
     before = tree(first)
     ended = warm.run(KILLED, first.parent, at)
@@ -143,7 +145,7 @@ def test_neither_exchange_nor_links(first: Path, monkeypatch: pytest.MonkeyPatch
     def no_link(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links")
 
-    monkeypatch.setattr(folders, "renameat2", lambda *_: False)
+    monkeypatch.setattr(files, "renameat2", lambda *_: False)
     monkeypatch.setattr(os, "link", no_link)
     before = tree(first)
     add(first, version=2)

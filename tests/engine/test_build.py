@@ -69,7 +69,7 @@ def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Monke
     onnx.save(model_of(), path, **options)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert build_engine(path, tmp_path / "e", shapes=SHAPES).record.model == "m.onnx"
-    with pytest.raises(UsageError, match="must be given as a file"):
+    with pytest.raises(InputError, match="does not know its folder"):
         build_engine(path.read_bytes(), tmp_path / "f", shapes=SHAPES)
     path.with_name("w.bin").unlink()
     with pytest.raises(InputError):

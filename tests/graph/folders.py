@@ -13,16 +13,16 @@ def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
 
     Files of more than 64 MiB (all of them sparse here) are told apart by size and time of change.
     """
-    found: dict[str, tuple[object, ...]] = {}
+    entries: dict[str, tuple[object, ...]] = {}
     for path in sorted(folder.rglob("*")):
         info = path.lstat()
         key = str(path.relative_to(folder))
         if stat.S_ISLNK(info.st_mode):
-            found[key] = ("link", os.readlink(path))
+            entries[key] = ("link", os.readlink(path))
         elif not stat.S_ISREG(info.st_mode):
-            found[key] = ("other", stat.S_IFMT(info.st_mode))
+            entries[key] = ("other", stat.S_IFMT(info.st_mode))
         elif info.st_size > 1 << 26:
-            found[key] = ("large", info.st_size, info.st_mtime_ns, info.st_ino)
+            entries[key] = ("large", info.st_size, info.st_mtime_ns, info.st_ino)
         else:
-            found[key] = ("file", hashlib.sha256(path.read_bytes()).hexdigest())
-    return found
+            entries[key] = ("file", hashlib.sha256(path.read_bytes()).hexdigest())
+    return entries

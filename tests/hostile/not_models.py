@@ -13,7 +13,7 @@ from hostile.frames import norm_model, write
 from hostile.registry import hostile
 
 
-@hostile("does not exist", "absent.onnx")
+@hostile("No such file", "absent.onnx")
 def missing_file(folder: Path) -> Path:
     return folder / "absent.onnx"
 
@@ -25,7 +25,7 @@ def a_folder(folder: Path) -> Path:
     return path
 
 
-@hostile("does not exist")
+@hostile("No such file")
 def dangling_symlink(folder: Path) -> Path:
     path = folder / "model.onnx"
     path.symlink_to(folder / "gone.onnx")

@@ -19,7 +19,7 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.save import save_model
 start = time.process_time()
 loaded = load_model(sys.argv[1])
-result = save_model(loaded.model, sys.argv[2], source=loaded, weights=sys.argv[3])
+result = save_model(loaded.model, sys.argv[2], weights=sys.argv[3])
 print(json.dumps({
     "seconds": time.process_time() - start,
     "mebibytes": int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) / 1024,

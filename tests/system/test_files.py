@@ -1,11 +1,10 @@
-"""Files of others are read within bounds; ours are whole, locked, and refused in words."""
+"""Files of others are read within bounds; ours are whole, and refused in words."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.strict import DEEPEST, parse_json
-from rmsnorm_export.system.elf import check_library
-from rmsnorm_export.system.files import locked, refusals_as, write_whole
-from rmsnorm_export.system.reading import file_within, open_regular, read_file, read_json, read_text
+from rmsnorm_export.system.files import read_text, refusals_as, write_whole
+from rmsnorm_export.system.reading import check_library, file_within, open_regular, read_file
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
@@ -36,7 +34,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.Monke
     socket.socket(socket.AF_UNIX).bind("socket")
     os.symlink("/dev/zero", "link to a device")
     for name in ("pipe", "socket", "link to a device", "/dev/zero", "/"):
-        with pytest.raises(OSError, match=r"device, pipe or socket|directory"):
+        with pytest.raises(OSError, match="device, pipe or socket"):
             open_regular(Path(name))
         with pytest.raises(InputError, match="Unreadable"):
             read_text(Path(name), "Unreadable.", fix="x")
@@ -78,9 +76,8 @@ def test_json_that_readers_could_take_in_two_ways_is_refused(text: str | bytes) 
         ("[" + '"[", [], ' * DEEPEST + "0]", ["[", []] * DEEPEST + [0]),
     ],
 )
-def test_ordinary_json_is_read(text: str, content: object, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text(text)
-    assert read_json(tmp_path / "file") == content
+def test_ordinary_json_is_read(text: str, content: object) -> None:
+    assert parse_json(text) == content
 
 
 @pytest.mark.parametrize(("size", "words"), [(0, "no shared"), (63, "cut"), (-1, "cut")])
@@ -93,41 +90,13 @@ def test_a_library_is_whole(size: int, words: str, tmp_path: Path) -> None:
         check_library(tmp_path / "lib.so")
 
 
-_HOLD = """
-import sys, pathlib
-from rmsnorm_export.system.files import locked
-with locked(pathlib.Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_lock_is_held_by_one_and_let_go_of_with_its_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _HOLD, str(tmp_path / "lock")]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
-        pass
-    holder.kill()
-    holder.communicate()
-    with locked(tmp_path / "lock", wait=False):
-        pass
-
-
 @pytest.mark.parametrize(
-    ("number", "name", "words", "fix"),
-    [
-        (errno.EACCES, "there", "there: Permission denied", "look"),
-        (errno.EACCES, None, "here: Permission denied", "look"),
-        (errno.ENOSPC, "there", "here: No space left on device", "look"),
-    ],
+    ("number", "name", "words"),
+    [(errno.EACCES, "there", "there: Permission"), (errno.ENOSPC, None, "here: No space")],
 )
-def test_a_refusal_names_the_place(number: int, name: str | None, words: str, fix: str) -> None:
-    writing = refusals_as("No.", "here", fix="look")
-    with pytest.raises(InputError) as caught, writing:
+def test_a_refusal_names_the_place(number: int, name: str | None, words: str) -> None:
+    with pytest.raises(InputError, match=words), refusals_as("No.", "here", fix="look"):
         raise OSError(number, os.strerror(number), name)
-    assert (caught.value.what, caught.value.found, caught.value.fix) == ("No.", words, fix)
 
 
 def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

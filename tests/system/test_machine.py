@@ -19,13 +19,9 @@ B6000 = "NVIDIA RTX PRO 6000, Server Edition, 12.0, 570.86.15, 97887 MiB"
 @pytest.mark.parametrize(
     ("body", "listed"),
     [
-        (
-            f"echo '{H200}\n{B6000}'",
-            (
-                Gpu("NVIDIA H200", "9.0", "570.86.15", "143771 MiB"),
-                Gpu("NVIDIA RTX PRO 6000, Server Edition", "12.0", "570.86.15", "97887 MiB"),
-            ),
-        ),
+        (f"echo '{H200}\n{B6000}'",
+         (Gpu("NVIDIA H200", "9.0", "570.86.15", "143771 MiB"),
+          Gpu("NVIDIA RTX PRO 6000, Server Edition", "12.0", "570.86.15", "97887 MiB"))),
         ("echo 'NVIDIA GB10, 12.1, 580, [N/A]'", (Gpu("NVIDIA GB10", "12.1", "580", "[N/A]"),)),
         ("/usr/bin/printf 'N \\xff, 9.0, 580, 1'", (Gpu("N \ufffd", "9.0", "580", "1"),)),
         ("echo 'No devices were found'; exit 6", ()),
@@ -33,7 +29,7 @@ B6000 = "NVIDIA RTX PRO 6000, Server Edition, 12.0, 570.86.15, 97887 MiB"
         ("exec /bin/sleep 20", ()),
         ("/bin/sleep 20; echo late", ()),  # a process of its own keeps the pipe open
     ],
-)
+)  # fmt: skip
 def test_gpus(
     body: str, listed: tuple[Gpu, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

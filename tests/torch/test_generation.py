@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[rx.Error], str]
     "t5": (lambda: decoder_of("t5"), {"names": "optimum"}, rx.UsageError, "encoder, prefill"),
     "a folder in use": (llama, {"path": "."}, rx.UsageError, "not empty"),
     "a file": (llama, {"path": "notes.txt"}, rx.InputError, "is no folder"),
-    "no folder": (llama, {"path": "a/b"}, rx.InputError, "does not exist"),
+    "no folder": (llama, {"path": "a/b"}, rx.InputError, "No such file"),
 }
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rmsnorm_export.errors import RequirementError, UsageError
-from rmsnorm_export.graph.bundle import Components, open_folder
-from rmsnorm_export.graph.folder import new_folder
+from rmsnorm_export.graph.bundle import Components, new_folder, open_folder
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes
@@ -93,8 +92,7 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
     ):
         profiles = make_profiles(ready.inputs, options.shapes, options.dims)
         library, reason = plan_plugin(options.plugin, info, own=ready.own)
-        temporary, descriptor = files.temp(target)
-        os.close(descriptor)
+        temporary = files.temp(target)
         request = options.flags() | {
             "model": str(ready.path),
             "engine": str(temporary),
@@ -136,7 +134,7 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
         )
         if options.plugin == "require":
             require_plugin(record)
-        beside = files.write_temp(sidecar, to_json(record).encode())
+        beside = files.temp(sidecar, to_json(record).encode())
         files.publish(beside, sidecar, replace=options.force)
         files.publish(temporary, target, replace=options.force, last=True)
     return EngineResult(target, sidecar, record)
@@ -145,8 +143,8 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
 def _outputs(model: Source, path: StrPath, options: BuildOptions) -> tuple[Path, Path]:
     """Return the paths of engine and record, of which neither is the model, with force or not."""
     origin = model if isinstance(model, str | os.PathLike) else None
-    target = check_output(path, source=origin, force=options.force)
-    sidecar = check_output(sidecar_path(target), source=origin, force=options.force)
+    target = check_output(path, force=options.force)
+    sidecar = check_output(sidecar_path(target), force=options.force)
     for one in (target, sidecar):
         if origin and one.exists() and os.path.samefile(origin, one):
             what, fix = "The output is the input file.", "choose another"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -56,11 +57,13 @@ def open_model(source: Source) -> Iterator[EngineModel]:
     Raises:
         InputError: the model cannot be read, lacks external data, or has a norm whose scale
             TensorRT's parser would round.
-        UsageError: external data without a path.
     """
     with no_gc():
         loaded = load_model(source)
-    with loaded.file() as path:
+    with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
+        path = loaded.path or Path(folder, "model.onnx")
+        if loaded.path is None:
+            path.write_bytes(loaded.to_bytes())
         yield _examine(loaded, path)
 
 

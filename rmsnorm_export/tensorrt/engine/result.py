@@ -12,7 +12,7 @@ from typing import Literal
 
 from rmsnorm_export.records import from_json
 from rmsnorm_export.runtime.sizes import Declared
-from rmsnorm_export.system.reading import read_text
+from rmsnorm_export.system.files import read_text
 from rmsnorm_export.system.shown import Shown
 
 Backend = Literal["tensorrt", "tensorrt-rtx"]

@@ -19,12 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
-from rmsnorm_export.system.files import (
-    StrPath,
-    Transaction,
-    locked,
-    refusals_as,
-)
+from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
@@ -76,6 +71,8 @@ def build(
         InputError: a folder cannot be written, or the disk is full.
         BuildError: the compiler failed; it has the log.
     """
+    from filelock import FileLock  # it takes longer to import than doctor needs
+
     start = time.monotonic()
     chosen = with_cuda(runtime, cuda)
     if chosen not in LIBRARIES or (tensorrt_include and chosen != "tensorrt"):
@@ -90,7 +87,7 @@ def build(
     fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
     with refusals_as("The build cannot be written.", place, fix=fix):
         place.mkdir(parents=True, exist_ok=True)
-        with locked(place / ".lock"), tempfile.TemporaryDirectory() as stage:
+        with FileLock(place / ".lock"), tempfile.TemporaryDirectory() as stage:
             _compile(chosen, place, settings, Path(stage), force=force)
             _publish(Path(stage) / "lib", place / "lib", force=True)
             built = libraries.read_build(place / "lib", chosen)
@@ -228,6 +225,7 @@ def _publish(
         UsageError: another file is there, and ``force`` is False.
     """
     copies = []
+    target.mkdir(parents=True, exist_ok=True)
     with Transaction() as files:
         for name in names or sorted(os.listdir(source)):
             copy = target / name
@@ -240,6 +238,6 @@ def _publish(
                     found=str(copy),
                     fix="give another folder, or --force to replace it",
                 )
-            temporary = files.write_temp(copy, read_file(source / name, LARGEST_LIBRARY))
+            temporary = files.temp(copy, read_file(source / name, LARGEST_LIBRARY))
             files.publish(temporary, copy, replace=force)
     return tuple(copies)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.system.elf import check_library
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.reading import read_json, sha256_of
+from rmsnorm_export.system.reading import check_library, read_json, sha256_of
 from rmsnorm_export.tensorrt.plugin.result import (
     LIBRARIES,
     Built,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.graph.folder import check_folder, new_folder, write_manifest, write_models
+from rmsnorm_export.graph.bundle import check_folder, new_folder, write_models
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
@@ -59,9 +59,7 @@ class Decoder:
         """
         start = time.perf_counter()
         with new_folder(path, force=force) as folder:
-            write_models(self.models, folder)
-            if self.manifest is not None:
-                write_manifest(folder, self.manifest)
+            write_models(self.models, folder, manifest=self.manifest)
             for config in self.configs:
                 config.save_pretrained(folder)
             written = sorted(entry.name for entry in folder.iterdir())

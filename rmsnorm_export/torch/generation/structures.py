@@ -68,18 +68,16 @@ class _ModelNames(ClassNames):
         self._of_parts = cache_utils.Cache, cache_utils.CacheLayerMixin, PretrainedConfig
         self._of_outputs = ModelOutput
 
-    def is_part(self, path: str) -> bool:
-        if path not in self._classes or self.is_output(path):
+    def is_part(self, path: str, fields: Iterable[str] = ()) -> bool:
+        kind = self._classes.get(path)
+        if kind is None or self.is_output(path):
             return False
         of_caches = path.endswith("Cache") or path.startswith("transformers.cache_utils.")
-        return of_caches or issubclass(self._classes[path], self._of_parts)
+        replaces_method = any(callable(getattr(kind, field, None)) for field in fields)
+        return (of_caches or issubclass(kind, self._of_parts)) and not replaces_method
 
     def is_output(self, path: str) -> bool:
         return issubclass(self._classes.get(path, object), self._of_outputs)
-
-    def method(self, path: str, fields: Iterable[str]) -> str:
-        kind = self._classes[path]
-        return next((field for field in fields if callable(getattr(kind, field, None))), "")
 
 
 def _classes_of(modules: Iterable[str]) -> Iterator[type]:
