@@ -37,35 +37,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "norm.h"
+
 namespace rmsnorm_export {
 
 enum class Type : std::int32_t { kF32, kF16, kBF16, kFP8E4M3, kINT8 };
-enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
-enum class Activation : std::int32_t { kSilu, kSigmoid };
-enum class Quantize : std::int32_t { kNone, kStatic, kPerRow };
 
 // What the launch is tuned for. Both give the same numbers for every row, whatever else is in the
 // batch, but not the same as each other in the last ulp of f32: their sums associate differently.
 enum class Tactic : std::int32_t { kThroughput = 1, kLowLatency = 2 };
-
-// The attributes of the operator.
-struct Norm {
-    Kind kind{Kind::kRMSNorm};
-    float epsilon{1e-5F};
-    float scale_offset{0.0F};
-    bool epsilon_outside{false};
-    bool epsilon_clamp{false};
-    bool scale_before_cast{false};
-    bool round_rstd{false};
-    bool stash_half{false};     // stash_type is T, a half type, instead of f32
-    bool gate_first{false};
-    std::int32_t association{0};  // order of the products when stash_half, see spec.py
-    Activation activation{Activation::kSilu};
-    std::int64_t partial_size{0};
-    std::int64_t group_size{0};
-    std::int64_t rotary_dim{0};  // 0: all of the row
-    bool rotary_interleaved{false};
-};
 
 // One instance of it: everything that is known before the number of rows is.
 struct Problem {

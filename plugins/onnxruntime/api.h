@@ -22,16 +22,9 @@ namespace rmsnorm_export::ort {
 // That of ONNX Runtime 1.17, the first with all of it.
 constexpr std::uint32_t kApiVersion = 17;
 
-// The element types of tensors; ONNX numbers them in the same way.
-enum ElementType : std::int32_t {
-    kUndefined = 0,
-    kF32 = 1,
-    kI8 = 3,
-    kF16 = 10,
-    kF64 = 11,
-    kBF16 = 16,
-    kF8E4M3 = 17
-};
+// Element types of tensors, beside those of X (kElementTypes); ONNX numbers them in the same way.
+using ElementType = std::int32_t;
+constexpr ElementType kUndefined = 0, kF32 = 1, kI8 = 3, kF8E4M3 = 17;
 enum Characteristic : std::int32_t { kRequired = 0, kOptional = 1 };
 enum ErrorCode : std::int32_t { kFail = 1, kInvalidArgument = 2 };
 
@@ -90,25 +83,24 @@ struct ApiBase {
 // that is absent.
 struct CustomOp {
     std::uint32_t version{kApiVersion};
-    void* (*CreateKernel)(const CustomOp*, const OrtApi*, const OrtKernelInfo*){nullptr};
-    const char* (*GetName)(const CustomOp*){nullptr};
-    const char* (*GetExecutionProviderType)(const CustomOp*){nullptr};
-    ElementType (*GetInputType)(const CustomOp*, std::size_t){nullptr};
-    std::size_t (*GetInputTypeCount)(const CustomOp*){nullptr};
-    ElementType (*GetOutputType)(const CustomOp*, std::size_t){nullptr};
-    std::size_t (*GetOutputTypeCount)(const CustomOp*){nullptr};
-    void (*KernelCompute)(void*, OrtKernelContext*){nullptr};
-    void (*KernelDestroy)(void*){nullptr};
-    Characteristic (*GetInputCharacteristic)(const CustomOp*, std::size_t){nullptr};
-    Characteristic (*GetOutputCharacteristic)(const CustomOp*, std::size_t){nullptr};
-    std::int32_t (*GetInputMemoryType)(const CustomOp*, std::size_t){nullptr};
-    int (*variadic[4])(const CustomOp*){};
-    OrtStatus* (*CreateKernelV2)(const CustomOp*, const OrtApi*, const OrtKernelInfo*,
-                                 void**){nullptr};
-    OrtStatus* (*KernelComputeV2)(void*, OrtKernelContext*){nullptr};
-    OrtStatus* (*InferOutputShapeFn)(const CustomOp*, OrtShapeInferContext*){nullptr};
-    int (*GetStartVersion)(const CustomOp*){nullptr};
-    int (*GetEndVersion)(const CustomOp*){nullptr};
+    void* (*CreateKernel)(const CustomOp*, const OrtApi*, const OrtKernelInfo*);
+    const char* (*GetName)(const CustomOp*);
+    const char* (*GetExecutionProviderType)(const CustomOp*);
+    ElementType (*GetInputType)(const CustomOp*, std::size_t);
+    std::size_t (*GetInputTypeCount)(const CustomOp*);
+    ElementType (*GetOutputType)(const CustomOp*, std::size_t);
+    std::size_t (*GetOutputTypeCount)(const CustomOp*);
+    void (*KernelCompute)(void*, OrtKernelContext*);
+    void (*KernelDestroy)(void*);
+    Characteristic (*GetInputCharacteristic)(const CustomOp*, std::size_t);
+    Characteristic (*GetOutputCharacteristic)(const CustomOp*, std::size_t);
+    std::int32_t (*GetInputMemoryType)(const CustomOp*, std::size_t);
+    int (*variadic[4])(const CustomOp*);
+    OrtStatus* (*CreateKernelV2)(const CustomOp*, const OrtApi*, const OrtKernelInfo*, void**);
+    OrtStatus* (*KernelComputeV2)(void*, OrtKernelContext*);
+    OrtStatus* (*InferOutputShapeFn)(const CustomOp*, OrtShapeInferContext*);
+    int (*GetStartVersion)(const CustomOp*);
+    int (*GetEndVersion)(const CustomOp*);
 };
 static_assert(sizeof(CustomOp) == 22 * sizeof(void*), "22 fields, as in OrtCustomOp");
 

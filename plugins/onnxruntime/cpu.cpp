@@ -1,7 +1,6 @@
 // The nodes of ONNX Runtime's CPU provider: rows shared out among its threads.
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -12,17 +11,32 @@ namespace rmsnorm_export::onnxruntime {
 
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
+
+const Kernels& kernels() {
+    static const Kernels& chosen = []() -> const Kernels& {
+        const char* const named = std::getenv("RMSNORM_EXPORT_ISA");
+        __builtin_cpu_init();
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+            !__builtin_cpu_supports("f16c")) {
+            throw Refusal("rmsnorm_export: this processor has no AVX2, FMA or F16C, which the kernels "
+                          "need; omit this library");
+        }
+        const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        return avx512 && (!named || std::strcmp(named, "avx2")) ? kernels_avx512 : kernels_avx2;
+    }();
+    return chosen;
+}
 #else
 extern const Kernels kernels_neon;
+
+const Kernels& kernels() { return kernels_neon; }
 #endif
 
 namespace {
 
 // Elements that are worth a task of their own: some 10 microseconds.
 constexpr std::size_t kTask = 16384;
-
-// Bytes of a line of the cache.
-constexpr std::size_t kLine = 64;
 
 // Bytes of all tensors of a call from which its outputs pass the caches by: no longer there when they are
 // read, they are written in half the time where their lines are not read first.
@@ -42,7 +56,7 @@ public:
 
     Work(const Norm& norm, const Call& call, const void* factor, const void* bias)
         : norm_(norm), call_(call), bytes_(kBytes[norm.x]),
-          codes_(norm.codes == Codes::kNone ? 0 : static_cast<std::size_t>(call.x.shape.back())) {
+          codes_(norm.coded() ? static_cast<std::size_t>(call.x.shape.back()) : 0) {
         rows_.norm = &norm;
         rows_.factor = factor;
         rows_.bias = bias;
@@ -52,8 +66,10 @@ public:
         const std::size_t tensors = 2 + (call.second.data != nullptr) + (call.sum != nullptr);
         rows_.streamed = !call.turned && !codes_ && call.inner == 1 &&
                          tensors * call.elements * bytes_ >= kStreamed;
-        // Rows whose elements lie apart are brought together, as many as lie side by side in a line.
-        columns_ = std::min(call.inner, kLine / bytes_);
+        // Rows whose elements lie apart are brought together, as many as lie side by side in a line of
+        // the cache.
+        columns_ = std::min(call.inner, 64 / bytes_);
+        if (codes_ && call.inner > 1) norms_.reset(new char[call.elements * bytes_]);
         blocks_ = (call.inner + columns_ - 1) / columns_;
         rows_per_task_ = std::max<std::size_t>(kTask / call.n, 1);
     }
@@ -71,26 +87,21 @@ public:
         }
     }
 
-    // Codes of rows of the last axis, whose norm is `y`; `first` is the place of the first of them.
-    void encode(const char* y, std::size_t first, std::size_t count) const {
-        const bool int8 = norm_.codes == Codes::kInt8;
-        for (std::size_t row = first; row < first + count; ++row, y += codes_ * bytes_) {
-            std::uint8_t* const codes = static_cast<std::uint8_t*>(call_.y) + row * codes_;
-            float step = call_.step.data ? *static_cast<const float*>(call_.step.data) : 1.0F;
-            if (norm_.step_per_row) {
-                step = kernels().largest(norm_.x, y, codes_) / (int8 ? 127.0F : 448.0F);
-                if (step == 0) step = 1;
-                if (call_.scales) static_cast<float*>(call_.scales)[row] = step;
-            }
-            if (norm_.step_per_row && int8 && !std::isfinite(step)) {
-                std::fill_n(codes, codes_, std::uint8_t{0});
-            } else {
-                kernels().encode(norm_.x, norm_.codes, y, codes_, step, codes);
-            }
-        }
+    // Rows that lie apart are not those of the codes, which are made when the norm is whole.
+    void finish() const {
+        if (norms_) encode(norms_.get(), 0, call_.elements / codes_);
     }
 
 private:
+    // Codes of rows of the last axis, whose norm is `y`; `first` is the place of the first of them.
+    void encode(const char* y, std::size_t first, std::size_t count) const {
+        for (std::size_t row = first; row < first + count; ++row, y += codes_ * bytes_) {
+            auto* const codes = static_cast<std::uint8_t*>(call_.y) + row * codes_;
+            const auto* const given = static_cast<const float*>(call_.step.data);
+            const float step = kernels().encode(norm_.x, norm_.int8, y, codes_, given, codes);
+            if (call_.scales) static_cast<float*>(call_.scales)[row] = step;
+        }
+    }
     void run(const Rows& rows, std::size_t count) const {
         const std::size_t lanes = std::max(rows.segment, kScratch);
         const Space scratch(new char[lanes * kBytes[norm_.lane()]]);
@@ -121,24 +132,27 @@ private:
         const Space space(new char[3 * size]);
         // Between a tensor and a place in the space.
         const auto move = [&](const void* tensor, std::size_t place, bool back) -> void* {
-            if (!tensor) return nullptr;
-            for (std::size_t i = 0; i < n; ++i) {
-                for (std::size_t column = 0; column < columns; ++column) {
-                    void* const far = offset(tensor, at + (i * call_.inner + column) * bytes_);
-                    void* const near = space.get() + place * size + (column * n + i) * bytes_;
-                    if (bytes_ == 2) std::memcpy(back ? far : near, back ? near : far, 2);
-                    if (bytes_ == 4) std::memcpy(back ? far : near, back ? near : far, 4);
-                    if (bytes_ == 8) std::memcpy(back ? far : near, back ? near : far, 8);
+            char* const own = space.get() + place * size;
+            const auto by = [&](auto element) {
+                auto* const far = static_cast<decltype(element)*>(offset(tensor, at));
+                auto* const near = reinterpret_cast<decltype(element)*>(own);
+                for (std::size_t i = 0; i < n; ++i) {
+                    for (std::size_t column = 0; column < columns; ++column) {
+                        auto &there = far[i * call_.inner + column], &here = near[column * n + i];
+                        back ? there = here : here = there;
+                    }
                 }
-            }
-            return space.get() + place * size;
+            };
+            if (!tensor) return nullptr;
+            bytes_ == 2 ? by(std::uint16_t{}) : bytes_ == 4 ? by(std::uint32_t{}) : by(std::uint64_t{});
+            return own;
         };
         Rows rows = rows_;
         rows.x = rows.y = move(call_.x.data, 0, false);
         rows.second = move(call_.second.data, 1, false);
         if (call_.sum) rows.sum = space.get() + 2 * size;
         run(rows, columns);
-        move(call_.y, 0, true);
+        move(norms_ ? norms_.get() : call_.y, 0, true);
         move(call_.sum, 2, true);
     }
 
@@ -152,9 +166,8 @@ private:
             stride *= size;
             row /= static_cast<std::size_t>(x.end()[-i]);
         }
-        const Turn how{norm_.x, call_.cos.type, call_.turned, call_.width != call_.turned,
-                       norm_.rotary_interleaved != 0};
-        kernels().turn(how, y, offset(call_.cos.data, place), offset(call_.sin.data, place));
+        kernels().turn(norm_, call_.cos.type, call_.turned, call_.width != call_.turned, y,
+                       offset(call_.cos.data, place), offset(call_.sin.data, place));
     }
 
     const Norm& norm_;
@@ -162,6 +175,7 @@ private:
     const std::size_t bytes_, codes_;  // of a row of codes, else 0
     Rows rows_;
     std::size_t columns_, blocks_, rows_per_task_;
+    Space norms_;
 };
 
 class CpuOperator final : public Operator {
@@ -170,7 +184,7 @@ public:
 
 private:
     void run(OrtKernelContext* context, const Call& call) const override {
-        Space spaces[3];
+        Space spaces[2];
         const auto operand = [&](const Tensor& tensor, float shift, Space& space) -> const void* {
             const Type product = norm_.scale_before_cast ? norm_.stash : norm_.x;
             if (!tensor.name || (tensor.type == product && shift == 0)) return tensor.data;
@@ -180,59 +194,19 @@ private:
         };
         const void* const factor = operand(call.scale, norm_.scale_offset, spaces[0]);
         const void* const bias = operand(call.bias, 0.0F, spaces[1]);
-        Norm norm = norm_;
-        Call plain = call;
-        // Rows that lie apart are not those of the codes: the norm is kept whole in between.
-        const bool whole = norm.codes != Codes::kNone && call.inner > 1;
-        if (whole) {
-            spaces[2].reset(new char[call.elements * kBytes[norm.x]]);
-            plain.y = spaces[2].get();
-            norm.codes = Codes::kNone;
-        }
-        Work work(norm, plain, factor, bias);
+        Work work(norm_, call, factor, bias);
         const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
-        if (work.tasks() == 1) {
-            work.task(0);
-        } else {
-            check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
-        }
+        check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
         if (work.failed) throw std::bad_alloc();
-        if (whole) {
-            const Work codes(norm_, call, factor, bias);
-            const auto row = static_cast<std::size_t>(call.x.shape.back());
-            codes.encode(spaces[2].get(), 0, call.elements / row);
-        }
+        work.finish();
     }
 };
 
 }  // namespace
 
-const Kernels& kernels() {
-#if defined(__x86_64__)
-    static const Kernels& chosen = []() -> const Kernels& {
-        const char* const named = std::getenv("RMSNORM_EXPORT_ISA");
-        __builtin_cpu_init();
-        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-            !__builtin_cpu_supports("f16c")) {
-            throw Refusal("rmsnorm_export: this processor has no AVX2, FMA or F16C, which the kernels "
-                          "need; omit this library");
-        }
-        const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        return avx512 && (!named || std::strcmp(named, "avx2")) ? kernels_avx512 : kernels_avx2;
-    }();
-    return chosen;
-#else
-    return kernels_neon;
-#endif
-}
-
 Provider cpu() {
     kernels();  // refuses a processor that cannot run them
-    return {nullptr, {kFloat, kHalf, kBfloat, kDouble},
-            [](const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) -> Operator* {
-                return new CpuOperator(api, info, norm);
-            }};
+    return {nullptr, {kFloat, kHalf, kBfloat, kDouble}, make<CpuOperator>};
 }
 
 }  // namespace rmsnorm_export::onnxruntime

@@ -21,13 +21,10 @@ INLINE void logistic(const Floats (&z)[K], Floats (&s)[K]) {
     EACH u[j] = multiply_add(k[j], all(0x1.62e4p-1F), u[j]);  // of which the product is exact
     EACH u[j] = multiply_add(k[j], all(0x1.7f7d1cp-20F), u[j]);
     // e^-u - 1, within 2^-28
-    const auto line = [&](Floats x, float slope, float start) LAMBDA {
-        return multiply_add(x, all(slope), all(start));
-    };
     EACH a[j] = u[j] * u[j];
-    EACH p[j] = line(u[j], -0x1.122f7ap-7F, 0x1.555688p-5F);
+    EACH p[j] = multiply_add(u[j], all(-0x1.122f7ap-7F), all(0x1.555688p-5F));
     EACH p[j] = multiply_add(a[j], all(0x1.6b6e4ap-10F), p[j]);
-    EACH p[j] = multiply_add(a[j], p[j], line(u[j], -0x1.5554a4p-3F, 0.5F));
+    EACH p[j] = multiply_add(a[j], p[j], multiply_add(u[j], all(-0x1.5554a4p-3F), all(0.5F)));
     EACH p[j] = multiply_add(a[j], p[j], -u[j]);
     EACH bounded[j] = at_most(all(kMost), last[j]);
     EACH c[j] = (Floats)(((Bits)bounded[j] << 23) + (127U << 23));
@@ -59,7 +56,7 @@ INLINE void activate(const Norm& norm, const T* gates, std::size_t count, V (&s)
     EACH z[j] = round_to<S>(z[j]);
     logistic<!kHalfType<T>>(z, s);
     EACH s[j] = round_to<S>(s[j]);
-    if (!norm.sigmoid) EACH s[j] = round_to<S>(z[j] * s[j]);
+    if (norm.activation == Activation::kSilu) EACH s[j] = round_to<S>(z[j] * s[j]);
 }
 
 }  // namespace

@@ -10,28 +10,6 @@
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-// One name with one type of X, of one provider. ONNX Runtime takes the one that fits the node; the
-// types of scale and bias are open. Its `norm` has what the name says: kind, type and codes.
-struct NamedOp : ort::CustomOp {
-    Provider provider;
-    std::string name;
-    Norm norm;
-};
-const NamedOp& named(const ort::CustomOp* op) { return *static_cast<const NamedOp*>(op); }
-
-ort::ElementType element_type(Type type) {
-    return static_cast<ort::ElementType>(kElementTypes[type]);
-}
-
-// The norm or its codes; the sum of SkipRMSNorm; scales of the codes.
-ort::ElementType output_type(const ort::CustomOp* op, std::size_t index) {
-    const Norm& norm = named(op).norm;
-    const std::size_t sums = norm.kind == Kind::kSkipRMSNorm ? 1 : 0;
-    if (norm.codes == Codes::kNone || (index && index <= sums)) return element_type(norm.x);
-    if (index) return ort::kF32;
-    return norm.codes == Codes::kInt8 ? ort::kI8 : ort::kF8E4M3;
-}
-
 // A C function must not throw.
 template <class Body>
 OrtStatus* guarded(const ort::Api& api, Body body) {
@@ -45,42 +23,53 @@ OrtStatus* guarded(const ort::Api& api, Body body) {
     }
 }
 
-NamedOp make(const Provider& provider, const std::string& name, const Norm& norm) {
-    NamedOp op{{}, provider, name, norm};
-    op.GetName = [](const ort::CustomOp* self) { return named(self).name.c_str(); };
-    op.GetExecutionProviderType = [](const ort::CustomOp* self) { return named(self).provider.name; };
-    op.GetInputType = [](const ort::CustomOp* self, std::size_t index) {
-        const Norm& own = named(self).norm;
-        return index < own.like_x() ? element_type(own.x) : ort::kUndefined;
-    };
-    op.GetInputTypeCount = [](const ort::CustomOp* self) {
-        return named(self).norm.required() + 2 + named(self).norm.step_given();
-    };
-    op.GetInputCharacteristic = [](const ort::CustomOp* self, std::size_t index) {
-        return index < named(self).norm.required() ? ort::kRequired : ort::kOptional;
-    };
-    op.GetOutputType = output_type;
-    op.GetOutputTypeCount = [](const ort::CustomOp* self) -> std::size_t {
-        return 1 + (named(self).norm.kind == Kind::kSkipRMSNorm) + named(self).norm.step_per_row;
-    };
-    op.GetOutputCharacteristic = [](const ort::CustomOp*, std::size_t index) {
-        return index ? ort::kOptional : ort::kRequired;
-    };
-    op.GetInputMemoryType = [](const ort::CustomOp*, std::size_t) -> std::int32_t { return 0; };
-    op.GetStartVersion = op.GetEndVersion = [](const ort::CustomOp*) { return 1; };
-    op.CreateKernelV2 = [](const ort::CustomOp* self, const OrtApi* api, const OrtKernelInfo* info,
-                           void** kernel) {
-        return guarded(ort::Api(api), [&] {
-            *kernel = named(self).provider.make(api, info, named(self).norm);
-        });
-    };
-    op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
-        const auto* node = static_cast<const Operator*>(kernel);
-        return guarded(node->api(), [&] { node->compute(context); });
-    };
-    op.KernelDestroy = [](void* kernel) { delete static_cast<Operator*>(kernel); };
-    return op;
-}
+// One name with one type of X, of one provider. ONNX Runtime takes the one that fits the node; the
+// types of scale and bias are open. Its `norm` has what the name says: kind, type and codes.
+struct NamedOp : ort::CustomOp {
+    Provider provider;
+    std::string name;
+    Norm norm;
+
+    static const NamedOp& own(const CustomOp* op) { return *static_cast<const NamedOp*>(op); }
+
+    // The norm or its codes; the sum of SkipRMSNorm; scales of the codes.
+    static ort::ElementType output_type(const CustomOp* op, std::size_t index) {
+        const Norm& norm = own(op).norm;
+        if (!norm.coded() || (index && index <= norm.sums())) return kElementTypes[norm.x];
+        return index ? ort::kF32 : norm.int8 ? ort::kI8 : ort::kF8E4M3;
+    }
+
+    NamedOp(const Provider& of, const std::string& called, const Norm& named)
+        : CustomOp{}, provider(of), name(called), norm(named) {
+        GetName = [](const CustomOp* op) { return own(op).name.c_str(); };
+        GetExecutionProviderType = [](const CustomOp* op) { return own(op).provider.name; };
+        GetInputType = [](const CustomOp* op, std::size_t index) {
+            return index < own(op).norm.like_x() ? kElementTypes[own(op).norm.x] : ort::kUndefined;
+        };
+        GetInputTypeCount = [](const CustomOp* op) { return own(op).norm.inputs(); };
+        GetInputCharacteristic = [](const CustomOp* op, std::size_t index) {
+            return index < own(op).norm.required() ? ort::kRequired : ort::kOptional;
+        };
+        GetOutputType = output_type;
+        GetOutputTypeCount = [](const CustomOp* op) { return own(op).norm.outputs(); };
+        GetOutputCharacteristic = [](const CustomOp*, std::size_t index) {
+            return index ? ort::kOptional : ort::kRequired;
+        };
+        GetInputMemoryType = [](const CustomOp*, std::size_t) -> std::int32_t { return 0; };
+        GetStartVersion = GetEndVersion = [](const CustomOp*) { return 1; };
+        CreateKernelV2 = [](const CustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
+                            void** kernel) {
+            return guarded(ort::Api(api), [&] {
+                *kernel = own(op).provider.make_node(api, info, own(op).norm);
+            });
+        };
+        KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+            const auto* node = static_cast<const Operator*>(kernel);
+            return guarded(node->api(), [&] { node->compute(context); });
+        };
+        KernelDestroy = [](void* kernel) { delete static_cast<Operator*>(kernel); };
+    }
+};
 
 // The names that the function bodies of a model have (op/body_key.py): the operator's, and that with
 // a word for what a body differs in; the name of codes says their type, for ONNX Runtime knows that of
@@ -99,11 +88,13 @@ const std::string kOwnWords[] = {kRowWords, kRowWords,
 
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;
+    std::vector<Provider> providers{cpu()};
+    if (cuda) providers.push_back(cuda());
     const auto add = [&](const std::string& name, Norm norm) {
-        for (const Provider& provider : providers()) {
+        for (const Provider& provider : providers) {
             for (const Type x : provider.types) {
                 norm.x = x;
-                ops.push_back(make(provider, name, norm));
+                ops.emplace_back(provider, name, norm);
             }
         }
     };
@@ -116,11 +107,11 @@ std::deque<NamedOp> make_all() {
         for (std::string word; words >> word;) add(kind + word, norm);
         if (norm.kind == Kind::kRotaryRMSNorm) continue;
         for (const bool per_row : {false, true}) {
-            norm.step_per_row = per_row;
-            norm.codes = Codes::kInt8;
-            add("Quantized" + kind + (per_row ? "_int8_per_row" : "_int8"), norm);
-            norm.codes = Codes::kFp8;
-            add("Quantized" + kind + (per_row ? "_fp8_per_row" : "_fp8"), norm);
+            norm.quantize = per_row ? Quantize::kPerRow : Quantize::kStatic;
+            for (const bool int8 : {false, true}) {
+                norm.int8 = int8;
+                add("Quantized" + kind + (int8 ? "_int8" : "_fp8") + (per_row ? "_per_row" : ""), norm);
+            }
         }
     }
     return ops;
@@ -148,11 +139,10 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
         static std::map<const OrtApi*, OrtCustomOpDomain*> domains;  // sessions may outlive all else
         const std::lock_guard<std::mutex> lock(mutex);
         const auto must = [&](OrtStatus* status) {
-            if (status) {
-                api.ReleaseStatus(status);
-                throw Refusal("rmsnorm_export: ONNX Runtime refused an operator; register this "
-                              "library once for each SessionOptions");
-            }
+            if (!status) return;
+            api.ReleaseStatus(status);
+            throw Refusal("rmsnorm_export: ONNX Runtime refused an operator; register this library once "
+                          "for each SessionOptions");
         };
         OrtCustomOpDomain*& domain = domains[table];
         if (!domain) {

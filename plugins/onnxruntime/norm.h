@@ -8,49 +8,39 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../kernels/norm.h"
+
 namespace rmsnorm_export::onnxruntime {
 
 enum Type : std::int32_t { kFloat, kHalf, kBfloat, kDouble };
 constexpr std::size_t kBytes[] = {4, 2, 2, 8};
-constexpr std::int64_t kElementTypes[] = {1, 10, 16, 11};  // of ONNX
+constexpr std::int32_t kElementTypes[] = {1, 10, 16, 11};  // of ONNX
 constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "f64"};
-
-enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryRMSNorm };
 
 constexpr const char* kKinds[] = {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm"};
 
-// Codes of the norm in place of it, whose step is an input, or found for each row.
-enum class Codes : std::int32_t { kNone, kInt8, kFp8 };
-
-struct Norm {
-    Kind kind{Kind::kRMSNorm};
-    Codes codes{Codes::kNone};
-    bool step_per_row{false};
-    Type x{kFloat};      // T
-    Type stash{kFloat};  // S
-    bool sigmoid{false};  // activation of the gate; else silu
-    float epsilon{1e-5F};
-    float scale_offset{0.0F};
+// Attributes, and what else is known before the tensors are.
+struct Norm : rmsnorm_export::Norm {
+    Quantize quantize{Quantize::kNone};  // codes in place of the norm: their step is an input, or a row's
+    bool int8{false};                    // codes are int8, else FP8 E4M3
+    Type x{kFloat};                      // T
+    Type stash{kFloat};                  // S
+    std::int64_t stash_type{1};          // of ONNX
     std::int64_t axis{-1};
     std::int64_t last_axis{-1};
-    std::int64_t stash_type{1};  // of ONNX
-    std::int64_t scale_before_cast{0};
-    std::int64_t epsilon_outside{0};
-    std::int64_t epsilon_clamp{0};
-    std::int64_t partial_size{0};
-    std::int64_t group_size{0};
-    std::int64_t round_rstd{0};
-    std::int64_t association{0};
-    std::int64_t gate_first{0};
-    std::int64_t rotary_dim{0};  // 0: all of the row
-    std::int64_t rotary_interleaved{0};
 
-    bool step_given() const { return codes != Codes::kNone && !step_per_row; }
+    bool coded() const { return quantize != Quantize::kNone; }
+    bool step_per_row() const { return quantize == Quantize::kPerRow; }
+    bool step_given() const { return quantize == Quantize::kStatic; }
+    // Outputs between the norm and the scales of its codes; and all.
+    std::size_t sums() const { return kind == Kind::kSkipRMSNorm; }
+    std::size_t outputs() const { return 1 + sums() + step_per_row(); }
     // Inputs of the type of X: X, then residual or gate; and those before the scale: tables, too.
     std::size_t like_x() const {
         return kind == Kind::kSkipRMSNorm || kind == Kind::kGatedRMSNorm ? 2 : 1;
     }
     std::size_t required() const { return kind == Kind::kRotaryRMSNorm ? 3 : like_x(); }
+    std::size_t inputs() const { return required() + 2 + step_given(); }
     // Lanes are f64 where T or S is, else f32, in which every half type and its sums, products,
     // quotients and roots round as they should: 24 >= 2 * 11 + 2 bits.
     Type lane() const { return x == kDouble || stash == kDouble ? kDouble : kFloat; }
@@ -71,31 +61,23 @@ struct Rows {
     bool streamed{false};         // outputs pass the caches by
 };
 
-// The rotary embedding of one row of elements of type T, in place: of `dim` of them, by tables with
-// an entry for each or, `half`, for each pair.
-struct Turn {
-    Type x{kFloat};
-    Type table{kFloat};
-    std::size_t dim{0};
-    bool half{false};
-    bool interleaved{false};
-};
-
 // Elements that the kernels do at once where segments are shorter.
 constexpr std::size_t kScratch = 4096;
 
 struct Kernels {
-    const char* name;
     // Segments [begin, end). scratch: lanes for the elements of a segment or kScratch, the more.
     void (*run)(const Rows&, std::size_t begin, std::size_t end, void* scratch);
     // offset + n values of type `from`, each rounded to P.
     void (*operand)(Type product, Type from, const void* values, std::size_t n, float offset,
                     void* to);
-    void (*turn)(const Turn&, void* y, const void* cos, const void* sin);
-    // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it on x86.
-    void (*encode)(Type, Codes, const void* y, std::size_t n, float step, std::uint8_t* codes);
-    // The largest |y|, as f32; NaN where one is.
-    float (*largest)(Type, const void* y, std::size_t n);
+    // The rotary embedding of the first `dim` elements of a row, in place, by tables with an entry for
+    // each or, `half`, for each pair.
+    void (*turn)(const Norm&, Type table, std::size_t dim, bool half, void* y, const void* cos,
+                 const void* sin);
+    // Codes of y / step, to nearest even; int8 of NaN is -128, as ONNX Runtime has it on x86. Returns
+    // the step: where it is null the row's, with which int8 are 0 where it is not finite.
+    float (*encode)(Type, bool int8, const void* y, std::size_t n, const float* step,
+                    std::uint8_t* codes);
 };
 
 // The fastest kernels that this processor runs, or those of AVX2 where RMSNORM_EXPORT_ISA is avx2.

@@ -3,35 +3,48 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-template <class Value>
+// A member of the norm, after taking a value where there is one. What does not fit is -1: a flag that
+// is set, and no association.
+template <auto Member>
+std::int64_t of(Norm& norm, const std::int64_t* value) {
+    auto& member = norm.*Member;
+    using Own = std::remove_reference_t<decltype(member)>;
+    if (value) member = static_cast<Own>(static_cast<Own>(*value) == *value ? *value : -1);
+    return member;
+}
+
+// Of one sort: a real number, an integer or, with neither member, a text.
 struct Attribute {
     const char* name;
-    Value Norm::*value;
+    float Norm::*real{nullptr};
+    std::int64_t (*integer)(Norm&, const std::int64_t*){nullptr};
 };
-constexpr Attribute<float> kFloats[] = {{"epsilon", &Norm::epsilon},
-                                        {"scale_offset", &Norm::scale_offset}};
-constexpr Attribute<std::int64_t> kIntegers[] = {{"axis", &Norm::axis},
-                                                 {"last_axis", &Norm::last_axis},
-                                                 {"stash_type", &Norm::stash_type},
-                                                 {"scale_before_cast", &Norm::scale_before_cast},
-                                                 {"epsilon_outside", &Norm::epsilon_outside},
-                                                 {"epsilon_clamp", &Norm::epsilon_clamp},
-                                                 {"partial_size", &Norm::partial_size},
-                                                 {"group_size", &Norm::group_size},
-                                                 {"round_rstd", &Norm::round_rstd},
-                                                 {"association", &Norm::association},
-                                                 {"gate_first", &Norm::gate_first},
-                                                 {"rotary_dim", &Norm::rotary_dim},
-                                                 {"rotary_interleaved", &Norm::rotary_interleaved}};
+constexpr Attribute kAttributes[] = {
+    {"epsilon", &Norm::epsilon},
+    {"scale_offset", &Norm::scale_offset},
+    {"axis", nullptr, of<&Norm::axis>},
+    {"last_axis", nullptr, of<&Norm::last_axis>},
+    {"stash_type", nullptr, of<&Norm::stash_type>},
+    {"scale_before_cast", nullptr, of<&Norm::scale_before_cast>},
+    {"epsilon_outside", nullptr, of<&Norm::epsilon_outside>},
+    {"epsilon_clamp", nullptr, of<&Norm::epsilon_clamp>},
+    {"partial_size", nullptr, of<&Norm::partial_size>},
+    {"group_size", nullptr, of<&Norm::group_size>},
+    {"round_rstd", nullptr, of<&Norm::round_rstd>},
+    {"association", nullptr, of<&Norm::association>},
+    {"gate_first", nullptr, of<&Norm::gate_first>},
+    {"rotary_dim", nullptr, of<&Norm::rotary_dim>},
+    {"rotary_interleaved", nullptr, of<&Norm::rotary_interleaved>},
+    {"activation"}};
 
-struct Rule {
-    bool good;
-    const char* sentence;
-};
+// In the order of a node's inputs.
+constexpr Tensor Call::*kInputs[] = {&Call::x,     &Call::second, &Call::cos, &Call::sin,
+                                     &Call::scale, &Call::bias,   &Call::step};
 
 // Where `element_type` is one of kElementTypes.
 bool type_of(std::int64_t element_type, Type& type) {
@@ -42,8 +55,7 @@ bool type_of(std::int64_t element_type, Type& type) {
 
 // Without ones in front, and where `both`, behind: a scale may have a 1 for each axis beside its own.
 Sizes own_sizes(Sizes sizes, bool both) {
-    const auto is_own = [](std::int64_t size) { return size != 1; };
-    sizes.erase(sizes.begin(), std::find_if(sizes.begin(), sizes.end(), is_own));
+    while (!sizes.empty() && sizes.front() == 1) sizes.erase(sizes.begin());
     while (both && !sizes.empty() && sizes.back() == 1) sizes.pop_back();
     return sizes;
 }
@@ -53,11 +65,10 @@ Sizes own_sizes(Sizes sizes, bool both) {
 Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, const Norm& norm)
     : api_(api), norm_(norm) {
     std::size_t size = 0;
-    if (done(api_.KernelInfo_GetNodeName(info, nullptr, &size))) {
-        name_.resize(size);
-        check(api_.KernelInfo_GetNodeName(info, name_.data(), &size));
-        name_ = name_.c_str();
-    }
+    done(api_.KernelInfo_GetNodeName(info, nullptr, &size));
+    name_.resize(size);
+    done(api_.KernelInfo_GetNodeName(info, name_.data(), &size));
+    name_ = name_.c_str();
     read_attributes(info);
     check_attributes();
     // What cannot matter for X of type T: as NormSpec.canonical.
@@ -70,69 +81,55 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, const Norm& nor
 }
 
 // ONNX Runtime fails alike for an attribute that is absent and for one of another type: those are told
-// apart by asking for the other types.
+// apart by asking for every type.
 void Operator::read_attributes(const OrtKernelInfo* info) {
-    float number = 0;
-    std::int64_t integer = 0;
-    std::size_t size = 0;
-    const auto must_be_absent = [&](const char* name) {
-        if (done(api_.KernelInfoGetAttribute_float(info, name, &number)) ||
-            done(api_.KernelInfoGetAttribute_int64(info, name, &integer)) ||
-            done(api_.KernelInfoGetAttribute_string(info, name, nullptr, &size))) {
+    for (const auto& [name, real, integer] : kAttributes) {
+        float number = 0;
+        std::int64_t whole = 0;
+        std::size_t size = 0;
+        const bool is_real = done(api_.KernelInfoGetAttribute_float(info, name, &number));
+        const bool is_integer = done(api_.KernelInfoGetAttribute_int64(info, name, &whole));
+        const bool is_text = done(api_.KernelInfoGetAttribute_string(info, name, nullptr, &size));
+        if ((is_real && !real) || (is_integer && !integer) || (is_text && (real || integer))) {
             refuse(std::string("the attribute ") + name + " must be of the type that it has elsewhere");
         }
-    };
-    for (const auto& [name, value] : kFloats) {
-        const bool read = done(api_.KernelInfoGetAttribute_float(info, name, &(norm_.*value)));
-        if (!read) must_be_absent(name);
-    }
-    for (const auto& [name, value] : kIntegers) {
-        const bool read = done(api_.KernelInfoGetAttribute_int64(info, name, &(norm_.*value)));
-        if (!read) must_be_absent(name);
-    }
-    std::string activation = "silu";
-    if (done(api_.KernelInfoGetAttribute_string(info, "activation", nullptr, &size))) {
-        activation.resize(size);
-        check(api_.KernelInfoGetAttribute_string(info, "activation", activation.data(), &size));
+        if (is_real) norm_.*real = number;
+        if (is_integer) integer(norm_, &whole);
+        if (!is_text) continue;
+        std::string activation(size, '\0');
+        check(api_.KernelInfoGetAttribute_string(info, name, activation.data(), &size));
         activation = activation.c_str();
-    } else {
-        must_be_absent("activation");
+        const bool sigmoid = activation == "sigmoid";
+        must(sigmoid || activation == "silu", "activation must be silu or sigmoid");
+        norm_.activation = sigmoid ? Activation::kSigmoid : Activation::kSilu;
     }
-    norm_.sigmoid = activation == "sigmoid";
-    if (!norm_.sigmoid && activation != "silu") refuse("activation must be silu or sigmoid");
-    if (!type_of(norm_.stash_type, norm_.stash)) {
-        refuse("stash_type must be 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
-    }
+    must(type_of(norm_.stash_type, norm_.stash),
+         "stash_type must be 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
     norm_.gate_first = norm_.gate_first && norm_.kind == Kind::kGatedRMSNorm;
 }
 
 void Operator::check_attributes() const {
     const Norm& norm = norm_;
     const bool parts = norm.partial_size || norm.group_size;
-    const Rule rules[] = {
-        {std::isfinite(norm.epsilon) && norm.epsilon >= 0, "epsilon must be finite, and at least 0"},
-        {norm.axis < 0, "axis must be counted from the end: -1 is the last"},
-        {norm.axis <= norm.last_axis && norm.last_axis < 0,
-         "last_axis must be counted from the end, and not be before axis"},
-        {std::isfinite(norm.scale_offset), "scale_offset must be finite"},
-        {norm.partial_size >= 0 && norm.group_size >= 0 && !(norm.partial_size && norm.group_size),
-         "partial_size and group_size must be at least 0, and one of them 0"},
-        {norm.axis == -1 || !parts, "partial_size and group_size need axis -1"},
-        {!norm.epsilon_outside || !norm.epsilon_clamp,
-         "one of epsilon_outside and epsilon_clamp must be 0"},
-        {norm.association == 0 || (norm.association == 1 && norm.round_rstd) || norm.association == 2,
-         "association must be 0, 2 or, with round_rstd, 1"},
-        {!norm.association || (!norm.group_size && norm.last_axis == -1),
-         "association needs last_axis -1, and no group_size"},
-        {!norm.round_rstd || !norm.scale_before_cast,
-         "one of round_rstd and scale_before_cast must be 0"},
-        {norm.rotary_dim >= 0 && norm.rotary_dim % 2 == 0, "rotary_dim must be even, and at least 0"},
-        {norm.kind != Kind::kRotaryRMSNorm || (norm.axis == -1 && !parts),
-         "a rotary embedding needs axis -1, and no partial_size or group_size"},
-    };
-    for (const Rule& rule : rules) {
-        if (!rule.good) refuse(rule.sentence);
-    }
+    must(std::isfinite(norm.epsilon) && norm.epsilon >= 0, "epsilon must be finite, and at least 0");
+    must(norm.axis < 0, "axis must be counted from the end: -1 is the last");
+    must(norm.axis <= norm.last_axis && norm.last_axis < 0,
+         "last_axis must be counted from the end, and not be before axis");
+    must(std::isfinite(norm.scale_offset), "scale_offset must be finite");
+    must(norm.partial_size >= 0 && norm.group_size >= 0 && !(norm.partial_size && norm.group_size),
+         "partial_size and group_size must be at least 0, and one of them 0");
+    must(norm.axis == -1 || !parts, "partial_size and group_size need axis -1");
+    must(!norm.epsilon_outside || !norm.epsilon_clamp,
+         "one of epsilon_outside and epsilon_clamp must be 0");
+    must(norm.association == 0 || (norm.association == 1 && norm.round_rstd) || norm.association == 2,
+         "association must be 0, 2 or, with round_rstd, 1");
+    must(!norm.association || (!norm.group_size && norm.last_axis == -1),
+         "association needs last_axis -1, and no group_size");
+    must(!norm.round_rstd || !norm.scale_before_cast,
+         "one of round_rstd and scale_before_cast must be 0");
+    must(norm.rotary_dim >= 0 && norm.rotary_dim % 2 == 0, "rotary_dim must be even, and at least 0");
+    must(norm.kind != Kind::kRotaryRMSNorm || (norm.axis == -1 && !parts),
+         "a rotary embedding needs axis -1, and no partial_size or group_size");
 }
 
 bool Operator::done(OrtStatus* status) const {
@@ -145,23 +142,23 @@ void Operator::check(OrtStatus* status) const {
 }
 
 void Operator::refuse(const std::string& sentence, const Call& call) const {
-    const std::string coded = norm_.codes == Codes::kNone ? "" : "Quantized";
+    const std::string coded = norm_.coded() ? "Quantized" : "";
     std::string text = "rmsnorm_export: " + coded + kKinds[static_cast<int>(norm_.kind)] + " node '" +
                        name_ + "': " + sentence + "; it has";
-    for (const Tensor* tensor :
-         {&call.x, &call.second, &call.cos, &call.sin, &call.scale, &call.bias, &call.step}) {
-        if (!tensor->name) continue;
-        text += std::string(" ") + tensor->name + " " + kTypeNames[tensor->type] + " [";
-        for (const std::int64_t size : tensor->shape) {
+    for (const auto input : kInputs) {
+        const Tensor& tensor = call.*input;
+        if (!tensor.name) continue;
+        text += std::string(" ") + tensor.name + " " + kTypeNames[tensor.type] + " [";
+        for (const std::int64_t size : tensor.shape) {
             text += (text.back() == '[' ? "" : ", ") + std::to_string(size);
         }
         text += "],";
     }
-    for (const auto& [name, value] : kFloats) {
-        text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
-    }
-    for (const auto& [name, value] : kIntegers) {
-        if (norm_.*value) text += std::string(" ") + name + " " + std::to_string(norm_.*value) + ",";
+    Norm norm = norm_;
+    for (const auto& [name, real, integer] : kAttributes) {
+        const std::int64_t whole = integer ? integer(norm, nullptr) : 0;
+        const std::string value = real ? std::to_string(norm.*real) : std::to_string(whole);
+        if (real || whole) text += std::string(" ") + name + " " + value + ",";
     }
     text.pop_back();
     throw Refusal(text);
@@ -202,38 +199,28 @@ void* Operator::output(OrtKernelContext* context, std::size_t index, const Sizes
 }
 
 void Operator::read_inputs(OrtKernelContext* context, Call& call) const {
+    const bool rotary = norm_.kind == Kind::kRotaryRMSNorm, skip = norm_.kind == Kind::kSkipRMSNorm;
+    const char* const second = norm_.like_x() == 1 ? nullptr : skip ? "residual" : "gate";
+    const char* const names[] = {"X", second, rotary ? "cos" : nullptr, rotary ? "sin" : nullptr,
+                                 "scale", "bias"};
     std::size_t inputs = 0, index = 0;
     check(api_.KernelContext_GetInputCount(context, &inputs));
     if (norm_.step_given() && inputs) call.step = input(context, --inputs, "scale of codes");
-    const auto next = [&](Tensor& tensor, const char* name) {
-        if (index < inputs) tensor = input(context, index, name);
-        ++index;
-    };
-    next(call.x, "X");
-    if (norm_.like_x() == 2) {
-        next(call.second, norm_.kind == Kind::kSkipRMSNorm ? "residual" : "gate");
+    for (std::size_t i = 0; i < std::size(names) && index < inputs; ++i) {
+        if (names[i]) call.*kInputs[i] = input(context, index++, names[i]);
     }
-    if (norm_.kind == Kind::kRotaryRMSNorm) {
-        next(call.cos, "cos");
-        next(call.sin, "sin");
-    }
-    next(call.scale, "scale");
-    next(call.bias, "bias");
 }
 
-void Operator::cut(Call& call) const {
-    const std::size_t rank = call.x.shape.size();
-    if (rank < static_cast<std::size_t>(-norm_.axis)) refuse("X must have the axis", call);
+void Operator::check_tensors(Call& call) const {
+    const Sizes& shape = call.x.shape;
+    const std::size_t rank = shape.size();
+    must(rank >= static_cast<std::size_t>(-norm_.axis), "X must have the axis", call);
     const std::size_t first = rank - static_cast<std::size_t>(-norm_.axis);
     const std::size_t last = rank + 1 - static_cast<std::size_t>(-norm_.last_axis);
-    call.n = elements(call.x.shape, first, last);
-    call.inner = elements(call.x.shape, last, rank);
-    call.rows = elements(call.x.shape, 0, first) * call.inner;
+    call.n = elements(shape, first, last);
+    call.inner = elements(shape, last, rank);
+    call.rows = elements(shape, 0, first) * call.inner;
     call.elements = call.rows * call.n;
-}
-
-void Operator::check_tensors(const Call& call) const {
-    const Sizes& shape = call.x.shape;
     const auto n = static_cast<std::int64_t>(call.n);
     const bool behind = norm_.last_axis != -1;
     const Sizes normalised =
@@ -241,24 +228,20 @@ void Operator::check_tensors(const Call& call) const {
     const auto fits = [&](const Tensor& tensor) {
         return !tensor.name || own_sizes(tensor.shape, behind) == normalised;
     };
-    const Tensor& step = call.step;
-    const Rule rules[] = {
-        {norm_.partial_size <= n, "partial_size must be at most the elements of a row"},
-        {!norm_.group_size || n % norm_.group_size == 0, "group_size must divide the elements of a row"},
-        {norm_.like_x() == 1 || (call.second.shape == shape && call.second.type == norm_.x),
-         "residual or gate must have the shape and type of X"},
-        {fits(call.scale), "scale must have one element per element of a row"},
-        {fits(call.bias), "bias must have one element per element of a row"},
-        {norm_.scale_offset == 0 || call.scale.name, "scale_offset needs a scale"},
-        {!norm_.step_given() ||
+    const Tensor &step = call.step, &second = call.second;
+    must(norm_.partial_size <= n, "partial_size must be at most the elements of a row", call);
+    must(!norm_.group_size || n % norm_.group_size == 0,
+         "group_size must divide the elements of a row", call);
+    must(norm_.like_x() == 1 || (second.shape == shape && second.type == norm_.x),
+         "residual or gate must have the shape and type of X", call);
+    must(fits(call.scale), "scale must have one element per element of a row", call);
+    must(fits(call.bias), "bias must have one element per element of a row", call);
+    must(norm_.scale_offset == 0 || call.scale.name, "scale_offset needs a scale", call);
+    must(!norm_.step_given() ||
              (step.name && step.type == kFloat && elements(step.shape, 0, step.shape.size()) == 1),
-         "the last input must be the scale of the codes, one f32"},
-        {!norm_.step_per_row || shape.back() || !elements(shape, 0, shape.size() - 1),
-         "a row must have elements, whose codes have a scale"},
-    };
-    for (const Rule& rule : rules) {
-        if (!rule.good) refuse(rule.sentence, call);
-    }
+         "the last input must be the scale of the codes, one f32", call);
+    must(!norm_.step_per_row() || shape.back() || !elements(shape, 0, shape.size() - 1),
+         "a row must have elements, whose codes have a scale", call);
 }
 
 void Operator::check_tables(Call& call) const {
@@ -271,33 +254,28 @@ void Operator::check_tables(Call& call) const {
     }
     call.turned = dim;
     call.width = fits ? static_cast<std::size_t>(table.back()) : 0;
-    const Rule rules[] = {
-        {dim <= call.n && dim % 2 == 0, "rotary_dim must be even, and at most the elements of a row"},
-        {type == call.sin.type && (type == norm_.x || (type == kFloat && norm_.x != kDouble)),
-         "cos and sin must have the type of X, or f32 where that is f16 or bf16"},
-        {fits && (call.width == dim || call.width * 2 == dim),
-         "cos and sin must broadcast against X, with rotary_dim entries in the last axis or half"},
-    };
-    for (const Rule& rule : rules) {
-        if (!rule.good) refuse(rule.sentence, call);
-    }
+    must(dim <= call.n && dim % 2 == 0,
+         "rotary_dim must be even, and at most the elements of a row", call);
+    must(type == call.sin.type && (type == norm_.x || (type == kFloat && norm_.x != kDouble)),
+         "cos and sin must have the type of X, or f32 where that is f16 or bf16", call);
+    must(fits && (call.width == dim || call.width * 2 == dim),
+         "cos and sin must broadcast against X, with rotary_dim entries in the last axis or half",
+         call);
 }
 
 void Operator::compute(OrtKernelContext* context) const {
     Call call;
     read_inputs(context, call);
-    cut(call);
     check_tensors(call);
     if (norm_.kind == Kind::kRotaryRMSNorm) check_tables(call);
     std::size_t outputs = 0;
     check(api_.KernelContext_GetOutputCount(context, &outputs));
-    const std::size_t sums = norm_.kind == Kind::kSkipRMSNorm;
     call.y = output(context, 0, call.x.shape);
-    if (sums && outputs > 1) call.sum = output(context, 1, call.x.shape);
-    if (norm_.step_per_row && outputs > 1 + sums) {
+    if (norm_.sums() && outputs > 1) call.sum = output(context, 1, call.x.shape);
+    if (norm_.step_per_row() && outputs == norm_.outputs()) {
         Sizes rows = call.x.shape;
         rows.back() = 1;
-        call.scales = output(context, 1 + sums, rows);
+        call.scales = output(context, outputs - 1, rows);
     }
     if (call.elements) run(context, call);
 }

@@ -64,6 +64,9 @@ protected:
     void check(OrtStatus* status) const;
     // `sentence`: what must hold. The attributes and tensors of the node are added to it.
     [[noreturn]] void refuse(const std::string& sentence, const Call& call = {}) const;
+    void must(bool good, const char* sentence, const Call& call = {}) const {
+        if (!good) refuse(sentence, call);
+    }
 
     ort::Api api_;
     Norm norm_;
@@ -75,24 +78,25 @@ private:
     Tensor input(OrtKernelContext* context, std::size_t index, const char* name) const;
     void* output(OrtKernelContext* context, std::size_t index, const Sizes& shape) const;
     void read_inputs(OrtKernelContext* context, Call& call) const;
-    void cut(Call& call) const;
-    void check_tensors(const Call& call) const;
+    void check_tensors(Call& call) const;
     void check_tables(Call& call) const;
 
     std::string name_;
 };
 
+template <class Node>
+Operator* make(const OrtApi* api, const OrtKernelInfo* info, const Norm& norm) {
+    return new Node(api, info, norm);
+}
+
 // Where nodes run.
 struct Provider {
     const char* name;         // of ONNX Runtime's execution provider; null: the CPU's
     std::vector<Type> types;  // of X
-    Operator* (*make)(const OrtApi*, const OrtKernelInfo*, const Norm&);  // of kind, type and codes
+    decltype(&make<Operator>) make_node;  // of a norm's kind, type and codes
 };
 
 Provider cpu();
-Provider cuda();
-
-// Those that this library has kernels for.
-std::vector<Provider> providers();
+__attribute__((weak)) Provider cuda();  // null in a library without CUDA
 
 }  // namespace rmsnorm_export::onnxruntime

@@ -1,19 +1,16 @@
-// The kernels, compiled once for each instruction set (CMakeLists.txt), which RMSNORM_ISA names.
+// The kernels, compiled once for each instruction set (CMakeLists.txt), as RMSNORM_KERNELS.
 #include "segments.h"
 
 namespace rmsnorm_export::onnxruntime {
 namespace {
 
-bool paired(const Norm& norm) {
-    return norm.x == kBfloat && norm.stash == kFloat && !norm.partial_size;
-}
-
 void run(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
-    if (paired(*rows.norm)) {
+    const Norm& norm = *rows.norm;
+    if (norm.x == kBfloat && norm.stash == kFloat && !norm.partial_size) {
         run_segments<Pairs, float>(rows, begin, end, scratch);
     } else {
-        with(rows.norm->x, [&](auto x) {
-            with(rows.norm->stash, [&](auto stash) {
+        with(norm.x, [&](auto x) {
+            with(norm.stash, [&](auto stash) {
                 run_segments<decltype(x), decltype(stash)>(rows, begin, end, scratch);
             });
         });
@@ -41,22 +38,6 @@ void operand(Type product, Type type, const void* values, std::size_t n, float o
 
 // ---- the rotary embedding -----------------------------------------------------------------------
 
-// `count` elements, `stride` apart.
-template <std::size_t stride, class C, class T>
-INLINE Vec<C> get_apart(const T* from, std::size_t count) {
-    if constexpr (stride == 1) return get<C>(from, count);
-    T all[kLanes] = {};
-    for (std::size_t i = 0; i < count; ++i) all[i] = from[i * stride];
-    return read<C>(all);
-}
-template <std::size_t stride, class T, class V>
-INLINE void put_apart(T* to, V v, std::size_t count) {
-    if constexpr (stride == 1) return put(to, v, count);
-    T all[kLanes];
-    write(all, v);
-    for (std::size_t i = 0; i < count; ++i) to[i * stride] = all[i];
-}
-
 // The elements of a pair are `apart`, those of its tables `other`, from pair to pair `step` and `stride`.
 template <std::size_t step, std::size_t stride, class T, class Table>
 void turn_row(T* y, const Table* cos, const Table* sin, std::size_t pairs, std::size_t apart,
@@ -68,31 +49,31 @@ void turn_row(T* y, const Table* cos, const Table* sin, std::size_t pairs, std::
     each_lot<C, 1>(pairs, [&](auto, std::size_t i, std::size_t count) LAMBDA {
         T* const at = y + i * step;
         const auto entry = [&](const Table* table) LAMBDA {
-            return get_apart<stride, C>(table + i * stride, count);
+            return get<C, stride>(table + i * stride, count);
         };
-        const Vec<C> first = get_apart<step, C>(at, count);
-        const Vec<C> second = get_apart<step, C>(at + apart, count);
+        const Vec<C> first = get<C, step>(at, count);
+        const Vec<C> second = get<C, step>(at + apart, count);
         const Vec<C> one = sum(first * entry(cos), -second * entry(sin));
         const Vec<C> two = sum(second * entry(cos + other), first * entry(sin + other));
-        put_apart<step>(at, one, count);
-        put_apart<step>(at + apart, two, count);
+        put<step>(at, one, count);
+        put<step>(at + apart, two, count);
     });
 }
 
-void turn(const Turn& how, void* y, const void* cosines, const void* sines) {
-    with(how.x, [&](auto x) {
+void turn(const Norm& norm, Type table, std::size_t dim, bool half, void* y, const void* cosines,
+          const void* sines) {
+    with(norm.x, [&](auto x) {
         using T = decltype(x);
-        const auto by = [&](auto table) {
-            using Table = decltype(table);
-            const std::size_t pairs = how.dim / 2, apart = how.interleaved ? 1 : pairs;
-            const auto run = [&](auto row) {
-                row(static_cast<T*>(y), static_cast<const Table*>(cosines),
-                    static_cast<const Table*>(sines), pairs, apart, how.half ? 0 : apart);
-            };
-            if (!how.interleaved) return run(turn_row<1, 1, T, Table>);
-            how.half ? run(turn_row<2, 1, T, Table>) : run(turn_row<2, 2, T, Table>);
+        const auto by = [&](auto entry) {
+            using Table = decltype(entry);
+            const std::size_t apart = norm.rotary_interleaved ? 1 : dim / 2;
+            const auto turn = !norm.rotary_interleaved ? turn_row<1, 1, T, Table>
+                              : half                   ? turn_row<2, 1, T, Table>
+                                                       : turn_row<2, 2, T, Table>;
+            turn(static_cast<T*>(y), static_cast<const Table*>(cosines),
+                 static_cast<const Table*>(sines), dim / 2, apart, half ? 0 : apart);
         };
-        how.table == how.x ? by(T{}) : by(float{});
+        table == norm.x ? by(T{}) : by(float{});
     });
 }
 
@@ -115,44 +96,41 @@ INLINE Ints int8_codes(Floats v) {
     return (Ints)(v + 12582912.0F);  // 1.5 * 2^23: the sum ends with the integer
 }
 
-void encode(Type type, Codes codes, const void* y, std::size_t n, float step, std::uint8_t* to) {
+// The largest magnitude of n elements; NaN where one is.
+template <class T>
+float largest(const T* from, std::size_t n) {
+    Ints most = {};  // as integers, magnitudes order as they do, and NaN is above infinity
+    each_lot<float, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {
+        const Ints size = (Ints)get<float>(from + i, count) & 0x7fffffff;
+        most = (size > most) ? size : most;
+    });
+    std::int32_t sizes[kLanes];
+    store(sizes, most);
+    for (const std::int32_t size : sizes) sizes[0] = size > sizes[0] ? size : sizes[0];
+    return load<float>(sizes);
+}
+
+float encode(Type type, bool int8, const void* y, std::size_t n, const float* given,
+             std::uint8_t* to) {
+    float step = 0;
     with(type, [&](auto element) {
         const auto* const from = static_cast<const decltype(element)*>(y);
-        const float by = step;
-        const bool fp8 = codes == Codes::kFp8;
-        each_lot<float, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {
-            const Floats v = get<float>(from + i, count) / by;
-            const Ints code = fp8 ? fp8_codes(v) : int8_codes(v);
+        step = given ? *given : largest(from, n) / (int8 ? 127.0F : 448.0F);
+        if (!given && step == 0) step = 1;
+        const bool none = !given && int8 && !(step < __builtin_inff());
+        each_lot<float, 1>(n, [&, step](auto, std::size_t i, std::size_t count) LAMBDA {
+            const Floats v = none ? Floats{} : get<float>(from + i, count) / step;
+            const Ints code = int8 ? int8_codes(v) : fp8_codes(v);
             const Bytes bytes = __builtin_convertvector(code & 0xff, Bytes);
             __builtin_memcpy(to + i, &bytes, count);
         });
     });
-}
-
-float largest(Type type, const void* y, std::size_t n) {
-    float result = 0;
-    with(type, [&](auto element) {
-        const auto* const from = static_cast<const decltype(element)*>(y);
-        Ints most = {};  // as integers, magnitudes order as they do, and NaN is above infinity
-        each_lot<float, 1>(n, [&](auto, std::size_t i, std::size_t count) LAMBDA {
-            const Ints size = (Ints)get<float>(from + i, count) & 0x7fffffff;
-            most = (size > most) ? size : most;
-        });
-        std::int32_t sizes[kLanes];
-        store(sizes, most);
-        for (const std::int32_t size : sizes) sizes[0] = size > sizes[0] ? size : sizes[0];
-        result = load<float>(sizes);
-    });
-    return result;
+    return step;
 }
 
 }  // namespace
 
-#define KERNELS_OF(isa) kernels_##isa
-#define NAMED(isa) KERNELS_OF(isa)
-#define TEXT_OF(isa) #isa
-#define TEXT(isa) TEXT_OF(isa)
-extern const Kernels NAMED(RMSNORM_ISA);
-const Kernels NAMED(RMSNORM_ISA){TEXT(RMSNORM_ISA), run, operand, turn, encode, largest};
+extern const Kernels RMSNORM_KERNELS;
+const Kernels RMSNORM_KERNELS{run, operand, turn, encode};
 
 }  // namespace rmsnorm_export::onnxruntime

@@ -9,9 +9,6 @@ namespace {
 // Segments whose roots are found before the first of them is finished.
 constexpr std::size_t kMost = 32;
 
-// What a loop is made for: the order of rounding, and whether there is a gate. kAny asks at every lot.
-enum Form { kCastFirst, kScaleFirst, kRoundRstd, kGated = 4, kAny = -1 };
-
 // ---- the root mean square -----------------------------------------------------------------------
 
 // The sum of squares in f64, in which 2^29 of f32 add up exactly but for the last bits; of f64 in more.
@@ -61,7 +58,7 @@ INLINE double sum_of_squares(std::size_t summed, std::size_t n, Row row) {
     using C = Lane<T, S>;
     Sum<T, C> sum;
     each_lot<C, together>(summed, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-        constexpr int K = decltype(lot)::kVectors;
+        constexpr int K = decltype(lot)::value;
         Vec<C> v[K];
         row(lot, i, count, v);
         EACH v[j] = round_to<S>(v[j] * v[j]);
@@ -107,29 +104,27 @@ struct Roots {
 
 // ---- segments -----------------------------------------------------------------------------------
 
-// Of a segment, in the loops of a form: `row` before it is rounded to S, or what is left of it
-// afterwards, which is the same. Each step is rounded when the next needs it, the last by being written.
-template <int form, class T, class S, class From>
-INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::size_t at,
-                       std::size_t in_row, std::size_t ahead, const Roots<T, S>& roots,
-                       std::size_t k) {
+// Of a segment: `row` before it is rounded to S, or what is left of it afterwards, which is the same.
+// Each step is rounded when the next needs it, the last by being written. `usual`: without a division,
+// where no step over- or underflows.
+template <bool usual, class T, class S, class From>
+__attribute__((noinline)) void finish_one(const Rows& rows, const From* row,
+                                          const Lane<T, S>* gates, std::size_t at,
+                                          std::size_t in_row, std::size_t ahead,
+                                          const Roots<T, S>& roots, std::size_t k) {
     using C = Lane<T, S>;
     using V = Vec<C>;
-    constexpr bool any = form == kAny;
-    constexpr int usual = (form & kGated) || (sizeof(T) == 4 && kLanes < 16) ? 4 : 8;
-    constexpr int together = kUsualTypes<T, S> ? usual : 1;
+    constexpr int together = !kUsualTypes<T, S> ? 1 : sizeof(T) == 4 && kLanes < 16 ? 4 : 8;
     const Norm& norm = *rows.norm;
-    const bool scale_first = any ? norm.scale_before_cast : (form & 3) == kScaleFirst;
-    const bool round_rstd = any ? norm.round_rstd : (form & 3) == kRoundRstd;
-    const bool gated = any ? gates != nullptr : (form & kGated) != 0;
-    const std::int64_t association = any && rows.factor ? norm.association : 0;
+    const bool scale_first = norm.scale_before_cast, round_rstd = norm.round_rstd;
+    const int association = !usual && rows.factor ? norm.association : 0;
     const void *const factor = rows.factor, *const bias = rows.bias;
     const T* const x = static_cast<const T*>(rows.x) + at;
     T* const y = static_cast<T*>(rows.y) + at;
     const bool streamed = rows.streamed && at_line(y);
     const C rms = roots.rms[k], inverse = roots.inverse[k], low = roots.low[k];
     const auto quotient = [&](V v) LAMBDA {
-        if constexpr (any) {
+        if constexpr (!usual) {
             return v / rms;
         } else {
             // Correctly rounded without a division (Markstein 1990): 1 / rms in two parts gives a
@@ -143,23 +138,16 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
         }
     };
     each_lot<C, together>(rows.segment, [&](auto lot, std::size_t i, std::size_t count) LAMBDA {
-        constexpr int K = decltype(lot)::kVectors;
+        constexpr int K = decltype(lot)::value;
         V v[K], w[K];
         const auto operand = [&](const void* values) LAMBDA {
             const T* const as_t = static_cast<const T*>(values) + in_row + i;
             const S* const as_s = static_cast<const S*>(values) + in_row + i;
-            if constexpr (std::is_same_v<T, Pairs>) {
-                scale_first ? take_apart(as_s, count, w) : get_lot<C>(as_t, count, w);
-            } else {
-                scale_first ? get_lot<C>(as_s, count, w) : get_lot<C>(as_t, count, w);
-            }
+            scale_first ? get_as<T, C>(as_s, count, w) : get_lot<C>(as_t, count, w);
         };
         const auto product = [&]() LAMBDA {
-            if (scale_first) {
-                EACH v[j] = round_to<S>(v[j]);
-            } else {
-                EACH v[j] = round_to<T>(v[j]);
-            }
+            if (scale_first) EACH v[j] = round_to<S>(v[j]);
+            if (!scale_first) EACH v[j] = round_to<T>(v[j]);
         };
         fetch<K>(rows.streamed, x + i, ahead);
         get_lot<C>(row + i, count, v);
@@ -184,54 +172,32 @@ INLINE void finish_one(const Rows& rows, const From* row, const T* gates, std::s
             operand(bias);
             EACH v[j] = v[j] + w[j];
         }
-        if (gated) {
+        if (gates) {
             product();
-            fetch<K>(rows.streamed, gates + i, ahead);
-            activate<T, S>(norm, gates + i, count, w);
+            get_lot<C>(gates + i, count, w);
             EACH v[j] = round_to<S>(v[j]) * w[j];
         }
-        if (gated || scale_first) EACH v[j] = round_to<S>(v[j]);
+        if (gates || scale_first) EACH v[j] = round_to<S>(v[j]);
         put_lot(y + i, v, count, streamed);
     });
 }
 
-template <int form, class T, class S, class From>
-__attribute__((noinline)) void finish(const Rows& rows, const From* row, const T* gates,
-                                      std::size_t begin, std::size_t count,
-                                      const Roots<T, S>& roots) {
-    const std::size_t n = rows.segment;
-    std::size_t in_row = begin % rows.per_row * n;
-    for (std::size_t k = 0; k < count; ++k, in_row += n) {
-        if (in_row == rows.per_row * n) in_row = 0;
-        const T* const gate = gates ? gates + k * n : nullptr;
-        const std::size_t at = (begin + k) * n, ahead = count * n;
-        // Where no step over- or underflows: |row| is at most rms * sqrt(n) where all of it is summed.
-        const bool good = (form & 3) == kRoundRstd || (roots.rms[k] > 0x1p-60 && roots.rms[k] < 0x1p60);
-        if (form != kAny && good) {
-            finish_one<form>(rows, row + k * n, gate, at, in_row, ahead, roots, k);
-        } else {
-            finish_one<kAny>(rows, row + k * n, gate, at, in_row, ahead, roots, k);
-        }
-    }
-}
-
-// A form where there are loops for it, else any.
-template <class T, class S>
-constexpr int made(int form) {
-    return kUsualTypes<T, S> && (kHalfType<T> || (form & 3) == kCastFirst) ? form : kAny;
-}
 template <class T, class S, class From>
-void finish(const Rows& rows, const From* row, const T* gates, std::size_t begin, std::size_t count,
-            const Roots<T, S>& roots) {
-    constexpr decltype(&finish<kAny, T, S, From>) kForms[] = {
-        finish<made<T, S>(kCastFirst)>,          finish<made<T, S>(kScaleFirst)>,
-        finish<made<T, S>(kRoundRstd)>,          finish<made<T, S>(kCastFirst | kGated)>,
-        finish<made<T, S>(kScaleFirst | kGated)>, finish<made<T, S>(kRoundRstd | kGated)>};
+void finish(const Rows& rows, const From* row, const Lane<T, S>* gates, std::size_t begin,
+            std::size_t count, const Roots<T, S>& roots) {
+    constexpr bool usual_types = kUsualTypes<T, S>;
     const Norm& norm = *rows.norm;
-    const int order = norm.round_rstd ? kRoundRstd : norm.scale_before_cast ? kScaleFirst : kCastFirst;
-    const bool any = norm.association != 0 || rows.summed != rows.segment;
-    const auto chosen = any ? finish<kAny, T, S, From> : kForms[order + (gates ? 3 : 0)];
-    chosen(rows, row, gates, begin, count, roots);
+    const bool usual = usual_types && !norm.association && rows.summed == rows.segment;
+    const std::size_t n = rows.segment;
+    for (std::size_t k = 0, in_row = begin % rows.per_row; k < count; ++k, ++in_row) {
+        if (in_row == rows.per_row) in_row = 0;
+        // |row| is at most rms * sqrt(n) where all of it is summed.
+        const bool good = norm.round_rstd || (roots.rms[k] > 0x1p-60 && roots.rms[k] < 0x1p60);
+        const auto one = usual && good ? finish_one<usual_types, T, S, From>
+                                       : finish_one<false, T, S, From>;
+        one(rows, row + k * n, gates ? gates + k * n : nullptr, (begin + k) * n, in_row * n, count * n,
+            roots, k);
+    }
 }
 
 // Segments [begin, end); short ones many at a time, pass by pass, so that the processor need not wait
@@ -239,11 +205,10 @@ void finish(const Rows& rows, const From* row, const T* gates, std::size_t begin
 template <class T, class S>
 void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
     using C = Lane<T, S>;
-    constexpr int usual = kHalfType<T> == (kLanes == 16) ? 4 : 8;
-    constexpr int together = kUsualTypes<T, S> ? usual : 1;
+    constexpr int together = !kUsualTypes<T, S> ? 1 : kHalfType<T> == (kLanes == 16) ? 4 : 8;
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
-    const bool skip = norm.kind == Kind::kSkipRMSNorm, first = norm.gate_first;
+    const bool skip = norm.sums(), gated = norm.kind == Kind::kGatedRMSNorm, first = norm.gate_first;
     std::size_t most = n < kScratch ? kScratch / n : 1;
     most = most < kMost ? most : kMost;
     for (std::size_t count; begin < end; begin += count) {
@@ -254,26 +219,24 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
         T* const totals = rows.sum ? static_cast<T*>(rows.sum) + at : nullptr;
         const bool streamed = rows.streamed && totals && at_line(totals) && at_line(totals + n);
         T* const kept = totals && !streamed ? totals : static_cast<T*>(scratch);  // the sums
-        C* const gated = static_cast<C*>(scratch);
-        if (first) {
-            const auto times_x = [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
-                constexpr int K = decltype(lot)::kVectors;
-                Vec<C> v[K], s[K];
-                fetch<K>(rows.streamed, x + i, ahead);
-                fetch<K>(rows.streamed, second + i, ahead);
-                get_lot<C>(x + i, some, v);
-                activate<T, S>(norm, second + i, some, s);
-                EACH v[j] = round_to<S>(round_to<S>(v[j]) * s[j]);
-                put_lot(gated + i, v, some);
-            };
-            // Of pairs, the lots of each row are those that it is read in.
-            const std::size_t joined = n % (kUnit * kLanes) ? n : ahead;
-            for (std::size_t begun = 0; begun < ahead; begun += joined) {
-                each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(
-                    joined, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
-                        times_x(lot, begun + i, some);
-                    });
-            }
+        C* const lanes = static_cast<C*>(scratch);  // activations or, with gate_first, X times them
+        // Of pairs, the lots of each row are those that it is read in.
+        const std::size_t joined = n % (kUnit * kLanes) ? n : ahead;
+        for (std::size_t begun = 0; gated && begun < ahead; begun += joined) {
+            each_lot<C, kUsualTypes<T, S> ? kUnit : 1>(
+                joined, [&](auto lot, std::size_t i, std::size_t some) LAMBDA {
+                    constexpr int K = decltype(lot)::value;
+                    const std::size_t place = begun + i;
+                    Vec<C> v[K], s[K];
+                    fetch<K>(rows.streamed, second + place, ahead);
+                    activate<T, S>(norm, second + place, some, s);
+                    if (first) {
+                        fetch<K>(rows.streamed, x + place, ahead);
+                        get_lot<C>(x + place, some, v);
+                        EACH s[j] = round_to<S>(round_to<S>(v[j]) * s[j]);
+                    }
+                    put_lot(lanes + place, s, some);
+                });
         }
         double sums[kMost];
         for (std::size_t k = 0; k < count; ++k) {
@@ -287,11 +250,11 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
             };
             if (first) {
                 add([&](auto, std::size_t i, std::size_t some, auto& v) LAMBDA {
-                    get_lot<C>(gated + own + i, some, v);
+                    get_lot<C>(lanes + own + i, some, v);
                 });
             } else if (skip) {
                 add([&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
-                    constexpr int K = decltype(lot)::kVectors;
+                    constexpr int K = decltype(lot)::value;
                     Vec<C> w[K];
                     fetch<K>(rows.streamed, second + own + i, ahead);
                     get_lot<C>(x + own + i, some, v);
@@ -303,19 +266,16 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
                 });
             } else {
                 add([&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
-                    constexpr int K = decltype(lot)::kVectors;
+                    constexpr int K = decltype(lot)::value;
                     get_lot<C>(x + own + i, some, v);
                     EACH v[j] = round_to<S>(v[j]);
                 });
             }
         }
         const Roots<T, S> roots(rows, sums, count);
-        if (first) {
-            finish<T, S, C>(rows, gated, nullptr, begin, count, roots);
-        } else {
-            const T* const gates = norm.kind == Kind::kGatedRMSNorm ? second : nullptr;
-            finish<T, S, T>(rows, skip ? kept : x, gates, begin, count, roots);
-        }
+        const C* const gates = gated ? lanes : nullptr;
+        first ? finish<T, S, C>(rows, lanes, nullptr, begin, count, roots)
+              : finish<T, S, T>(rows, skip ? kept : x, gates, begin, count, roots);
     }
 }
 

@@ -37,6 +37,7 @@ constexpr std::size_t kLanes = BY_ISA(16, 8, 4);
 constexpr int kNearBits = BY_ISA(14, 11, 24);  // of near_reciprocal
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Native = decltype(BY_ISA(__m512{}, __m256{}, float32x4_t{}));  // of Floats, for intrinsics
 using Doubles = double __attribute__((vector_size(4 * kLanes)));
 using HalfFloats = float __attribute__((vector_size(2 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
@@ -46,16 +47,11 @@ using Words = std::int16_t __attribute__((vector_size(4 * kLanes)));
 using Shorts = std::uint16_t __attribute__((vector_size(2 * kLanes)));
 using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
 
-struct Half {
-    std::uint16_t bits;
-};
-struct Bfloat {
-    std::uint16_t bits;
-};
-// bf16 that is read and written by the pair (get_lot), and whose NaNs end with 16 zeros as floats.
-struct Pairs {
-    std::uint16_t bits;
-};
+// f16, bf16, and bf16 that is read and written by the pair (get_lot), whose NaNs end with 16 zeros as
+// floats.
+enum class Half : std::uint16_t {};
+enum class Bfloat : std::uint16_t {};
+enum class Pairs : std::uint16_t {};
 template <class T>
 constexpr bool kHalfType = sizeof(T) == 2;
 
@@ -73,12 +69,10 @@ constexpr bool kUsualTypes = sizeof(T) < 8 && std::is_same_v<S, float>;
 
 template <class Do>
 void with(Type type, Do run) {
-    switch (type) {
-        case kFloat: return run(float{});
-        case kHalf: return run(Half{});
-        case kBfloat: return run(Bfloat{});
-        case kDouble: return run(double{});
-    }
+    if (type == kFloat) return run(float{});
+    if (type == kHalf) return run(Half{});
+    if (type == kBfloat) return run(Bfloat{});
+    run(double{});
 }
 
 template <class V>
@@ -109,30 +103,24 @@ INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
                           _mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c),
                           vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b));
 }
+// Not below, and not above, a bound; NaN stays.
+INLINE Floats at_least(Floats least, Floats v) {
+    return (Floats)BY_ISA(_mm512_max_ps, _mm256_max_ps, vmaxq_f32)((Native)least, (Native)v);
+}
+INLINE Floats at_most(Floats most, Floats v) {
+    return (Floats)BY_ISA(_mm512_min_ps, _mm256_min_ps, vminq_f32)((Native)most, (Native)v);
+}
 // 1 / v within 2^-kNearBits.
 INLINE Floats near_reciprocal(Floats v) {
     return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v);
-}
-// Not below, and not above, a bound; NaN stays.
-INLINE Floats at_least(Floats least, Floats v) {
-    return (Floats)BY_ISA(_mm512_max_ps((__m512)least, (__m512)v),
-                          _mm256_max_ps((__m256)least, (__m256)v),
-                          vmaxq_f32((float32x4_t)least, (float32x4_t)v));
-}
-INLINE Floats at_most(Floats most, Floats v) {
-    return (Floats)BY_ISA(_mm512_min_ps((__m512)most, (__m512)v),
-                          _mm256_min_ps((__m256)most, (__m256)v),
-                          vminq_f32((float32x4_t)most, (float32x4_t)v));
 }
 INLINE Doubles widen(HalfFloats v) {
     return (Doubles)BY_ISA(_mm512_cvtps_pd((__m256)v), _mm256_cvtps_pd((__m128)v),
                            vcvt_f64_f32((float32x2_t)v));
 }
 INLINE Floats square_root(Floats v) {
-    float lanes[kLanes];
-    store(lanes, v);
-    for (float& lane : lanes) lane = __builtin_sqrtf(lane);
-    return load<Floats>(lanes);
+    for (std::size_t i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
 }
 INLINE double square_root(double v) { return __builtin_sqrt(v); }
 
@@ -230,20 +218,20 @@ INLINE void write(T* to, V v, bool streamed = false) {
     }
 }
 
-// `count` of a vector's elements; those that are not read are 0.
-template <class C, class T>
+// `count` of a vector's elements, `stride` apart; those that are not read are 0.
+template <class C, std::size_t stride = 1, class T>
 INLINE Vec<C> get(const T* from, std::size_t count) {
-    if (count == kWidth<C>) return read<C>(from);
+    if (stride == 1 && count == kWidth<C>) return read<C>(from);
     T all[kLanes] = {};
-    __builtin_memcpy(all, from, count * sizeof(T));
+    for (std::size_t i = 0; i < count; ++i) all[i] = from[i * stride];
     return read<C>(all);
 }
-template <class T, class V>
+template <std::size_t stride = 1, class T, class V>
 INLINE void put(T* to, V v, std::size_t count, bool streamed = false) {
-    if (count == sizeof(V) / (sizeof(V) == 8 ? 8 : 4)) return write(to, v, streamed);
+    if (stride == 1 && count == sizeof(V) / (sizeof(V) == 8 ? 8 : 4)) return write(to, v, streamed);
     T all[kLanes];
     write(all, v);
-    __builtin_memcpy(to, all, count * sizeof(T));
+    for (std::size_t i = 0; i < count; ++i) to[i * stride] = all[i];
 }
 
 // K vectors of elements side by side. Of pairs each second vector has the odd ones of two: bf16 is taken
@@ -260,14 +248,17 @@ INLINE void get_lot(const T* from, std::size_t count, Vec<C> (&v)[K]) {
         EACH v[j] = get<C>(from + j * kWidth<C>, count);
     }
 }
-// Floats in the order of memory as get_lot has those of pairs.
-template <int K>
-INLINE void take_apart(const float* from, std::size_t count, Floats (&v)[K]) {
-    if constexpr (K == 1) return get_lot<float>(from, count, v);
-    for (int j = 0; j + 1 < K; j += 2) {
-        const Longs both = load<Longs>(from + j * kLanes);
-        v[j] = (Floats)__builtin_convertvector(both & 0xffffffffU, Bits);
-        v[j + 1] = (Floats)__builtin_convertvector(both >> 32, Bits);
+// Numbers of type S in the order of memory, as get_lot has those of T.
+template <class T, class C, class S, int K>
+INLINE void get_as(const S* from, std::size_t count, Vec<C> (&v)[K]) {
+    if constexpr (std::is_same_v<T, Pairs> && K > 1) {
+        for (int j = 0; j < K; j += 2) {
+            const Longs both = load<Longs>(from + j * kLanes);
+            v[j] = (Floats)__builtin_convertvector(both & 0xffffffffU, Bits);
+            v[j + 1] = (Floats)__builtin_convertvector(both >> 32, Bits);
+        }
+    } else {
+        get_lot<C>(from, count, v);
     }
 }
 template <class T, class V, int K>
@@ -283,9 +274,7 @@ INLINE void put_lot(T* to, const V (&v)[K], std::size_t count, bool streamed = f
 }
 
 template <int count>
-struct Lot {
-    static constexpr int kVectors = count;
-};
+using Lot = std::integral_constant<int, count>;
 // `step(Lot<K>, i, count)` for n elements of C: `together` vectors side by side, then kUnit, then one,
 // which may be less than whole.
 constexpr int kUnit = 4;
@@ -294,7 +283,7 @@ INLINE void each_lot(std::size_t n, Step step) {
     constexpr std::size_t width = kWidth<C>;
     std::size_t i = 0;
     const auto lots = [&](auto lot) LAMBDA {
-        constexpr std::size_t size = decltype(lot)::kVectors * width;
+        constexpr std::size_t size = decltype(lot)::value * width;
         for (; i + size <= n; i += size) step(lot, i, width);
     };
     if constexpr (together > kUnit) lots(Lot<together>{});

@@ -9,6 +9,7 @@ compared. Which instruction set or ONNX Runtime it runs is a matter of the envir
 from __future__ import annotations
 
 import itertools
+import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.dtypes import Array, element_type
 from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import NormSpec
@@ -27,12 +28,7 @@ from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.libraries import session_options
 from tests.tools.node_model import node_model
 
-TYPES: dict[int, type] = {
-    1: np.float32,
-    10: np.float16,
-    16: ml_dtypes.bfloat16,
-    11: np.float64,
-}
+TYPES: dict[int, type] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16, 11: np.float64}
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
@@ -53,6 +49,8 @@ GATES: tuple[dict[str, Any], ...] = (
     {"gate_first": True},
     {"gate_first": True, "activation": "sigmoid"},
 )
+EPSILON = 2.0**-17
+"""One that float32 holds: attributes are of that type."""
 N = 111
 """Odd, and of 37: no vector and no group ends where another does."""
 
@@ -61,35 +59,47 @@ def specs() -> Iterator[tuple[int, NormSpec]]:
     for dtype, stash, values in itertools.product(TYPES, TYPES, VARIANTS):
         for kind in ROW_KINDS:
             for gate in GATES if kind == "GatedRMSNorm" else ({},):
-                # An epsilon that float32 holds: attributes are of that type.
-                yield (
-                    dtype,
-                    NormSpec(kind=kind, stash_type=stash, epsilon=2.0**-17, **values, **gate),
-                )
+                attributes = {"stash_type": stash, "epsilon": EPSILON, **values, **gate}
+                yield dtype, NormSpec(kind=kind, **attributes)
     for dtype, stash, values in itertools.product(TYPES, TYPES, VARIANTS):
         # An ulp of the norm is many of what turning it leaves: its f32 sums are exact alone.
         if values.keys().isdisjoint(("partial_size", "group_size")) and (dtype, stash) != (1, 11):
             for interleaved in (False, True):
-                spec = NormSpec(
-                    kind="RotaryRMSNorm",
-                    stash_type=stash,
-                    epsilon=2.0**-17,
-                    rotary_dim=40,
-                    rotary_interleaved=interleaved,
-                    **values,
-                )
-                yield dtype, spec
+                turned = {"rotary_dim": 40, "rotary_interleaved": interleaved}
+                attributes = {"stash_type": stash, "epsilon": EPSILON, **values, **turned}
+                yield dtype, NormSpec(kind="RotaryRMSNorm", **attributes)
 
 
 class Case(NamedTuple):
     """One norm: its node, inputs, and what they come to."""
 
-    dtype: int
     spec: NormSpec
     model: onnx.ModelProto
     feeds: dict[str, Array]
-    bias: Array | None
     expected: tuple[Array, ...]
+
+
+def defined(
+    spec: NormSpec,
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    second: Array | None = None,
+    tables: tuple[Array, Array] | None = None,
+) -> Case:
+    """Of these operands, by the definition; ``second`` and ``tables`` where the kind has them."""
+    named: dict[str, Any] = {
+        "SkipRMSNorm": {"residual": second},
+        "GatedRMSNorm": {"gate": second},
+        "RotaryRMSNorm": dict(zip(("cos", "sin"), tables or (), strict=False)),
+    }.get(spec.kind, {})
+    own = (
+        None if spec.kind in ("RMSNorm", "RotaryRMSNorm") else second,
+        tables if spec.kind == "RotaryRMSNorm" else None,
+    )
+    result = reference_exact(spec, x, scale, bias, **named)
+    outputs = result if isinstance(result, tuple) else (result,)
+    return Case(spec, *node_model(spec, x, scale, bias, *own), outputs)
 
 
 def case(dtype: int, spec: NormSpec, seed: int) -> Case:
@@ -102,19 +112,22 @@ def case(dtype: int, spec: NormSpec, seed: int) -> Case:
     of_scale, of_bias = (list(TYPES.values())[seed // step % 4] for step in (1, 4))
     scale = random.normal(0, 1, N).astype(of_scale)
     bias = random.normal(0, 1, N).astype(of_bias) if seed % 3 else None
-    rotary = spec.kind == "RotaryRMSNorm"
-    given = None if rotary or spec.kind == "RMSNorm" else second
-    tables = turning_tables(random, dtype, seed) if rotary else None
-    model, feeds = node_model(spec, x, scale, bias, given, tables)
-    named = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}
-    if tables:
-        named["RotaryRMSNorm"] = dict(zip(("cos", "sin"), tables, strict=True))
-    expected = reference_exact(spec, x, scale, bias, **named.get(spec.kind, {}))
-    pair = expected if isinstance(expected, tuple) else (expected,)
-    return Case(dtype, spec, model, feeds, bias, pair)
+    # Cos and sin of any numbers: of each row or of all, whole or half, of X's type or float32.
+    shape = (*((6,), (1,), ())[seed % 3], (40, 20)[seed // 3 % 2])
+    of_table = TYPES[1] if dtype in (10, 16) and seed // 6 % 2 else stored
+    cos, sin = (random.normal(0, 1, shape).astype(of_table) for _ in range(2))
+    return defined(spec, x, scale, bias, second, (cos, sin))
 
 
-def run_all(options: Any, cases: Sequence[Case]) -> Iterator[tuple[Array, ...]]:
+def run(
+    library: pathlib.Path | str, model: onnx.ModelProto, feeds: dict[str, Array], threads: int = 1
+) -> dict[str, Array]:
+    """The outputs of a node by the kernels of a library."""
+    options = session_options(library, threads=threads)
+    return run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
+
+
+def run_all(library: pathlib.Path | str, cases: Sequence[Case]) -> Iterator[tuple[Array, ...]]:
     """The outputs of each, from one session: to open one takes as long as a thousand norms."""
     whole = onnx.ModelProto()
     whole.CopyFrom(cases[0].model)
@@ -130,76 +143,62 @@ def run_all(options: Any, cases: Sequence[Case]) -> Iterator[tuple[Array, ...]]:
             names[:] = [name and f"{i}.{name}" for name in names]
         whole.graph.MergeFrom(graph)
         feeds.update({f"{i}.{name}": array for name, array in one.feeds.items()})
-    session = onnxruntime.InferenceSession(whole.SerializeToString(), options)
-    found = iter(run_session(session, feeds).values())
+    outputs = iter(run(library, whole, feeds).values())
     for one in cases:
-        yield tuple(itertools.islice(found, len(one.expected)))
+        yield tuple(itertools.islice(outputs, len(one.expected)))
 
 
-def distance(of: Case, got: tuple[Array, ...]) -> float:
+def distance(of: Case, outputs: tuple[Array, ...]) -> float:
     """The largest distance from the reference in ulp."""
     largest = 0.0
-    for a, b in zip(got, of.expected, strict=True):
+    for a, b in zip(outputs, of.expected, strict=True):
         apart = ulp_distance(a, b)
-        if of.spec.kind == "GatedRMSNorm" and of.bias is not None and a.itemsize > 2:
+        unit = None
+        if of.spec.kind == "GatedRMSNorm" and "bias" in of.feeds and a.itemsize > 2:
             # Where the bias nearly cancels the rest, an ulp of the bias is many of the sum.
-            unit = np.spacing(np.abs(b) + np.abs(of.bias).astype(b.dtype))
-            apart = np.minimum(apart, np.where(np.isfinite(b), np.abs(a - b) / unit, apart))
+            unit = np.spacing(np.abs(b) + np.abs(of.feeds["bias"]).astype(b.dtype))
         if of.spec.kind == "RotaryRMSNorm" and a.itemsize == 8:
             unit = np.spacing(np.abs(np.nan_to_num(b)).max(axis=-1, keepdims=True))
+        if unit is not None:
             apart = np.minimum(apart, np.where(np.isfinite(b), np.abs(a - b) / unit, apart))
         largest = max(largest, float(apart.max()))
     return largest
 
 
-def turning_tables(random: np.random.Generator, dtype: int, seed: int) -> tuple[Any, Any]:
-    """Cos and sin of any numbers: of each row or of all, whole or half, of X's type or float32."""
-    rows = ((6,), (1,), ())[seed % 3]
-    shape = (*rows, (40, 20)[seed // 3 % 2])
-    stored = TYPES[1] if dtype in (10, 16) and seed // 6 % 2 else TYPES[dtype]
-    cos, sin = (random.normal(0, 1, shape).astype(stored) for _ in range(2))
-    return cos, sin
-
-
-def bound(dtype: int, spec: NormSpec) -> float:
+def bound(of: Case) -> float:
     """Half types and ungated f32 bit for bit; the sigmoid is the runtime's own. That half types add
     a few squares in f32 changes none of these rows."""
+    dtype = element_type(of.feeds["x"].dtype)
     if dtype in (10, 16):
         return 0
-    if dtype == 1 and spec.kind != "GatedRMSNorm":
-        return 0 if spec.stash_type != 11 else 1
+    if dtype == 1 and of.spec.kind != "GatedRMSNorm":
+        return 0 if of.spec.stash_type != 11 else 1
     return 3
 
 
-def error_of_the_sigmoid(options: Any) -> float:
-    """In ulp. A row of ones is its own norm without epsilon: the output is the activation."""
-    z = np.concatenate(
-        [
-            np.linspace(-110, 110, 200_001),
-            np.linspace(-1, 1, 20_001),
-            np.linspace(-88, -86.5, 20_001),  # where e^z becomes subnormal
-            [-np.inf, np.inf, -0.0, 0.0],
-        ]
-    ).astype(np.float32)
-    spec = NormSpec(kind="GatedRMSNorm", activation="sigmoid", epsilon=0.0)
-    model, feeds = node_model(spec, np.ones_like(z)[None], None, None, z[None])
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    y = run_session(session, feeds)["y"][0].astype(np.float64)
-    exact = 1 / (1 + np.exp(-z.astype(np.float64)))
+def activations(library: str, z: Array, activation: Any) -> Array:
+    """Of a row of gates: one of ones is its own norm without epsilon."""
+    spec = NormSpec(kind="GatedRMSNorm", activation=activation, epsilon=0.0)
+    return run(library, *node_model(spec, np.ones_like(z)[None], None, None, z[None]))["y"][0]
+
+
+def error_of_the_sigmoid(library: str) -> float:
+    """In ulp."""
+    ends = ((-110, 110, 200_001), (-1, 1, 20_001), (-88, -86.5, 20_001))  # e^z becomes subnormal
+    z = np.concatenate([*(np.linspace(*of) for of in ends), [-np.inf, np.inf, -0.0, 0.0]])
+    y = activations(library, z.astype(np.float32), "sigmoid").astype(np.float64)
+    exact = 1 / (1 + np.exp(-z.astype(np.float32).astype(np.float64)))
     unit = np.maximum(np.spacing(np.abs(exact).astype(np.float32)), 2.0**-149)
     return float(np.max(np.abs(y - exact) / unit))
 
 
-def far_activations(options: Any, stored: type, activation: str) -> int:
+def far_activations(library: str, stored: type, activation: str) -> int:
     """How many gates of a half type, of all within 700, have an activation that no sigmoid within
     1.2 ulp of float32 rounds to."""
     z = np.arange(2**16, dtype=np.uint16).view(stored)
     with np.errstate(invalid="ignore"):  # of NaN
         z = z[np.abs(z.astype(np.float64)) < 700]  # e^-z is a float64
-    spec = NormSpec(kind="GatedRMSNorm", activation=activation, epsilon=0.0)
-    model, feeds = node_model(spec, np.ones_like(z)[None], None, None, z[None])
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    y = run_session(session, feeds)["y"][0]
+    y = activations(library, z, activation)
     exact = 1 / (1 + np.exp(-z.astype(np.float64)))
     unit = 1.2 * np.maximum(np.spacing(exact.astype(np.float32)), 2.0**-149)
     ends = np.stack([exact - unit, exact + unit])
@@ -211,18 +210,17 @@ def far_activations(options: Any, stored: type, activation: str) -> int:
 
 
 def sweep(library: str) -> Iterator[str]:
-    options = session_options(library, threads=1)
-    error = error_of_the_sigmoid(options)
+    error = error_of_the_sigmoid(library)
     if not error < 1.1:
         yield f"{error} ulp: the sigmoid"
     for stored, activation in itertools.product((TYPES[10], TYPES[16]), ("sigmoid", "silu")):
-        if far := far_activations(options, stored, activation):
+        if far := far_activations(library, stored, activation):
             yield f"{far} gates: {activation} of {np.dtype(stored)}"
     cases = [case(dtype, spec, seed) for seed, (dtype, spec) in enumerate(specs())]
-    for one, got in zip(cases, run_all(options, cases), strict=True):
-        ulp = distance(one, got)
-        if not ulp <= bound(one.dtype, one.spec):
-            yield f"{ulp} ulp: type {one.dtype}, {one.spec}"
+    for one, outputs in zip(cases, run_all(library, cases), strict=True):
+        ulp = distance(one, outputs)
+        if not ulp <= bound(one):
+            yield f"{ulp} ulp: {one.feeds['x'].dtype}, {one.spec}"
     yield f"{len(cases)} norms"
 
 

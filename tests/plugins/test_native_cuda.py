@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import ROW_KINDS
-from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
-from rmsnorm_export.runtime.session import place_of_kernels, run_session
+from rmsnorm_export.runtime.session import place_of_kernels
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.tensorrt.plugin.result import Built
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins import kernel_build
-from tests.plugins.native_fuzz import fuzz_in_a_process
-from tests.plugins.native_process import GATES, VARIANTS, Case, run_all
-from tests.plugins.test_native_codes import HOWS
+from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
+from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, run, run_all
+from tests.plugins.test_native_codes import HOWS, coded
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
 from tests.tools.corpus import cache
 from tests.tools.node_model import node_model
 from tests.tools.shim import assert_between
 
-TYPES: dict[int, Any] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
+CUDA_TYPES = (1, 10, 16)
 
 pytestmark = pytest.mark.skipif(
     kernel_build.missing_compiler() is not None, reason=str(kernel_build.missing_compiler())
@@ -46,140 +42,107 @@ def nodes() -> pathlib.Path:
     return kernel_build.node_library()
 
 
-@pytest.fixture(scope="module")
-def options(nodes: pathlib.Path) -> Any:
-    return rx.session_options(nodes, threads=1)
+def _run(nodes: pathlib.Path, *operands: Any, **attributes: Any) -> dict[str, Array]:
+    """Spec, x, scale, bias, second, tables, way of codes, their step."""
+    model, feeds = node_model(*operands)
+    set_attributes(model, **attributes)
+    return run(nodes, model, feeds)
 
 
-def _run(options: Any, spec: NormSpec, *tensors: Any, **attributes: Any) -> dict[str, Array]:
-    """x, scale, bias, second, tables, way of codes, their step."""
-    model, feeds = node_model(spec, *tensors)
-    (node,) = model.graph.node
-    for name, value in attributes.items():
-        (old,) = (a for a in node.attribute if a.name == name)
-        old.CopyFrom(helper.make_attribute(name, value))
-    return run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
-
-
-def _close(got: dict[str, Array], expected: Any, terms: Any = 0.0, ulp: int = 4) -> None:
+def _check(nodes: pathlib.Path, case: Case, terms: Any = 0.0, ulp: int = 4) -> None:
     """Within an ulp of a half type, `ulp` of float32: of the result, or of a term that cancels.
 
     The kernels' own tests hold them tighter: here an attribute that is lost must show.
     """
-    pair = expected if isinstance(expected, tuple) else (expected,)
-    for a, b in zip(got.values(), pair, strict=True):
+    outputs = run(nodes, case.model, case.feeds)
+    for a, b in zip(outputs.values(), case.expected, strict=True):
         exact = b.astype(np.float64)
         unit = np.spacing((np.abs(exact) + terms).astype(b.dtype)).astype(np.float64)
-        assert (
-            np.abs(a.astype(np.float64) - exact) <= (ulp if a.itemsize == 4 else 1) * unit
-        ).all()
+        most = (ulp if a.itemsize == 4 else 1) * unit
+        assert (np.abs(a.astype(np.float64) - exact) <= most).all(), case.spec
 
 
-def _specs(kind: Kind, dtype: int) -> Iterator[NormSpec]:
-    for i, (stash, values) in enumerate(itertools.product(sorted({1, dtype}), VARIANTS)):
-        if dtype != 10 and i % 4 != ROW_KINDS.index(kind):
-            continue  # the path of an attribute is the same in every type
-        gate = GATES[i % 4] if kind == "GatedRMSNorm" else {}
-        yield NormSpec(kind=kind, stash_type=stash, epsilon=2.0**-7, **values, **gate)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", CUDA_TYPES)
 @pytest.mark.parametrize("kind", ROW_KINDS)
-def test_every_attribute_reaches_the_kernel(options: Any, dtype: int, kind: Kind) -> None:
+def test_every_attribute_reaches_the_kernel(nodes: pathlib.Path, dtype: int, kind: Kind) -> None:
+    """The path of an attribute is the same in every type."""
     random = np.random.default_rng(dtype)
-    ulp = 16 if kind == "GatedRMSNorm" else 4  # the kernels' sigmoid is within 2^-20 of itself
-    for spec in _specs(kind, dtype):
+    gated = kind == "GatedRMSNorm"
+    ulp = 16 if gated else 4  # the kernels' sigmoid is within 2^-20 of itself
+    variants = VARIANTS if dtype == 10 else VARIANTS[:3]
+    for i, (stash, values) in enumerate(itertools.product(sorted({1, dtype}), variants)):
+        more = {"stash_type": stash, "epsilon": 2.0**-7, **(GATES[i % 4] if gated else {})}
+        spec = NormSpec(kind=kind, **values, **more)
         x, second = (random.normal(0, 2, (3, 111)).astype(TYPES[dtype]) for _ in range(2))
         scale, bias = (random.normal(1, 1, 111).astype(t) for t in (np.float32, TYPES[dtype]))
-        given = None if kind == "RMSNorm" else second
-        more = {"SkipRMSNorm": {"residual": given}, "GatedRMSNorm": {"gate": given}}.get(kind, {})
-        got = _run(options, spec, x, scale, bias, given)
-        gated = 1 + np.abs(second.astype(np.float64)) if kind == "GatedRMSNorm" else 1
-        _close(got, reference_exact(spec, x, scale, bias, **more), np.abs(bias) * gated, ulp)
-        if spec.association == 0:
-            bare = dataclasses.replace(spec, scale_offset=0.0)
-            got = _run(options, bare, x, None, None, given)
-            _close(got, reference_exact(bare, x, **more), ulp=ulp)
+        terms = np.abs(bias) * (1 + np.abs(second.astype(np.float64)) if gated else 1)
+        _check(nodes, defined(spec, x, scale, bias, second), terms, ulp)
+        if not {"association", "scale_offset"} & {*values}:
+            _check(nodes, defined(spec, x, second=second), ulp=ulp)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("shape", [(2, 5, 3, 16), (2, 1, 3, 8), (5, 1, 16), (16,)])
-def test_tables_of_any_broadcast(options: Any, shape: tuple[int, ...], interleaved: bool) -> None:
+def test_tables_of_any_broadcast(
+    nodes: pathlib.Path, shape: tuple[int, ...], interleaved: bool
+) -> None:
     random = np.random.default_rng(0)
-    for dtype, of_table in (
-        (np.float32, np.float32),
-        (np.float16, np.float32),
-        *[(TYPES[16],) * 2],
-    ):
-        x = random.normal(0, 1, (2, 5, 3, 20)).astype(dtype)
-        cos, sin = (random.normal(0, 1, shape).astype(of_table) for _ in range(2))
+    attributes = {"epsilon": 2.0**-7, "rotary_dim": 16, "rotary_interleaved": interleaved}
+    spec = NormSpec(kind="RotaryRMSNorm", **attributes)
+    for of_x, of_table in ((1, 1), (10, 1), (16, 16)):
+        x = random.normal(0, 1, (2, 5, 3, 20)).astype(TYPES[of_x])
+        cos, sin = (random.normal(0, 1, shape).astype(TYPES[of_table]) for _ in range(2))
         scale = random.normal(0, 1, 20).astype(np.float32)
-        spec = NormSpec(
-            kind="RotaryRMSNorm", epsilon=2.0**-7, rotary_dim=16, rotary_interleaved=interleaved
-        )
-        got = _run(options, spec, x, scale, None, None, (cos, sin))
-        expected = reference_exact(spec, x, scale, cos=cos, sin=sin)
-        _close(got, expected, 8.0)  # each of two products
+        _check(nodes, defined(spec, x, scale, tables=(cos, sin)), 8.0)  # each of two products
 
 
-def test_rows_that_lie_apart_and_of_several_axes(options: Any) -> None:
+def test_rows_that_lie_apart_and_of_several_axes(nodes: pathlib.Path) -> None:
     random = np.random.default_rng(1)
     x = random.normal(0, 1, (2, 6, 5, 7)).astype(np.float16)
     for axis, last in ((-3, -3), (-2, -1), (-2, -2)):
         sizes = x.shape[axis : last + 1 or None]
         scale = random.normal(0, 1, (*sizes, *[1] * (-1 - last))).astype(np.float32)
-        spec = NormSpec(epsilon=2.0**-7, axis=axis, last_axis=last)
-        _close(_run(options, spec, x, scale, None, None), reference_exact(spec, x, scale))
+        _check(nodes, defined(NormSpec(epsilon=2.0**-7, axis=axis, last_axis=last), x, scale))
 
 
-def test_a_sum_that_nobody_asks_for(options: Any) -> None:
-    random = np.random.default_rng(2)
+@pytest.mark.parametrize("how", [None, "int8_per_row"])
+@pytest.mark.parametrize("width", [111, 128, 20_000])  # in registers, and slices of shared memory
+def test_a_sum_that_nobody_asks_for(nodes: pathlib.Path, width: int, how: Any) -> None:
+    x, residual = np.random.default_rng(2).normal(0, 1, (2, 3, width)).astype(np.float16)
     spec = NormSpec(kind="SkipRMSNorm", epsilon=2.0**-7)
-    for width in (111, 128, 20_000):  # in registers, and slices of shared memory
-        x, residual = (random.normal(0, 1, (3, width)).astype(np.float16) for _ in range(2))
-        for how in (None, "int8_per_row"):
-            model, feeds = node_model(spec, x, None, None, residual, None, how)  # type: ignore[arg-type]
-            opened = [onnxruntime.InferenceSession(model.SerializeToString(), options)]
-            del model.graph.output[1]
-            model.graph.node[0].output[1] = ""
-            opened.append(onnxruntime.InferenceSession(model.SerializeToString(), options))
-            both, one = (run_session(session, feeds) for session in opened)
-            assert all(one[name].tobytes() == both[name].tobytes() for name in one)
+    model, feeds = node_model(spec, x, None, None, residual, None, how)
+    both = run(nodes, model, feeds)
+    del model.graph.output[1]
+    model.graph.node[0].output[1] = ""
+    for name, array in run(nodes, model, feeds).items():
+        assert array.tobytes() == both[name].tobytes()
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
-def test_empty_tensors(options: Any, shape: tuple[int, ...]) -> None:
+def test_empty_tensors(nodes: pathlib.Path, shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float16)
-    got = _run(options, NormSpec(kind="SkipRMSNorm"), x, None, None, x)
-    assert [array.shape for array in got.values()] == [shape, shape]
-
-
-def test_codes_of_no_rows_and_of_rows_without_elements(options: Any) -> None:
-    none = np.zeros((0, 8), np.float16)
-    outputs = _run(options, NormSpec(), none, None, None, None, None, "int8_per_row")
-    assert [array.shape for array in outputs.values()] == [(0, 8), (0, 1)]
-    rows = np.zeros((3, 0), np.float16)
+    outputs = _run(nodes, NormSpec(kind="SkipRMSNorm"), x, None, None, x)
+    assert [array.shape for array in outputs.values()] == [shape, shape]
+    codes = (NormSpec(), x, None, None, None, None, "int8_per_row")
+    if shape[1]:
+        assert [array.shape for array in _run(nodes, *codes).values()] == [(0, 8), (0, 1)]
+        return
     with pytest.raises(Exception, match="node 'a norm': a row must have elements"):
-        _run(options, NormSpec(), rows, None, None, None, None, "int8_per_row")
+        _run(nodes, *codes)
 
 
 def _coded(
-    options: Any, dtype: int, spec: NormSpec, x: Array, scale: Array | None, second: Array | None
+    nodes: pathlib.Path, spec: NormSpec, *tensors: Any
 ) -> Iterator[tuple[Quantize, tuple[Array, ...], tuple[Array, ...]]]:
     """Each way of codes, the norm, and what the node with codes gives; all in one session."""
-    cases = []
-    for how in (None, *HOWS):
-        step = np.array(0.02, np.float32) if how in ("int8", "fp8") else None
-        model, feeds = node_model(spec, x, scale, None, second, None, how, step)
-        cases.append(Case(dtype, spec, model, feeds, None, (x,) * len(model.graph.output)))
-    norm, *coded = run_all(options, cases)
-    for how, got in zip(HOWS, coded, strict=True):
-        yield how, norm, got
+    norm, *codes = run_all(nodes, [coded(spec, how, 0.02, *tensors) for how in (None, *HOWS)])
+    for how, outputs in zip(HOWS, codes, strict=True):
+        yield how, norm, outputs
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", CUDA_TYPES)
 @pytest.mark.parametrize(("kind", "n"), [*zip(ROW_KINDS, (416, 96, 96), strict=True)])
-def test_codes_are_those_of_the_norm(options: Any, kind: Kind, n: int, dtype: int) -> None:
+def test_codes_are_those_of_the_norm(nodes: pathlib.Path, kind: Kind, n: int, dtype: int) -> None:
     """Of the CUDA node's own norm: the scales are the definition's, a code is at most one off."""
     random = np.random.default_rng(dtype)
     x, second = (random.normal(0, 2, (4, n)).astype(TYPES[dtype]) for _ in range(2))
@@ -187,7 +150,7 @@ def test_codes_are_those_of_the_norm(options: Any, kind: Kind, n: int, dtype: in
     scale = random.normal(1, 1, n).astype(TYPES[dtype])
     given = None if kind == "RMSNorm" else second
     spec = NormSpec(kind=kind, epsilon=2.0**-7)
-    for how, norm, (codes, *more) in _coded(options, dtype, spec, x, scale, given):
+    for how, norm, (codes, *more) in _coded(nodes, spec, x, scale, None, given):
         expected, *scales = reference_codes(norm[0], how, 0.02)
         if how == "int8":  # a NaN is 0, as of QuantizeLinear on CUDA
             expected[np.isnan(norm[0].astype(np.float32))] = 0
@@ -199,13 +162,13 @@ def test_codes_are_those_of_the_norm(options: Any, kind: Kind, n: int, dtype: in
         assert_between(codes, exact, exact, 1)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_what_is_no_number_is_in_the_scale_wherever_it_is(options: Any, dtype: int) -> None:
+@pytest.mark.parametrize("dtype", CUDA_TYPES)
+def test_what_is_no_number_is_in_the_scale_wherever_it_is(nodes: pathlib.Path, dtype: int) -> None:
     x = at_every_place(32, TYPES[dtype])
     spec = NormSpec(epsilon=0.0, partial_size=1)
-    for how, _, got in _coded(options, dtype, spec, x, None, None):
+    for how, _, outputs in _coded(nodes, spec, x, None, None, None):
         if scaled_by(how) != "tensor":
-            for a, b in zip(got, reference_codes(x, how, 0.0), strict=True):
+            for a, b in zip(outputs, reference_codes(x, how, 0.0), strict=True):
                 assert same(a, b)
 
 
@@ -231,23 +194,22 @@ _LACKS: tuple[tuple[str, NormSpec, tuple[Any, ...], dict[str, Any]], ...] = (
 
 @pytest.mark.parametrize(("words", "spec", "tensors", "attributes"), _LACKS)
 def test_what_the_kernels_lack_is_refused_with_node_and_attribute(
-    options: Any, words: str, spec: NormSpec, tensors: tuple[Any, ...], attributes: dict[str, Any]
+    nodes: pathlib.Path, words: str, spec: NormSpec, tensors: Any, attributes: dict[str, Any]
 ) -> None:
-    given = (*tensors, *[None] * 6)[:6] if tensors else (_ones(2, 8), *[None] * 5)
+    operands = (*(tensors or (_ones(2, 8),)), *[None] * 6)[:6]
     with pytest.raises(Exception, match=f"RMSNorm node 'a norm': on a GPU .*{words}"):
-        _run(options, spec, *given, **attributes)
+        _run(nodes, spec, *operands, **attributes)
 
 
-def test_codes_need_a_place_for_their_scales(options: Any) -> None:
+def test_codes_need_a_place_for_their_scales(nodes: pathlib.Path) -> None:
     model, feeds = node_model(NormSpec(), _ones(2, 32), None, None, None, None, "fp8_per_row")
     del model.graph.output[1], model.graph.node[0].output[1]
     with pytest.raises(Exception, match="must have an output for the scales of its codes"):
-        run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
+        run(nodes, model, feeds)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_a_proof_runs_the_kernels_and_says_where(nodes: pathlib.Path, dtype: int) -> None:
-    report = rx.optimize(source(LLAMA, dtype=dtype), prove=True, kernels=str(nodes)).report
+def test_a_proof_runs_the_kernels_and_says_where(nodes: pathlib.Path) -> None:
+    report = rx.optimize(source(LLAMA, dtype=16), prove=True, kernels=str(nodes)).report
     (site,) = report.fused
     assert site.proof is not None
     assert site.proof.passed
@@ -263,10 +225,10 @@ def test_earlier_runtimes_take_the_same_nodes(
 ) -> None:
     """Those of the CPU with the stream of its context, those of CUDA left alone."""
     x = np.random.default_rng(0).normal(0, 1, (3, 64)).astype(np.float16)
-    spec = NormSpec(epsilon=2.0**-7)
-    done, outputs = run_in(version, nodes, tmp_path, [node_model(spec, x, None, None, None)])
+    model, feeds = node_model(NormSpec(epsilon=2.0**-7), x, None, None, None)
+    done, outputs = run_in(version, nodes, tmp_path, [(model, feeds)])
     assert (done.returncode, done.stdout) == (0, f"{version}\n"), done.stderr
-    _close({"y": outputs[0][0]}, reference_exact(spec, x))
+    assert outputs[0][0].tobytes() == run(nodes, model, feeds)["y"].tobytes()
 
 
 @pytest.mark.thorough

@@ -36,10 +36,10 @@ def kept_library(
 def test_verify_runs_what_only_the_kernels_can() -> None:
     """A node without its body, in bfloat16, of which ONNX Runtime has no norm on the CPU."""
     model, _ = node_model(NormSpec(), np.ones((2, 8), TYPES[16]), None, None, None)
-    found = rx.verify(model, model, backend_a="onnxruntime-native", backend_b="onnxruntime-native")
-    assert found.passed
-    assert found.backends == ("onnxruntime-native", "onnxruntime-native")
-    assert "the kernels of rmsnorm-export" in found.runtime
+    native = ("onnxruntime-native", "onnxruntime-native")
+    verified = rx.verify(model, model, backend_a=native[0], backend_b=native[1])
+    assert (verified.passed, verified.backends) == (True, native)
+    assert "the kernels of rmsnorm-export" in verified.runtime
     assert not rx.verify(model, model).passed
 
 
@@ -88,22 +88,12 @@ def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     assert "the kernels in onnxruntime" in proof.reason
 
 
-def test_check_finds_the_library_good(native_library: pathlib.Path) -> None:
-    checked = rx.plugin.check(native_library)
-    assert checked.passed
-    (trial,) = checked.runtimes
-    assert (trial.runtime, trial.status, len(trial.checks)) == ("onnxruntime", "passed", 16)
-
-
 def test_what_is_missing_is_named(native_library: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.raises(BackendMissingError) as missing:
         rx.session_options(cache=tmp_path)
     assert missing.value.fix == "rmsnorm-export plugin build --runtime onnxruntime"
     broken = tmp_path / "librmsnorm_onnxruntime.so"
     broken.write_bytes(native_library.read_bytes()[:5000])
-    with pytest.raises(InputError, match="cannot be used") as cut:
-        rx.session_options(broken)
-    assert "cut short" in cut.value.found
     with pytest.raises(BackendMissingError, match="does not take the library") as refused:
         rx.optimize(source(LLAMA), prove=True, kernels=str(broken))
     assert "cut short" in refused.value.found

@@ -27,7 +27,7 @@ struct Same<const T> {
 template <>
 struct Same<OrtErrorCode> : Same<ErrorCode> {};
 template <>
-struct Same<ONNXTensorElementDataType> : Same<ElementType> {};
+struct Same<ONNXTensorElementDataType> : Same<std::int32_t> {};
 template <>
 struct Same<OrtCustomOpInputOutputCharacteristic> : Same<Characteristic> {};
 template <>
@@ -76,10 +76,8 @@ CHECK(GetEndVersion)
 
 static_assert(offsetof(OrtApiBase, GetApi) == offsetof(ApiBase, GetApi));
 static_assert(offsetof(OrtApiBase, GetVersionString) == offsetof(ApiBase, GetVersionString));
-static_assert(kF32 == static_cast<int>(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
-static_assert(kF16 == static_cast<int>(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16));
-static_assert(kF64 == static_cast<int>(ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE));
-static_assert(kBF16 == static_cast<int>(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16));
+static_assert(kF32 == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && kI8 == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8);
+static_assert(kF8E4M3 == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN);
 static_assert(kOptional == static_cast<int>(INPUT_OUTPUT_OPTIONAL));
 static_assert(kFail == static_cast<int>(ORT_FAIL));
 static_assert(kInvalidArgument == static_cast<int>(ORT_INVALID_ARGUMENT));

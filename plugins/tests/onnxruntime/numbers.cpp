@@ -7,6 +7,7 @@
 #include <vector>
 
 using namespace rmsnorm_export::onnxruntime;
+using rmsnorm_export::Activation, rmsnorm_export::Kind;
 
 namespace {
 
@@ -32,7 +33,7 @@ void compute(const Case& given) {
     norm.scale_before_cast = given.scale_before_cast;
     norm.round_rstd = given.round_rstd;
     norm.gate_first = given.gate_first;
-    norm.sigmoid = given.sigmoid;
+    norm.activation = given.sigmoid ? Activation::kSigmoid : Activation::kSilu;
     const auto n = static_cast<std::size_t>(given.n);
     const std::size_t bytes = static_cast<std::size_t>(given.rows) * n * kBytes[norm.x];
     const bool two = norm.kind != Kind::kRMSNorm, skip = norm.kind == Kind::kSkipRMSNorm;
@@ -57,6 +58,5 @@ void compute(const Case& given) {
 }  // namespace
 
 int main() {
-    std::fprintf(stderr, "%s\n", kernels().name);
     for (Case next; std::fread(&next, sizeof next, 1, stdin) == 1;) compute(next);
 }
