@@ -9,14 +9,14 @@ import itertools
 
 import pytest
 
-from tests.tools.golden.frozen import Frozen
+from tests.tools.golden.frozen import FROZEN, Frozen
 from tests.tools.golden.models import models
 
 ONE_IN = 12
 
 
 def test_bytes_and_reports() -> None:
-    frozen = Frozen.read()
+    frozen = Frozen.read(FROZEN)
     if frozen.other_versions():
         pytest.skip(f"the bytes are those of other versions: {frozen.other_versions()}")
     sample = itertools.islice(models(), 0, None, ONE_IN)

@@ -15,7 +15,8 @@ from typing import Any
 import rmsnorm_export as rx
 from tests.tools.golden.models import Model
 
-FROZEN = Path(__file__).with_name("frozen.json.xz")
+FROZEN = Path(__file__).parent / "frozen.json.xz"
+CORPUS = Path(__file__).parent / "corpus.json.xz"
 
 RUNS: dict[str, dict[str, Any]] = {
     "portable": {"target": "portable"},
@@ -72,9 +73,15 @@ def _scope(scope: str) -> str:
     return "" if scope == "main" else f" in {scope}"
 
 
-def _versions() -> dict[str, str]:
+def public_names() -> list[str]:
+    """Return the package's public names."""
+    return list(rx.__all__)
+
+
+def _versions(*, exported: bool) -> dict[str, str]:
     """Return the versions of what the bytes depend on beside this package."""
-    return {name: importlib.metadata.version(name) for name in ("onnx", "onnx-ir")}
+    packages = ["onnx", "onnx-ir", *(("torch", "transformers", "onnxscript") if exported else ())]
+    return {name: importlib.metadata.version(name).split("+")[0] for name in packages}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,25 +90,28 @@ class Frozen:
 
     Attributes:
         versions: with which it was made.
+        public: names of the package.
         reports: readable reports by their digests.
         models: for each model the digest of its source, then ``BYTES:REPORT`` for each of ``RUNS``;
             ``=`` is that of the first run.
     """
 
     versions: dict[str, str]
+    public: list[str]
     reports: dict[str, str]
     models: dict[str, str]
 
     @classmethod
-    def read(cls) -> Frozen:
-        """Read the file that ``freeze`` wrote."""
-        content = json.loads(lzma.decompress(FROZEN.read_bytes()))
-        return cls(*(content[field.name] for field in dataclasses.fields(cls)))
+    def read(cls, path: Path) -> Frozen:
+        """Read a file that ``freeze`` wrote."""
+        return cls(**json.loads(lzma.decompress(path.read_bytes())))
 
     def other_versions(self) -> str:
         """Return the packages that have another version here; "" if none."""
-        pairs = self.versions.items() - _versions().items()
-        return ", ".join(f"{name} {version}" for name, version in sorted(pairs))
+        here = _versions(exported="torch" in self.versions)
+        return ", ".join(
+            f"{k} {v}, not {here[k]}" for k, v in self.versions.items() if v != here[k]
+        )
 
     def summary(self) -> str:
         """Return how much is held."""
@@ -127,9 +137,9 @@ class Frozen:
                 yield "\n    ".join([f"{model.name}, {run}: {changed} changed", *shown])
 
 
-def freeze(models: Iterable[Model]) -> Frozen:
+def freeze(models: Iterable[Model], path: Path, *, exported: bool) -> Frozen:
     """Run all models and write what they give."""
-    frozen = Frozen(_versions(), {}, {})
+    frozen = Frozen(_versions(exported=exported), public_names(), {}, {})
     for model in models:
         assert model.name not in frozen.models, model.name
         entries = []
@@ -140,5 +150,5 @@ def freeze(models: Iterable[Model]) -> Frozen:
             entries.append(f"{digest}:{key}")
         rest = ["=" if entry == entries[0] else entry for entry in entries[1:]]
         frozen.models[model.name] = " ".join([_short(model.data, 6), entries[0], *rest])
-    FROZEN.write_bytes(lzma.compress(json.dumps(dataclasses.asdict(frozen)).encode(), preset=9))
+    path.write_bytes(lzma.compress(json.dumps(dataclasses.asdict(frozen)).encode(), preset=9))
     return frozen

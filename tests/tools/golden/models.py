@@ -1,4 +1,4 @@
-"""The models of the net, by name: generated, hostile, and collected from tests."""
+"""The models of the net, by name: generated, hostile, collected from tests, and exported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 import sys
 import tarfile
 import tempfile
@@ -26,6 +27,9 @@ DRAWN = 200
 
 ENDLESS = "functions_that_call_functions_are_walked_once"
 """Collected models that the target onnx, which inlines functions, makes exponentially larger."""
+
+FOLDED = "ConditionalDetrFrozenBatchNorm2d"
+"""A norm that the exporter computes: its last bits are those of one run."""
 
 for _folder in (TESTS, TESTS / "lower"):  # the tests import one another from there
     if str(_folder) not in sys.path:
@@ -50,7 +54,7 @@ class Model:
 
 
 def models() -> Iterator[Model]:
-    """Yield all of them; hostile files exist until the next one is asked for."""
+    """Yield all but the exported models; hostile files exist until the next one is asked for."""
     for name, proto in itertools.chain(_spellings(), _look_alikes(), _lowered()):
         yield _of_proto(name, proto)
     yield from _collected()
@@ -139,3 +143,28 @@ def _hostile() -> Iterator[Model]:
         with tempfile.TemporaryDirectory() as folder:
             path = case.make(Path(folder))
             yield Model(f"hostile/{name}", path, name.encode())
+
+
+def exports() -> Iterator[Model]:
+    """Yield the exports that are quick to make: norm classes, and a few architectures."""
+    from tests.tools.corpus import architectures, exporters
+
+    for dtype, exporter in (("float32", "torchscript17"), ("float16", "torchscript17")):
+        for export in exporters.norm_exports(only=f"-{dtype}-{exporter}"):
+            if export.path is not None and not export.key.startswith(FOLDED):
+                yield _of_proto(f"norm/{export.key}", without_paths(onnx.load(export.path)))
+    for name, dtype in itertools.product(("llama", "gemma3", "qwen3"), architectures.TYPES):
+        export = architectures.export_architecture(name, dtype)
+        if export.path is not None:
+            yield _of_proto(f"architecture/{export.key}", without_paths(onnx.load(export.path)))
+
+
+def without_paths(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove what an exporter noted of its machine and process."""
+    for part in (proto.graph, *proto.functions):
+        for node in part.node:
+            node.doc_string = ""
+            props = {p.key: re.sub(" at 0x[0-9a-f]+", "", p.value) for p in node.metadata_props}
+            props.pop("pkg.torch.onnx.stack_trace", None)
+            onnx.helper.set_model_props(node, props)
+    return proto
