@@ -202,11 +202,13 @@ class Layout:
         lead: leading sizes of x.
         row: sizes of the normalised axes.
         weights: ONNX element type of scale and bias where the source does not say.
+        dynamic: leading axes whose size the source does not fix, which may be 0.
     """
 
     lead: tuple[int, ...]
     row: tuple[int, ...]
     weights: int
+    dynamic: tuple[int, ...]
 
     def shape(self, spec: NormSpec) -> tuple[int, ...]:
         """That of x, with the row where it is in the model."""
@@ -249,10 +251,11 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]
     unknown = any(v is not None and v.dtype is None for v in (match.scale, match.bias))
     possible = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)
+    dynamic = tuple(axis for axis, size in enumerate(stated) if size is None)
     for lead in dict.fromkeys(leads):
         if lead is free or math.prod(lead) * n <= _MAX_ELEMENTS:
             for weights in dict.fromkeys(possible):
-                yield Layout(lead, row, weights)
+                yield Layout(lead, row, weights, dynamic)
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:

@@ -293,9 +293,9 @@ def _mean_square(spec: NormSpec, total: Float64Array, rows: int) -> Float64Array
 
 def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:
     """Add to a proof what comes of x without rows, as far as the original takes it: no rows."""
-    sizes = {tuple(0 if i == axis else size for i, size in enumerate(layout.lead))
-             for axis in range(len(layout.lead))}  # fmt: skip
-    for lead in sorted({*sizes, (0,) * len(layout.lead)} - {()}):
+    axes = [{axis} for axis in layout.dynamic]
+    for zeros in [*axes, *([set(layout.dynamic)] if len(axes) > 1 else ())]:
+        lead = tuple(0 if axis in zeros else size for axis, size in enumerate(layout.lead))
         empty = dataclasses.replace(layout, lead=lead)
         try:
             pair = cut(empty)
