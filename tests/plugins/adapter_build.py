@@ -14,8 +14,8 @@ import subprocess
 import sysconfig
 
 import pytest
+from filelock import FileLock
 
-from rmsnorm_export.system.files import locked
 from tests.plugins.kernel_build import NO_NVCC, PLUGINS, find_nvcc
 from tests.tools.corpus import cache
 
@@ -91,7 +91,7 @@ def build() -> pathlib.Path:
         f"-DTENSORRT_INCLUDE_DIR={headers}", "-DRMSNORM_TESTS=ON",
         "-DCMAKE_CUDA_ARCHITECTURES=90-real", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",
     )  # fmt: skip
-    with locked(folder / ".lock"):
+    with FileLock(folder / ".lock"):
         succeeded(configure(folder, *options))
         succeeded(cmake("--build", folder, "--parallel", 2))
     return folder
