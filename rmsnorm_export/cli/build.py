@@ -16,8 +16,8 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
 
     MODEL is an ONNX file, as it was exported or as optimize wrote it, - for stdin, or a folder of
-    graphs: OUT is a folder then, with an engine of each. It is never changed. The backend runs
-    in a process of its own. Under "layers" OUT.json has every layer of the engine, with the
+    graphs: OUT is a folder then, with an engine of each. MODEL is never changed. The backend
+    runs in a process of its own. Under "layers" OUT.json has every layer of the engine, with the
     nodes that it was made of.
 
     \b

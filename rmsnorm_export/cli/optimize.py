@@ -20,7 +20,7 @@ def command(
     """Make every RMSNorm of MODEL one node and write the result to OUT.
 
     MODEL is an ONNX file, - for stdin, or a folder of graphs that an exporter of
-    decoders has made; OUT is a folder then. It is never changed, unless -o names
+    decoders has made; OUT is a folder then. MODEL is never changed, unless -o names
     it and --force replaces it. With the target plain norms that are one node are
     written out again.
 

@@ -15,13 +15,13 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as OUT/NAME/VERSION.
 
     MODEL is an ONNX file, a TensorRT engine that build wrote, - for an ONNX model on stdin, or a
-    folder of graphs: each is a model NAME_COMPONENT then. It is never changed. The packaged model
+    folder of graphs: each is a model NAME_COMPONENT then. MODEL is never changed. The packaged model
     is asked in ONNX Runtime before it is in place.
 
     \b
     Example:
       rmsnorm-export package fused.onnx -o models --name decoder --max-batch 16 \\
-        --shapes "ids=1x1,4x128,16x2048" --report fused.json
+        --shapes "ids=1x1,4x128,16x2048"
     """
     from rmsnorm_export.deploy.package import package_model
 

@@ -1,7 +1,7 @@
 """The targets of a rewrite: one row here, and one module each that writes its nodes.
 
 A new target is a row of ``TARGETS``, its name in ``Target``, and a module with a function ``lower``
-(see ``lower.Lowering``). Nothing else names a target.
+(see ``lower.Lowering``).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Requirement(Options):
         written=int | str,
         read=functools.partial(msgspec.convert, type=Literal["all"] | Count, strict=False),
         metavar="N|all",
-        help="Fail with exit code 5, and write nothing, unless N norms are one node; all: unless "
+        help="Fail with exit code 5 and write no model unless N norms are one node; all: unless "
         "there is a norm and none was refused (look-alikes do not count).",
     )
 
@@ -121,7 +121,7 @@ class RewriteOptions(InspectOptions):
         toml=False,
         metavar="LIBRARY",
         help="Prove the new nodes by these kernels, too, as ONNX Runtime runs them: the library of "
-        "plugin build --runtime onnxruntime. bfloat16 is run in the runtime so.",
+        "plugin build --runtime onnxruntime. So bfloat16, too, is run in the runtime.",
     )
     fusions: FusionProvider | None = option(
         None,
