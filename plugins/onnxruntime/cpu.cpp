@@ -41,6 +41,8 @@ constexpr std::size_t kTask = 16384;
 // Bytes of all tensors of a call from which its outputs pass the caches by: no longer there when they are
 // read, they are written in half the time where their lines are not read first.
 constexpr std::size_t kStreamed = std::size_t{32} << 20;
+// The same from which they are fetched ahead: smaller ones are in the caches.
+constexpr std::size_t kFetched = std::size_t{6} << 20;
 
 using Space = std::unique_ptr<char[]>;
 
@@ -64,8 +66,9 @@ public:
         rows_.summed = norm.partial_size ? static_cast<std::size_t>(norm.partial_size) : rows_.segment;
         rows_.per_row = call.n / rows_.segment;
         const std::size_t tensors = 2 + (call.second.data != nullptr) + (call.sum != nullptr);
-        rows_.streamed = !call.turned && !codes_ && call.inner == 1 &&
-                         tensors * call.elements * bytes_ >= kStreamed;
+        const std::size_t size = tensors * call.elements * bytes_;
+        rows_.fetched = size >= kFetched && call.inner == 1;
+        rows_.streamed = !call.turned && !codes_ && call.inner == 1 && size >= kStreamed;
         // Rows whose elements lie apart are brought together, as many as lie side by side in a line of
         // the cache.
         columns_ = std::min(call.inner, 64 / bytes_);

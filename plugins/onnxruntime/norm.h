@@ -58,6 +58,7 @@ struct Rows {
     std::size_t segment{0};       // elements of a segment
     std::size_t summed{0};        // of those, the first that the mean is taken from
     std::size_t per_row{1};       // segments of a row
+    bool fetched{false};          // tensors are fetched ahead
     bool streamed{false};         // outputs pass the caches by
 };
 

@@ -149,7 +149,7 @@ __attribute__((noinline)) void finish_one(const Rows& rows, const From* row,
             if (scale_first) EACH v[j] = round_to<S>(v[j]);
             if (!scale_first) EACH v[j] = round_to<T>(v[j]);
         };
-        fetch<K>(rows.streamed, x + i, ahead);
+        fetch<K>(rows.fetched, x + i, ahead);
         get_lot<C>(row + i, count, v);
         if (factor && association) operand(factor);
         if (association == 2) EACH v[j] = round_to<T>(v[j] * w[j]);
@@ -228,10 +228,10 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
                     constexpr int K = decltype(lot)::value;
                     const std::size_t place = begun + i;
                     Vec<C> v[K], s[K];
-                    fetch<K>(rows.streamed, second + place, ahead);
+                    fetch<K>(rows.fetched, second + place, ahead);
                     activate<T, S>(norm, second + place, some, s);
                     if (first) {
-                        fetch<K>(rows.streamed, x + place, ahead);
+                        fetch<K>(rows.fetched, x + place, ahead);
                         get_lot<C>(x + place, some, v);
                         EACH s[j] = round_to<S>(round_to<S>(v[j]) * s[j]);
                     }
@@ -256,7 +256,7 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
                 add([&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {
                     constexpr int K = decltype(lot)::value;
                     Vec<C> w[K];
-                    fetch<K>(rows.streamed, second + own + i, ahead);
+                    fetch<K>(rows.fetched, second + own + i, ahead);
                     get_lot<C>(x + own + i, some, v);
                     get_lot<C>(second + own + i, some, w);
                     EACH v[j] = round_to<T>(v[j] + w[j]);

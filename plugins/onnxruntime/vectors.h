@@ -110,6 +110,10 @@ INLINE Floats at_least(Floats least, Floats v) {
 INLINE Floats at_most(Floats most, Floats v) {
     return (Floats)BY_ISA(_mm512_min_ps, _mm256_min_ps, vminq_f32)((Native)most, (Native)v);
 }
+INLINE bool any(Ints v) {
+    return BY_ISA(_mm512_movepi32_mask((__m512i)v) != 0, _mm256_movemask_ps((__m256)v) != 0,
+                  vmaxvq_u32((uint32x4_t)v) != 0);
+}
 // 1 / v within 2^-kNearBits.
 INLINE Floats near_reciprocal(Floats v) {
     return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v);
