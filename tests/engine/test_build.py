@@ -70,9 +70,9 @@ def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Monke
     onnx.save(model_of(), path, **options)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert build_engine(path, tmp_path / "e", shapes=SHAPES).record.model == "m.onnx"
-    for source in (path.read_bytes(), ir.load(path)):
+    for held in (path.read_bytes(), ir.load(path)):
         with pytest.raises(UsageError, match="must be given as a file"):
-            build_engine(source, tmp_path / "f", shapes=SHAPES)
+            build_engine(held, tmp_path / "f", shapes=SHAPES)
     path.with_name("w.bin").unlink()
     with pytest.raises(InputError):
         build_engine(path, tmp_path / "f", shapes=SHAPES)
