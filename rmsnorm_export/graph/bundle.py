@@ -22,9 +22,9 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.external import embed, not_in_place, placed, store
 from rmsnorm_export.graph.load import load_model, no_gc, serialize
-from rmsnorm_export.graph.policy import WeightsPolicy
+from rmsnorm_export.graph.policy import WeightsPolicy, check_policy
 from rmsnorm_export.graph.structures import structure_anew
-from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots, tensor_slots
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
@@ -109,6 +109,7 @@ class Bundle:
             UsageError: the folder exists, is not empty, and ``force`` is not given.
             InputError: it cannot be written.
         """
+        check_policy(weights)
         here = os.path.isdir(path) and os.path.samefile(path, self.folder)
         if weights == "reference" and not here:
             raise not_in_place(os.fspath(path))
@@ -119,6 +120,11 @@ class Bundle:
             if not here:
                 self._copy_companions(folder)
             written = sorted(entry.name for entry in folder.iterdir())
+        for name, model in named.items() if here and not in_place else ():
+            # The data that it referred to was replaced.
+            saved = list(tensor_slots(load_model(Path(path, f"{name}.onnx")).model))
+            for slot, new in zip(list(tensor_slots(model)), saved, strict=True):
+                slot.put(new.tensor)
         return tuple(Path(os.path.abspath(path), name) for name in written)
 
     def _copy_companions(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
 from rmsnorm_export.graph.tensors import LARGE_BYTES, MAX_PROTO_BYTES, TensorSlot, memory_of
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import Transaction, sync
+from rmsnorm_export.system.files import TEMP_SUFFIX, Transaction, sync
 
 MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
 """Most tensor bytes stored inside a model; 64 MiB are for the graph itself."""
@@ -35,8 +35,8 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tupl
 
     Args:
         slots: tensors of a private model.
-        folder: of the model file; None: the tensors know theirs, or nobody does, and then only what
-            can be told from the location is checked.
+        folder: of the model file; None: the tensors know theirs, or one that others know (onnx_ir
+            tells those of functions none), or only what the location tells is checked.
 
     Returns:
         The folders, "" where it is not known, and the locations.
@@ -46,11 +46,13 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tupl
             is no file, or a file that is too short.
     """
     places = set()
-    for slot in slots:
-        tensor = slot.tensor
+    tensors = [slot.tensor for slot in slots]
+    known = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)} - {""}
+    otherwise = folder or (known.pop() if len(known) == 1 else "")
+    for slot, tensor in zip(slots, tensors, strict=True):
         if not isinstance(tensor, ir.ExternalTensor):
             continue
-        base, _, size = locate(slot, folder or "")
+        base, _, size = locate(slot, otherwise)
         offset, needed = tensor.offset or 0, tensor.nbytes
         stored = max(0, min(tensor.length or needed, size - offset))
         if stored != needed:
@@ -109,7 +111,8 @@ def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
     if not stat.S_ISREG(state.st_mode):
         raise _unusable(slot, "is not an ordinary file")
     if state.st_nlink > 1:
-        raise _unusable(slot, "has several names: it is a hard link, a copy is none")
+        why = f"a hard link, a copy is none; or a kill left a folder *{TEMP_SUFFIX}: delete it"
+        raise _unusable(slot, f"has several names: it is {why}")
     return base, path, state.st_size
 
 
@@ -156,10 +159,10 @@ def place(
     temp = files.temp(target)
     stored = store(moving, temp, {})
     sync(temp)
-    file = _data_file(target, temp)
+    file, is_there = _data_file(target, temp)
     for slot, tensor in zip(moving, stored, strict=True):
         slot.put(placed(slot.tensor, file.name, str(target.parent), tensor))
-    if file.exists():
+    if is_there:
         temp.unlink()
         return used, (), (f"weights were already in {quoted(file.name)}",)
     files.publish(temp, file)
@@ -245,11 +248,14 @@ def _storage(tensor: ir.TensorProtocol) -> Hashable:
     return memory_of(tensor) or id(tensor)
 
 
-def _data_file(target: Path, content: Path) -> Path:
-    """Return the name of a model's data file: a new one, or of a file with the same content."""
+def _data_file(target: Path, content: Path) -> tuple[Path, bool]:
+    """Return the name of a model's data file, and whether there is one with the same content."""
     for number in count(1):
         place = target.with_name(f"{target.name}{f'-{number}' if number > 1 else ''}.data")
-        is_same = place.is_file() and not place.is_symlink()
-        if not os.path.lexists(place) or (is_same and filecmp.cmp(content, place, shallow=False)):
+        if not os.path.lexists(place):
             break
-    return place
+        state = place.lstat()
+        is_own = stat.S_ISREG(state.st_mode) and state.st_nlink == 1
+        if is_own and filecmp.cmp(content, place, shallow=False):
+            return place, True
+    return place, False

@@ -24,14 +24,14 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
 from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_proto, check_versions
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
-from rmsnorm_export.system.reading import read_file
+from rmsnorm_export.system.reading import open_regular, read_file
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -114,14 +114,11 @@ def load_model(source: Source) -> LoadedModel:
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
-        TypeError: ``source`` is of another type.
+        UsageError: ``source`` is of another type.
     """
     with no_gc():
         if isinstance(source, ir.Model):
-            # clone() needs sorted nodes, and the caller's must not be sorted: copied by protobuf.
-            is_sorted = check_graphs(source)
-            model = source.clone() if is_sorted else _deserialize(ir.serde.serialize_model(source))
-            return _checked(model, "an onnx_ir.Model", [])
+            return _checked(_copy(source), "an onnx_ir.Model", [])
         if isinstance(source, onnx.ModelProto):
             check_depth(source)
             proto = onnx.ModelProto()
@@ -130,11 +127,26 @@ def load_model(source: Source) -> LoadedModel:
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             return _from_bytes(data, "bytes in memory", origin=data)
-        path, shown = Path(os.path.abspath(source)), short(str(source), 300)
+        if not isinstance(source, str | os.PathLike):
+            what, fix = "This is no source of a model.", "give a path, bytes or a model in memory"
+            raise UsageError(what, found=f"a {type(source).__name__}", fix=fix)
+        shown = short(str(source), 300)
         fix = "give the path of an .onnx file, with large weights beside it; or - for stdin"
         with refusals_as("The model file cannot be read.", shown, fix=fix):
-            data, identity = read_file(path, MAX_PROTO_BYTES), _identity(path)
+            path = Path(os.path.abspath(source))
+            identity, data = _identity(path), read_file(path, MAX_PROTO_BYTES)
         return _from_bytes(data, shown, path=path, identity=identity)
+
+
+def _copy(source: ir.Model) -> ir.Model:
+    """Return a copy that has the same tensors."""
+    if check_graphs(source):
+        return source.clone()
+    # clone() needs sorted nodes, and the caller's must not be sorted: copied by protobuf.
+    copy = _deserialize(_proto_of(source))
+    for old, new in zip(tensor_slots(source), list(tensor_slots(copy)), strict=True):
+        new.put(old.tensor)
+    return copy
 
 
 def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -156,7 +168,8 @@ def _locations(path: Path, *_: int) -> tuple[str, ...]:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    state = path.stat()
+    with open_regular(path) as file:
+        state = os.fstat(file.fileno())
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
@@ -228,11 +241,7 @@ def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
         InputError: protobuf cannot hold the model, or it is larger than 2 GiB.
     """
     data: bytes | None = None
-    try:
-        proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
-    except ir.serde.SerdeError as error:
-        what, fix = "The model cannot be written as protobuf.", "repair the program that wrote it"
-        raise InputError(what, found=first_line(_root_of(error)), fix=fix) from error
+    proto = _proto_of(model) if isinstance(model, ir.Model) else model
     with contextlib.suppress(EncodeError, ValueError):
         data = proto.SerializeToString()
     if data is None or len(data) > MAX_PROTO_BYTES:
@@ -240,6 +249,14 @@ def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
         fix = "keep large constants as initializers, so that they can become external data"
         raise InputError(what, found=found, fix=fix)
     return data
+
+
+def _proto_of(model: ir.Model) -> onnx.ModelProto:
+    try:
+        return ir.serde.serialize_model(model)
+    except ir.serde.SerdeError as error:
+        what, fix = "The model cannot be written as protobuf.", "repair the program that wrote it"
+        raise InputError(what, found=first_line(_root_of(error)), fix=fix) from error
 
 
 def _root_of(error: BaseException) -> BaseException:

@@ -54,7 +54,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
         source, copy.graph = copy.graph, ir.serde.deserialize_model(proto).graph
         for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
-                slot.put(weights[str(slot.tensor.location)])
+                # Functions have their own again.
+                slot.put(weights.get(str(slot.tensor.location), slot.tensor))
             check_tensor(slot)  # older converters may drop what is external
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         what, found = "The model cannot be raised to another opset.", first_line(error)

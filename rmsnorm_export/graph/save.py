@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import get_args
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.external import embed, place
 from rmsnorm_export.graph.load import no_gc, serialize
-from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
+from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy, check_policy
 from rmsnorm_export.graph.tensors import lent_slots
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
@@ -57,9 +56,7 @@ def save_model(
         UsageError: the output exists and ``force`` is not given, or ``weights`` does not fit.
         InputError: the place cannot be written, or the model is too large for the policy.
     """
-    if weights not in get_args(WeightsPolicy):
-        what, fix = "There is no such policy", f"use one of {', '.join(get_args(WeightsPolicy))}"
-        raise UsageError(f"{what} for weights.", found=short(str(weights)), fix=fix)
+    check_policy(weights)
     target = check_output(path, force=force)
     with refusals_as("The output cannot be written.", target, fix=_CHECK):
         try:
@@ -82,6 +79,7 @@ def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:
         UsageError: external data with ``auto`` or ``copy``.
         InputError: larger than 2 GiB, or external data whose folder is not known.
     """
+    check_policy(weights)
     with no_gc(), lent_slots(model) as slots:
         external = [slot for slot in slots if slot.is_external]
         if external and weights not in ("embed", "reference"):

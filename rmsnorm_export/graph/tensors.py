@@ -103,6 +103,7 @@ def check_tensor(slot: TensorSlot) -> None:
         _check_data(slot, *_entries(slot.name, tensor.raw, _elements(slot, tensor.raw.dims)))
     elif isinstance(tensor, ir.ExternalTensor):
         _elements(slot, tensor.shape.numpy())
+        _bits(slot.name, tensor.dtype)
     elif isinstance(tensor, ir.StringTensor):
         _check_data(slot, len(tensor.string_data()), _elements(slot, tensor.shape.numpy()))
 
@@ -118,16 +119,21 @@ def _elements(slot: TensorSlot, dims: Sequence[int]) -> int:
 
 def _entries(name: str, proto: onnx.TensorProto, count: int) -> tuple[int, int]:
     """Return how many entries of data a tensor has and needs: bytes, elements or parts of these."""
-    try:
-        kind = ir.DataType(proto.data_type)
-        size = (count * kind.bitwidth + 7) // 8
-    except (ValueError, TypeError, KeyError) as error:
-        raise unknown_type(name, proto.data_type) from error
+    bits = _bits(name, proto.data_type)
+    size = (count * bits + 7) // 8
     if proto.HasField("raw_data"):
         return len(proto.raw_data), size
     stored = len(getattr(proto, onnx.helper.tensor_dtype_to_field(proto.data_type)))
-    is_complex = kind.name.startswith("COMPLEX")
-    return stored, size if kind.bitwidth < 8 else count * (2 if is_complex else 1)
+    is_complex = ir.DataType(proto.data_type).name.startswith("COMPLEX")
+    return stored, size if bits < 8 else count * (2 if is_complex else 1)
+
+
+def _bits(name: str, number: int) -> int:
+    """Return the bits of an element; strings have none, and are never raw or external."""
+    try:
+        return ir.DataType(number).bitwidth
+    except (ValueError, TypeError, KeyError) as error:
+        raise unknown_type(name, number) from error
 
 
 def _check_data(slot: TensorSlot, stored: int, needed: int) -> None:
@@ -138,7 +144,7 @@ def _check_data(slot: TensorSlot, stored: int, needed: int) -> None:
 
 def unknown_type(name: str, number: int) -> InputError:
     """Return the error for a tensor of a type that this installation does not know."""
-    what = "A tensor has no element type that ONNX knows."
+    what = "A tensor has no element type that ONNX stores as it is stored."
     return _corrupt(what, f"tensor {quoted(name)} of type number {number}")
 
 
@@ -150,7 +156,7 @@ def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
     """Return what two views of one piece of PyTorch's or NumPy's memory share; else None."""
     raw: Any = getattr(tensor, "raw", None)
     if isinstance(raw, np.ndarray) and raw.size:
-        return raw.ctypes.data, raw.dtype.str, raw.shape, raw.strides
+        return raw.ctypes.data, raw.dtype, raw.shape, raw.strides
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         if raw.device.type != "meta" and raw.numel() and raw.data_ptr():
             return str(raw.device), raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride()

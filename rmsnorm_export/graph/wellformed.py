@@ -6,8 +6,11 @@ harmless oddities (nodes out of order) that can be put right.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import graphlib
 from collections.abc import Iterable
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -15,7 +18,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.order import graphs_in, label, subgraphs
 from rmsnorm_export.graph.tensors import unknown_type
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import quoted, short
 
 MAX_NESTING = 31
@@ -81,10 +84,8 @@ def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]
     check_unique([*inputs, *(graph.initializers.keys() - inputs), *computed])
     for node in graph:
         _check_texts(node.name, node.op_type)
-        for attribute in node.attributes.data.values():
-            if attribute.type == ir.AttributeType.UNDEFINED and not attribute.is_ref():
-                found = f"attribute {quoted(attribute.name)} of node {label(node)}"
-                raise _bad("An attribute has no type, so its value is lost.", found)
+        if node.attributes.data:
+            _check_attributes(node)
         for value in (value for value in node.inputs if value is not None):
             producer = value.producer()
             if producer is None:
@@ -101,6 +102,29 @@ def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]
     for output in graph.outputs:
         _check_defined(output, None)
     return ordered
+
+
+def _check_attributes(node: ir.Node) -> None:
+    """Refuse a value of a type that the operator does not have: it is lost, or no runtime reads."""
+    is_known = node.domain in DEFAULT_DOMAINS or node.op_type == SKIP_SIMPLIFIED
+    types = _types_of(node.op_type) if is_known else {}
+    for attribute in node.attributes.data.values():
+        type_ = types.get(attribute.name, attribute.type)
+        if (attribute.type != type_ or not type_) and not attribute.is_ref():
+            found = f"attribute {quoted(attribute.name)} of node {label(node)}"
+            raise _bad("An attribute has no type, or another one than its operator reads.", found)
+
+
+@functools.lru_cache(1024)
+def _types_of(op_type: str) -> dict[str, int]:
+    """Return the types of an operator's attributes, of the oldest and the newest version."""
+    own = (SIMPLIFIED, SKIP_SIMPLIFIED)  # of ONNX Runtime, which names them as ONNX does
+    name, types = "LayerNormalization" if op_type in own else op_type, dict[str, int]()
+    for version in (OLDEST_OPSET, NEWEST_OPSET):
+        with contextlib.suppress(onnx.defs.SchemaError):
+            schema: Any = onnx.defs.get_schema(name, version, "")
+            types |= {one.name: int(one.type) for one in schema.attributes.values()}
+    return types
 
 
 def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from pathlib import Path
 from typing import cast
@@ -103,7 +104,7 @@ def inspect(source: Source, options: InspectOptions) -> Report:
 
 def _as_folder(source: Source) -> Bundle | None:
     """Return the graphs of a folder; None where the source is none."""
-    if isinstance(source, str | Path) and Path(source).is_dir():
+    if isinstance(source, str | Path) and os.path.isdir(source):
         return open_folder(source)
     return None
 

@@ -187,6 +187,7 @@ def next_state(final: Path, replaced: set[str], hidden_in: Path | None = None) -
         OSError: the folder cannot be put into place, or it appeared in the meantime and is not
             empty.
     """
+    final = Path(os.path.realpath(final))  # an exchange would take the place of a link to it
     is_parent_new = not final.parent.exists()
     if is_parent_new:
         final.parent.mkdir()
@@ -222,7 +223,7 @@ def _keep(final: Path, folder: Path, replaced: set[str]) -> None:
             else:
                 try:
                     os.link(source, target)
-                except PermissionError:  # what a file system without them says
+                except OSError:  # what a file system without them says, or one of too many
                     copy_file(source, target)
                     shutil.copystat(source, target)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 from proof.sites import source
 
@@ -69,8 +70,9 @@ def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Monke
     onnx.save(model_of(), path, **options)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert build_engine(path, tmp_path / "e", shapes=SHAPES).record.model == "m.onnx"
-    with pytest.raises(InputError, match="does not know its folder"):
-        build_engine(path.read_bytes(), tmp_path / "f", shapes=SHAPES)
+    for held in (path.read_bytes(), ir.load(path)):
+        with pytest.raises(UsageError, match="must be given as a file"):
+            build_engine(held, tmp_path / "f", shapes=SHAPES)
     path.with_name("w.bin").unlink()
     with pytest.raises(InputError):
         build_engine(path, tmp_path / "f", shapes=SHAPES)

@@ -126,6 +126,26 @@ def test_a_folder_can_be_optimized_in_its_place(exported: Path, weights: str) ->
     assert [report.kept for report in rx.inspect(exported).reports.values()].count(()) == 0
 
 
+@pytest.mark.parametrize("weights", ["auto", "copy", "embed"])
+def test_a_result_lasts_when_it_took_the_place_of_its_folder(exported: Path, weights: str) -> None:
+    """By a link to it, which stays, and into another layout of the weights."""
+    path = exported / "prefill.onnx"
+    model = onnx.load(path)
+    model.graph.initializer.reverse()  # so a copy has another order
+    onnx.save(model, path)
+    shutil.copytree(exported, original := exported.parent / "original")
+    (link := exported.parent / "link").symlink_to(exported)
+    result = rx.optimize(exported)
+    result.save(link, weights=weights, force=True)  # type: ignore[arg-type]
+    assert link.is_symlink()
+    assert (exported / "prefill.onnx.data").stat().st_nlink == 1
+    result.save(again := exported.parent / "again")
+    for folder in (exported, again):
+        assert rx.verify(original, folder).passed
+    with pytest.raises(rx.UsageError, match="no such policy"):
+        result.save(exported.parent / "new", weights="link")  # type: ignore[arg-type]
+
+
 def test_a_failure_half_way_leaves_everything_as_it_was(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import onnx.parser
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.structures import structure_anew
+from rmsnorm_export.system.reading import read_file
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 10, opset_import: ["" : 18]> main (float[B, 8] x) => (float[B, 8] y)'
@@ -93,5 +95,17 @@ def test_a_file_that_was_changed_after_it_was_checked_is_refused(tmp_path: Path)
     other = tmp_path / "other.onnx"
     onnx.save(MODEL, other)
     other.replace(path)
+    with pytest.raises(rx.InputError, match="changed"):
+        loaded.to_bytes()
+    onnx.save(MODEL, other)
+
+    def then_replaced(*arguments: Any) -> bytes:
+        data = read_file(*arguments)
+        other.replace(path)
+        return data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rmsnorm_export.graph.load.read_file", then_replaced)
+        loaded = load_model(path)
     with pytest.raises(rx.InputError, match="changed"):
         loaded.to_bytes()

@@ -15,7 +15,8 @@ import pytest
 from hostile_models import GAIN, external_gain, external_model, norm_model, write
 from onnx import TensorProto, helper
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export import optimize
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import load_model, no_gc
 from rmsnorm_export.graph.save import to_bytes
 
@@ -86,17 +87,39 @@ def test_external_data_in_an_attribute_is_checked(tmp_path: Path) -> None:
             load_model(write(tmp_path, model))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_onnx_ir_models_keep_the_folder_of_their_data(reverse: bool, tmp_path: Path) -> None:
+    """That of onnx_ir's functions, too, which it does not tell them, and in any order of nodes."""
+    proto = onnx.load(external_model(tmp_path, data=GAIN), load_external_data=False)
+    gain = external_gain("w.bin", 0, 32)
+    body = [helper.make_node("Constant", [], ["c"], value=gain)]
+    opsets = [helper.make_opsetid("", 18)]
+    proto.functions.append(helper.make_function("local", "F", [], ["c"], body, opsets))
+    nodes = [*proto.graph.node, helper.make_node("F", [], ["f"], domain="local")]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes[::-1] if reverse else nodes)
+    source = ir.load(write(tmp_path, proto))
+    loaded = load_model(source)
+    assert loaded.folder == str(tmp_path)
+    assert to_bytes(loaded.model, weights="embed").count(GAIN) == 2
+    source.doc_string = "\udcff"
+    if reverse:
+        with pytest.raises(InputError, match="as protobuf"):
+            load_model(source)
+
+
 @pytest.mark.parametrize("source", [None, 3, ["model.onnx"], onnx.GraphProto()])
 def test_what_is_no_source(source: object) -> None:
-    with pytest.raises(TypeError, match="PathLike"):
+    with pytest.raises(UsageError, match="no source of a model"):
         load_model(source)  # type: ignore[arg-type]
 
 
 def test_impossible_paths() -> None:
     for name in ("a\0b.onnx", "x" * 300 + ".onnx", "no/such/m.onnx", "\udcff.onnx"):
-        with pytest.raises(InputError) as caught:
-            load_model(name)
-        str(caught.value).encode()  # can be printed
+        for read in (load_model, optimize):
+            with pytest.raises(InputError) as caught:
+                read(name)
+            str(caught.value).encode()  # can be printed
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -254,6 +254,7 @@ def test_policies_that_cannot_be_met(
         ({"out.onnx.data": OLD, "out.onnx-2.data": OLD}, "out.onnx-3.data"),
         ({"out.onnx.data": OLD, "out.onnx-2.data": GAIN}, None),
         ({"out.onnx.data": None}, "out.onnx-2.data"),  # a link to elsewhere
+        ({"out.onnx.data": GAIN, "of one file": GAIN}, "out.onnx-2.data"),
     ],
 )
 def test_no_data_file_is_replaced_or_copied_twice(
@@ -265,6 +266,8 @@ def test_no_data_file_is_replaced_or_copied_twice(
             out.with_name(name).symlink_to(tmp_path / "elsewhere")
         else:
             out.with_name(name).write_bytes(content)
+    if "of one file" in there:
+        out.with_name("another name").hardlink_to(out.with_name("out.onnx.data"))
     before = snapshot(tmp_path)
     result = save_model(source.model, out, weights="copy")
     assert result.data_files == (() if data is None else (out.with_name(data),))

@@ -158,6 +158,25 @@ def untyped_attribute(model: onnx.ModelProto) -> None:
     model.graph.node[1].attribute[0].ClearField("type")
 
 
+@changed("another one than its operator reads", "'keepdims'")
+def attribute_of_another_type(model: onnx.ModelProto) -> None:
+    model.graph.node[1].attribute[0].CopyFrom(helper.make_attribute("keepdims", 1.0))
+
+
+@changed("another one than its operator reads", "'epsilon'")
+def attribute_of_another_type_of_a_fused_norm(model: onnx.ModelProto) -> None:
+    node = model.graph.node[5]
+    node.op_type, node.domain = "SkipSimplifiedLayerNormalization", "com.microsoft"
+    node.attribute.append(helper.make_attribute("epsilon", "small"))
+
+
+@changed("element type", "'untyped'")
+def external_data_without_a_type(model: onnx.ModelProto) -> None:
+    value = TensorProto(name="untyped", dims=[2], data_location=TensorProto.EXTERNAL)
+    value.external_data.add(key="location", value="w.bin")
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], value=value))
+
+
 @hostile("nested too deeply")
 def deep_nest(folder: Path) -> Path:
     path = folder / "model.onnx"

@@ -111,7 +111,7 @@ def test_a_model_is_not_raised_for_norms_that_it_has_not() -> None:
 
 @pytest.mark.parametrize("weights", ["auto", "copy", "embed"])
 def test_small_external_tensors_keep_their_folder(tmp_path: Path, weights: str) -> None:
-    """A bias of 64 numbers goes through the converter as it is; its file is still found after."""
+    """A bias of 64 numbers, and one in a function that the converter does not see."""
     size = "float[2,3,64]"
     body = "h = Add(x, b)\n" + norm("h", "y", "", None)
     model_ = model(body, inputs=f"{size} x", outputs=f"{size} y", constants=CONSTANTS)
@@ -122,6 +122,13 @@ def test_small_external_tensors_keep_their_folder(tmp_path: Path, weights: str) 
     other.parent.mkdir()
     external = {"save_as_external_data": True, "location": "m.data", "size_threshold": 64}
     onnx.save(model_, source, **external)
+    stored = onnx.load(source, load_external_data=False)
+    (value,) = (one for one in stored.graph.initializer if one.name == "b")
+    body_ = [onnx.helper.make_node("Constant", [], ["c"], value=value)]
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    unseen = onnx.helper.make_function("com.microsoft", "Unseen", [], ["c"], body_, opsets)
+    stored.functions.append(unseen)
+    onnx.save(stored, source)
     result = rx.optimize(source, target="onnx", prove=True)
     assert result.report.opset_after == 23
     result.save(other, weights=weights)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED
@@ -57,9 +57,13 @@ def open_model(source: Source) -> Iterator[EngineModel]:
     Raises:
         InputError: the model cannot be read, lacks external data, or has a norm whose scale
             TensorRT's parser would round.
+        UsageError: external data without a path.
     """
     with no_gc():
         loaded = load_model(source)
+    if loaded.path is None and loaded.external:
+        what, fix = "A model with external data must be given as a file.", "save it, give its path"
+        raise UsageError(what, found=f"data in {quoted(loaded.external[0])}", fix=fix)
     with tempfile.TemporaryDirectory(prefix="rmsnorm-model-") as folder:
         path = loaded.path or Path(folder, "model.onnx")
         if loaded.path is None:
