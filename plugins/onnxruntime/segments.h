@@ -17,7 +17,7 @@ constexpr std::size_t kMost = 32;
 template <class T, class C>
 struct Sum {
     Doubles low{}, high{};
-    long double wide{};
+    long double wide[kUnit]{};  // so that one need not wait for another
 
     INLINE void add_one(Floats v) {
         HalfFloats halves[2];
@@ -39,9 +39,14 @@ struct Sum {
             EACH add_one(v[j]);
         }
     }
-    INLINE void add(double (&v)[1]) { wide += v[0]; }
+    template <int K>
+    INLINE void add(double (&v)[K]) {
+        EACH wide[j] += v[j];
+    }
     INLINE double value() const {
-        if constexpr (sizeof(C) == 8) return static_cast<double>(wide);
+        if constexpr (sizeof(C) == 8) {
+            return static_cast<double>((wide[0] + wide[1]) + (wide[2] + wide[3]));
+        }
         double lanes[kLanes / 2];
         store(lanes, low + high);
         for (std::size_t apart = kLanes / 4; apart; apart /= 2) {
@@ -114,7 +119,10 @@ __attribute__((noinline)) void finish_one(const Rows& rows, const From* row,
                                           const Roots<T, S>& roots, std::size_t k) {
     using C = Lane<T, S>;
     using V = Vec<C>;
-    constexpr int together = !kUsualTypes<T, S> ? 1 : sizeof(T) == 4 && kLanes < 16 ? 4 : 8;
+    constexpr int together = sizeof(C) == 8                    ? kUnit
+                             : !kUsualTypes<T, S>               ? 1
+                             : sizeof(T) == 4 && kLanes < 16 ? 4
+                                                               : 8;
     const Norm& norm = *rows.norm;
     const bool scale_first = norm.scale_before_cast, round_rstd = norm.round_rstd;
     const int association = !usual && rows.factor ? norm.association : 0;
@@ -205,7 +213,10 @@ void finish(const Rows& rows, const From* row, const Lane<T, S>* gates, std::siz
 template <class T, class S>
 void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
     using C = Lane<T, S>;
-    constexpr int together = !kUsualTypes<T, S> ? 1 : kHalfType<T> == (kLanes == 16) ? 4 : 8;
+    constexpr int together = sizeof(C) == 8                        ? kUnit
+                             : !kUsualTypes<T, S>                   ? 1
+                             : kHalfType<T> == (kLanes == 16) ? 4
+                                                                    : 8;
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
     const bool skip = norm.sums(), gated = norm.kind == Kind::kGatedRMSNorm, first = norm.gate_first;

@@ -21,7 +21,7 @@ REPORT = click.Option(
 )
 MODEL = click.Argument(["model"], type=FILE)
 OUTPUT = click.Option(
-    ["-o", "--output"], required=True, type=FILE, metavar="OUT", help="File or folder, - for stdout."
+    ["-o", "--output"], required=True, type=FILE, metavar="OUT", help="File or folder; - is stdout."
 )
 
 
