@@ -111,7 +111,7 @@ def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
     if not stat.S_ISREG(state.st_mode):
         raise _unusable(slot, "is not an ordinary file")
     if state.st_nlink > 1:
-        why = f"a hard link, a copy is none; or a kill left a folder *{TEMP_SUFFIX}: delete it"
+        why = f"a hard link, a copy is none; or a kill left a *{TEMP_SUFFIX} above: delete it"
         raise _unusable(slot, f"has several names: it is {why}")
     return base, path, state.st_size
 
