@@ -177,6 +177,7 @@ def test_an_interrupt_leaves_the_old_file_or_a_whole_model(
 ) -> None:
     out.write_bytes(OLD)
     before = snapshot(out.parents[1])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     monkeypatch.setattr(os, at[0], cut_short(*at, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         save_model(source.model, out, weights="copy", force=True)
