@@ -27,6 +27,7 @@ from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
+from tests.sample import sampled
 from tests.tools.corpus.decoders import DECODERS
 from tests.tools.corpus.decoders import decoder as decoder_of
 
@@ -295,8 +296,7 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "options"), WRITTEN, ids=str)
+@sampled("kind, options", WRITTEN, [("llama", {"fusions": "cpu"})])
 def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """All norms, and 32 greedy tokens, of prefill and decode; fusions with heads of 16."""
     options = dict(options)
