@@ -45,6 +45,7 @@ struct Sum {
     }
     INLINE double value() const {
         if constexpr (sizeof(C) == 8) {
+            static_assert(kUnit == 4);
             return static_cast<double>((wide[0] + wide[1]) + (wide[2] + wide[3]));
         }
         double lanes[kLanes / 2];
@@ -119,10 +120,10 @@ __attribute__((noinline)) void finish_one(const Rows& rows, const From* row,
                                           const Roots<T, S>& roots, std::size_t k) {
     using C = Lane<T, S>;
     using V = Vec<C>;
-    constexpr int together = sizeof(C) == 8                    ? kUnit
-                             : !kUsualTypes<T, S>               ? 1
+    constexpr int together = sizeof(C) == 8                  ? kUnit
+                             : !kUsualTypes<T, S>            ? 1
                              : sizeof(T) == 4 && kLanes < 16 ? 4
-                                                               : 8;
+                                                             : 8;
     const Norm& norm = *rows.norm;
     const bool scale_first = norm.scale_before_cast, round_rstd = norm.round_rstd;
     const int association = !usual && rows.factor ? norm.association : 0;
@@ -213,10 +214,10 @@ void finish(const Rows& rows, const From* row, const Lane<T, S>* gates, std::siz
 template <class T, class S>
 void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* scratch) {
     using C = Lane<T, S>;
-    constexpr int together = sizeof(C) == 8                        ? kUnit
-                             : !kUsualTypes<T, S>                   ? 1
+    constexpr int together = sizeof(C) == 8                   ? kUnit
+                             : !kUsualTypes<T, S>             ? 1
                              : kHalfType<T> == (kLanes == 16) ? 4
-                                                                    : 8;
+                                                              : 8;
     const Norm& norm = *rows.norm;
     const std::size_t n = rows.segment;
     const bool skip = norm.sums(), gated = norm.kind == Kind::kGatedRMSNorm, first = norm.gate_first;

@@ -129,17 +129,15 @@ class Bundle:
 
     def _copy_companions(self, folder: Path) -> None:
         for entry in self.folder.iterdir():
-            if (
-                entry.suffix in _COMPANIONS
-                and entry.is_file()
-                and not (folder / entry.name).exists()
-            ):
-                path = file_within(entry.parent, entry.name)
-                if path is None:
-                    what = "A file of the folder is a link to one outside of it."
-                    fix = "copy the file into the folder, or remove the link"
-                    raise InputError(what, found=short(str(entry), 300), fix=fix)
-                copy_file(path, folder / entry.name)
+            target = folder / entry.name
+            if entry.suffix not in _COMPANIONS or not entry.is_file() or target.exists():
+                continue
+            path = file_within(entry.parent, entry.name)
+            if path is None:
+                what = "A file of the folder is a link to one outside of it."
+                fix = "copy the file into the folder, or remove the link"
+                raise InputError(what, found=short(str(entry), 300), fix=fix)
+            copy_file(path, target)
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use

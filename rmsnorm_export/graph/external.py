@@ -47,8 +47,8 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tupl
     """
     places = set()
     tensors = [slot.tensor for slot in slots]
-    known = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)} - {""}
-    otherwise = folder or (known.pop() if len(known) == 1 else "")
+    folders = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)} - {""}
+    otherwise = folder or (folders.pop() if len(folders) == 1 else "")
     for slot, tensor in zip(slots, tensors, strict=True):
         if not isinstance(tensor, ir.ExternalTensor):
             continue

@@ -400,7 +400,7 @@ def multiply_norm(
 
 
 def _of_length_one(value: ir.Value, norm: Norm, node: ir.Node) -> bool:
-    """Return whether a row of this graph is divided by a multiple of its root mean square yet."""
+    """Return whether this graph divides a row by a multiple of its root mean square so far."""
     producer = value.producer()
     here = producer is not None and producer.graph is node.graph
     return here and norm.radial is not None and not is_unit(norm.radial)

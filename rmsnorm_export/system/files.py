@@ -226,6 +226,7 @@ def _keep(final: Path, folder: Path, replaced: set[str]) -> None:
                 except OSError:  # what a file system without them says, or one of too many
                     copy_file(source, target)
                     shutil.copystat(source, target)
+                    sync(target)
 
 
 def _publish(folder: Path, final: Path) -> None:

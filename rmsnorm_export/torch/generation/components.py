@@ -258,8 +258,8 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         model: of transformers.
-        feeds: inputs by name; ``input_ids`` of shape [batch, sequence] are made where there are
-            none, with the seed 0.
+        feeds: inputs by name; ``input_ids`` of shape [batch, sequence] are drawn with the
+            seed 0 where there are none.
     """
     inputs = dict(feeds)
     if "input_ids" not in inputs and model.main_input_name == "input_ids":
