@@ -10,22 +10,25 @@ enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryR
 enum class Activation : std::int32_t { kSilu, kSigmoid };
 enum class Quantize : std::int32_t { kNone, kStatic, kPerRow };
 
+// Its fields in the order of NormSpec, of the types that op/abi.py gives them.
 struct Norm {
     Kind kind{Kind::kRMSNorm};
     float epsilon{1e-5F};
+    bool scale_before_cast{false};
     float scale_offset{0.0F};
     bool epsilon_outside{false};
-    bool epsilon_clamp{false};
-    bool scale_before_cast{false};
-    bool round_rstd{false};
-    bool stash_half{false};     // stash_type is T, a half type, instead of f32
-    bool gate_first{false};
-    std::int32_t association{0};  // order of the products when stash_half, see spec.py
-    Activation activation{Activation::kSilu};
     std::int64_t partial_size{0};
     std::int64_t group_size{0};
+    bool round_rstd{false};
+    std::int64_t association{0};  // order of the products when stash_half, see spec.py
+    bool epsilon_clamp{false};
+    Activation activation{Activation::kSilu};
+    bool gate_first{false};
     std::int64_t rotary_dim{0};  // 0: all of the row
     bool rotary_interleaved{false};
+    bool stash_half{false};  // stash_type is T, a half type, instead of f32
 };
+
+constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;  // elements, on a GPU
 
 }  // namespace rmsnorm_export

@@ -67,8 +67,6 @@ struct Problem {
     std::int64_t strides[3]{1, 0, 0};
 };
 
-constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;
-
 // Device pointers. Any alignment that the element type allows; x, residual and gate may be equal to
 // no output. Null where the problem has no such tensor.
 struct Pointers {

@@ -3,8 +3,8 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <sstream>
 
+#include "../kernels/attributes.h"
 #include "operator.h"
 
 namespace rmsnorm_export::onnxruntime {
@@ -71,21 +71,8 @@ struct NamedOp : ort::CustomOp {
     }
 };
 
-// The names that the function bodies of a model have (op/body_key.py): the operator's, and that with
-// a word for what a body differs in; the name of codes says their type, for ONNX Runtime knows that of
-// an output by no attribute. Other names, of several words or a third size, are not here: those keep
-// their bodies. Each name and type takes ONNX Runtime 45 microseconds to open a session.
-const std::string kWords =
-    " _stash_float32 _stash_float16 _stash_bfloat16 _scale_before_cast _round_rstd"
-    " _scale_after_cast _rstd_not_rounded _epsilon_outside _epsilon_inside _epsilon_clamp";
-const std::string kRowWords =
-    " _whole _ungrouped _last_axis _partial _partial_2 _grouped _grouped_2 _several_axes"
-    " _several_axes_2 _channels _channels_2 _epsilon_clamp_channels";
-const std::string kOwnWords[] = {kRowWords, kRowWords,
-                                 kRowWords + " _silu _sigmoid _gate_first _gate_last",
-                                 " _rotary_part _rotary_whole _interleaved _halves _half_table"
-                                 " _full_table _table_float32 _table_as_x"};
-
+// All names of each operator (suffixes); the name of codes says their type, for ONNX Runtime knows
+// that of an output by no attribute. Each name and type takes it 45 microseconds to open a session.
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;
     std::vector<Provider> providers{cpu()};
@@ -102,9 +89,7 @@ std::deque<NamedOp> make_all() {
         const std::string kind = kKinds[i];
         Norm norm;
         norm.kind = static_cast<Kind>(i);
-        add(kind, norm);
-        std::istringstream words(kWords + kOwnWords[i]);
-        for (std::string word; words >> word;) add(kind + word, norm);
+        for (const std::string& suffix : suffixes(kind)) add(kind + suffix, norm);
         if (norm.kind == Kind::kRotaryRMSNorm) continue;
         for (const bool per_row : {false, true}) {
             norm.quantize = per_row ? Quantize::kPerRow : Quantize::kStatic;

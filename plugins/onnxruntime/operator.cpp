@@ -3,44 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <type_traits>
+
+#include "../kernels/attributes.h"
 
 namespace rmsnorm_export::onnxruntime {
 namespace {
-
-// A member of the norm, after taking a value where there is one. What does not fit is -1: a flag that
-// is set, and no association.
-template <auto Member>
-std::int64_t of(Norm& norm, const std::int64_t* value) {
-    auto& member = norm.*Member;
-    using Own = std::remove_reference_t<decltype(member)>;
-    if (value) member = static_cast<Own>(static_cast<Own>(*value) == *value ? *value : -1);
-    return member;
-}
-
-// Of one sort: a real number, an integer or, with neither member, a text.
-struct Attribute {
-    const char* name;
-    float Norm::*real{nullptr};
-    std::int64_t (*integer)(Norm&, const std::int64_t*){nullptr};
-};
-constexpr Attribute kAttributes[] = {
-    {"epsilon", &Norm::epsilon},
-    {"scale_offset", &Norm::scale_offset},
-    {"axis", nullptr, of<&Norm::axis>},
-    {"last_axis", nullptr, of<&Norm::last_axis>},
-    {"stash_type", nullptr, of<&Norm::stash_type>},
-    {"scale_before_cast", nullptr, of<&Norm::scale_before_cast>},
-    {"epsilon_outside", nullptr, of<&Norm::epsilon_outside>},
-    {"epsilon_clamp", nullptr, of<&Norm::epsilon_clamp>},
-    {"partial_size", nullptr, of<&Norm::partial_size>},
-    {"group_size", nullptr, of<&Norm::group_size>},
-    {"round_rstd", nullptr, of<&Norm::round_rstd>},
-    {"association", nullptr, of<&Norm::association>},
-    {"gate_first", nullptr, of<&Norm::gate_first>},
-    {"rotary_dim", nullptr, of<&Norm::rotary_dim>},
-    {"rotary_interleaved", nullptr, of<&Norm::rotary_interleaved>},
-    {"activation"}};
 
 // In the order of a node's inputs.
 constexpr Tensor Call::*kInputs[] = {&Call::x,     &Call::second, &Call::cos, &Call::sin,
@@ -81,31 +48,36 @@ Operator::Operator(const OrtApi* api, const OrtKernelInfo* info, const Norm& nor
 }
 
 // ONNX Runtime fails alike for an attribute that is absent and for one of another type: those are told
-// apart by asking for every type.
+// apart by asking for every type. It does not list what a node has: an attribute that is not known here
+// is not seen, which is why a function body with one has a name that is not known here either.
 void Operator::read_attributes(const OrtKernelInfo* info) {
-    for (const auto& [name, real, integer] : kAttributes) {
+    for (const auto& each : kAttributes<Norm>) {
+        if (!each.belongs(kKinds[static_cast<int>(norm_.kind)])) continue;
         float number = 0;
         std::int64_t whole = 0;
         std::size_t size = 0;
-        const bool is_real = done(api_.KernelInfoGetAttribute_float(info, name, &number));
-        const bool is_integer = done(api_.KernelInfoGetAttribute_int64(info, name, &whole));
-        const bool is_text = done(api_.KernelInfoGetAttribute_string(info, name, nullptr, &size));
-        if ((is_real && !real) || (is_integer && !integer) || (is_text && (real || integer))) {
-            refuse(std::string("the attribute ") + name + " must be of the type that it has elsewhere");
+        const bool is_real = done(api_.KernelInfoGetAttribute_float(info, each.name, &number));
+        const bool is_integer = done(api_.KernelInfoGetAttribute_int64(info, each.name, &whole));
+        const bool is_text = done(api_.KernelInfoGetAttribute_string(info, each.name, nullptr, &size));
+        const Sort sort = is_real ? Sort::kReal : is_integer ? Sort::kInteger : Sort::kWord;
+        if (!is_real && !is_integer && !is_text) continue;
+        if (sort != each.sort) {
+            refuse(std::string("the attribute ") + each.name +
+                   " must be of the type that it has elsewhere");
         }
-        if (is_real) norm_.*real = number;
-        if (is_integer) integer(norm_, &whole);
-        if (!is_text) continue;
-        std::string activation(size, '\0');
-        check(api_.KernelInfoGetAttribute_string(info, name, activation.data(), &size));
-        activation = activation.c_str();
-        const bool sigmoid = activation == "sigmoid";
-        must(sigmoid || activation == "silu", "activation must be silu or sigmoid");
-        norm_.activation = sigmoid ? Activation::kSigmoid : Activation::kSilu;
+        constexpr std::int64_t most = std::int64_t{1} << 53;  // a double is as exact
+        double value = is_real ? number : static_cast<double>(std::clamp(whole, -most, most));
+        if (is_text) {
+            std::string text(size, '\0');
+            check(api_.KernelInfoGetAttribute_string(info, each.name, text.data(), &size));
+            const auto* const word = std::find(each.words, std::end(each.words), text.c_str());
+            value = static_cast<double>(word - each.words);
+            if (value > each.high) refuse(std::string(each.name) + " must be " + each.choices());
+        }
+        each.member(norm_, &value);
     }
     must(type_of(norm_.stash_type, norm_.stash),
          "stash_type must be 1 (f32), 10 (f16), 11 (f64) or 16 (bf16)");
-    norm_.gate_first = norm_.gate_first && norm_.kind == Kind::kGatedRMSNorm;
 }
 
 void Operator::check_attributes() const {
@@ -155,10 +127,13 @@ void Operator::refuse(const std::string& sentence, const Call& call) const {
         text += "],";
     }
     Norm norm = norm_;
-    for (const auto& [name, real, integer] : kAttributes) {
-        const std::int64_t whole = integer ? integer(norm, nullptr) : 0;
-        const std::string value = real ? std::to_string(norm.*real) : std::to_string(whole);
-        if (real || whole) text += std::string(" ") + name + " " + value + ",";
+    for (const auto& each : kAttributes<Norm>) {
+        const double value = each.member(norm, nullptr);
+        const bool real = each.sort == Sort::kReal;
+        if (!real && value == 0) continue;
+        const auto whole = static_cast<std::int64_t>(value);
+        text += std::string(" ") + each.name + " ";
+        text += (real ? std::to_string(value) : std::to_string(whole)) + ",";
     }
     text.pop_back();
     throw Refusal(text);

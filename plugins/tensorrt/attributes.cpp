@@ -1,38 +1,19 @@
-// The attributes of a node: one table, from which fields are read, checked, and written.
+// The attributes of a node: read from fields, checked, and written.
 #include "node.h"
 
-#include <cfloat>
-#include <string_view>
-#include <type_traits>
+#include <array>
 #include <utility>
 
 namespace rmsnorm_export {
 namespace {
 
-using Sort = PluginFieldType;
+using Field = Attribute<Node>;
+using Sent = PluginFieldType;
 
-constexpr auto kReal = Sort::kFLOAT32;
-constexpr auto kInteger = Sort::kINT32;
-constexpr auto kWord = Sort::kCHAR;
-
-struct Field {
-    char const* name;
-    Sort sort;
-    double low;
-    double high;
-    double (*member)(Node&, double const*);  // what it is; after taking a value, where there is one
-    char const* only{""};         // for the operators with this in their name
-    std::string_view words[6]{};  // the value of a word is its place here
-};
-
-template <auto Member>
-double of(Node& node, double const* value) {
-    auto& member = node.*Member;
-    if (value) {
-        member = static_cast<std::remove_reference_t<decltype(member)>>(*value);
-    }
-    return static_cast<double>(member);
-}
+constexpr auto kReal = Sort::kReal;
+constexpr auto kInteger = Sort::kInteger;
+constexpr auto kWord = Sort::kWord;
+constexpr Sent kSentAs[] = {Sent::kFLOAT32, Sent::kINT32, Sent::kCHAR};  // by Sort
 
 // No operator is quantised in a way that nobody chose: there is no value of before.
 double quantize(Node& node, double const* value) {
@@ -46,26 +27,18 @@ double quantize(Node& node, double const* value) {
     return given;
 }
 
-constexpr Field kFields[] = {
-    {"epsilon", kReal, 0, FLT_MAX, of<&Norm::epsilon>},
-    {"axis", kInteger, -Dims::MAX_DIMS, -1, of<&Node::axis>},
-    {"stash_type", kInteger, 1, 16, of<&Node::stash_type>},
-    {"scale_before_cast", kInteger, 0, 1, of<&Norm::scale_before_cast>},
-    {"scale_offset", kReal, -FLT_MAX, FLT_MAX, of<&Norm::scale_offset>},
-    {"epsilon_outside", kInteger, 0, 1, of<&Norm::epsilon_outside>},
-    {"partial_size", kInteger, 0, kMaxRow, of<&Norm::partial_size>},
-    {"group_size", kInteger, 0, kMaxRow, of<&Norm::group_size>},
-    {"round_rstd", kInteger, 0, 1, of<&Norm::round_rstd>},
-    {"association", kInteger, 0, 2, of<&Norm::association>},
-    {"epsilon_clamp", kInteger, 0, 1, of<&Norm::epsilon_clamp>},
-    {"last_axis", kInteger, -Dims::MAX_DIMS, -1, of<&Node::last_axis>},
-    {"activation", kWord, 0, 1, of<&Norm::activation>, "Gated", {"silu", "sigmoid"}},
-    {"gate_first", kInteger, 0, 1, of<&Norm::gate_first>, "Gated"},
-    {"rotary_dim", kInteger, 0, kMaxRow, of<&Norm::rotary_dim>, "Rotary"},
-    {"rotary_interleaved", kInteger, 0, 1, of<&Norm::rotary_interleaved>, "Rotary"},
-    {"quantize", kWord, 0, 3, quantize, "Quantized",
-     {"fp8", "int8", "fp8_per_row", "int8_per_row"}}};
-static_assert(std::size(kFields) == Node::kCount);
+// Those of the kernels, and that of the operators whose result is codes.
+constexpr auto kFields = [] {
+    std::array<Field, std::size(kAttributes<Node>) + 1> all{};
+    std::size_t used = 0;
+    for (auto const& attribute : kAttributes<Node>) {
+        all[used++] = attribute;
+    }
+    all[used] = {"quantize", kWord, 0, 3, quantize, "Quantized",
+                 {"fp8", "int8", "fp8_per_row", "int8_per_row"}};
+    return all;
+}();
+static_assert(kFields.size() <= Node::kMost && kMaxAxes == Dims::MAX_DIMS);
 
 template <typename T>
 T load(PluginField const& given) noexcept {
@@ -76,16 +49,16 @@ T load(PluginField const& given) noexcept {
 
 // The value of a plugin field; false when it is not one number, or a text, as `field` has to be.
 bool parse(PluginField const& given, Field const& field, double& value) noexcept {
-    if (!given.data || given.length < 1 || (given.length > 1 && given.type != kWord)) {
+    if (!given.data || given.length < 1 || (given.length > 1 && given.type != Sent::kCHAR)) {
         return false;
     }
     auto const* const text = static_cast<char const*>(given.data);
     switch (given.type) {
-        case Sort::kFLOAT32: value = load<float>(given); return field.sort == kReal;
-        case Sort::kFLOAT64: value = load<double>(given); return field.sort == kReal;
-        case Sort::kINT32: value = load<std::int32_t>(given); return field.sort == kInteger;
-        case Sort::kINT64: value = double(load<std::int64_t>(given)); return field.sort == kInteger;
-        case Sort::kCHAR:
+        case Sent::kFLOAT32: value = load<float>(given); return field.sort == kReal;
+        case Sent::kFLOAT64: value = load<double>(given); return field.sort == kReal;
+        case Sent::kINT32: value = load<std::int32_t>(given); return field.sort == kInteger;
+        case Sent::kINT64: value = double(load<std::int64_t>(given)); return field.sort == kInteger;
+        case Sent::kCHAR:
             value = std::find(field.words, std::end(field.words),
                               std::string_view{text, ::strnlen(text, given.length)}) -
                     field.words;
@@ -122,8 +95,6 @@ constexpr char const* kLibraryField = "library";
 constexpr char const* kNoAttributes[] = {kLibraryField, "plugin_version", "plugin_namespace"};
 constexpr char kLibrary[] = RMSNORM_EXPORT_VERSION ", kernels " RMSNORM_EXPORT_KERNELS;
 
-bool belongs(Field const& field, char const* op) noexcept { return std::strstr(op, field.only); }
-
 PluginField const* find(PluginFieldCollection const& given, char const* name) noexcept {
     auto const* const end = given.fields + given.nbFields;
     auto const* const found = std::find_if(given.fields, end, [&](PluginField const& each) {
@@ -140,13 +111,13 @@ bool knowsAll(char const* who, char const* op, PluginFieldCollection const& give
         auto const same = [&](char const* known) { return !std::strcmp(known, name); };
         bool const known =
             std::any_of(std::begin(kFields), std::end(kFields), [&](auto const& field) {
-                return belongs(field, op) && same(field.name);
+                return field.belongs(op) && same(field.name);
             });
         if (known || std::any_of(std::begin(kNoAttributes), std::end(kNoAttributes), same)) {
             continue;
         }
         auto const* const writer = find(given, kLibraryField);
-        bool const named = writer && writer->data && writer->type == kWord && writer->length > 0;
+        bool const named = writer && writer->data && writer->type == Sent::kCHAR && writer->length > 0;
         return refuse(
             "%s: this library (%s) does not know the attribute '%.40s'; it was written by %.*s; "
             "load the library of that version, or build the engine again with this one",
@@ -169,7 +140,7 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
     }
     auto used = std::snprintf(id, sizeof id, "%s", name);
     for (auto const& field : kFields) {
-        if (!belongs(field, name)) {
+        if (!field.belongs(name)) {
             continue;
         }
         // One that is absent has the default of the schema, which is that of the members: so ONNX
@@ -184,7 +155,7 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
             return refuseField(who, field, *found);  // NaN too
         }
         field.member(*this, &value);
-        auto& own = values_[&field - kFields];
+        auto& own = values_[&field - kFields.data()];
         own = {float(value), field.sort == kReal ? 0 : std::int32_t(value)};
         auto const word = field.words[field.sort == kWord ? own.integer : 0];  // empty of a number
         auto const room = sizeof id - std::size_t(used);
@@ -231,14 +202,14 @@ bool Node::read(char const* layer, PluginFieldCollection const* given) noexcept 
 PluginFieldCollection const* Node::attributes() noexcept {
     collection_ = {0, fields_};
     for (auto const& field : kFields) {
-        if (belongs(field, name)) {
-            auto const& own = values_[&field - kFields];
+        if (field.belongs(name)) {
+            auto const& own = values_[&field - kFields.data()];
             auto const word = field.words[field.sort == kWord ? own.integer : 0];
             void const* const number =
                 field.sort == kReal ? static_cast<void const*>(&own.real) : &own.integer;
             void const* const data = word.empty() ? number : word.data();
             auto const length = std::int32_t(word.size()) + 1;  // with the NUL of a word
-            fields_[collection_.nbFields++] = {field.name, data, field.sort, length};
+            fields_[collection_.nbFields++] = {field.name, data, kSentAs[int(field.sort)], length};
         }
     }
     return &collection_;
@@ -246,7 +217,7 @@ PluginFieldCollection const* Node::attributes() noexcept {
 
 PluginFieldCollection const* Node::serialized() noexcept {
     attributes();
-    fields_[collection_.nbFields++] = {kLibraryField, kLibrary, kWord, sizeof kLibrary};
+    fields_[collection_.nbFields++] = {kLibraryField, kLibrary, Sent::kCHAR, sizeof kLibrary};
     return &collection_;
 }
 

@@ -2,6 +2,7 @@
 // descriptions of them to a Problem of the kernels.
 #pragma once
 
+#include "../kernels/attributes.h"
 #include "../kernels/rmsnorm.h"
 #include "host.h"
 
@@ -75,7 +76,7 @@ inline bool spans(Dims const& dims, std::int64_t const* sizes, std::int32_t coun
 // that the kernels know are in the base. The quantised operators have one more, quantize: fp8 or
 // int8 (static), fp8_per_row or int8_per_row.
 struct Node : Norm {
-    static constexpr std::size_t kCount = 17;  // of fields, at most
+    static constexpr std::size_t kMost = 32;  // fields
 
     // Of an operator, whose name must outlive it.
     explicit Node(char const* op) noexcept : name{op} {
@@ -275,8 +276,8 @@ struct Node : Norm {
         float real;
         std::int32_t integer;  // of a word: its place in the table
     };
-    Value values_[kCount]{};
-    PluginField fields_[kCount + 1];
+    Value values_[kMost]{};
+    PluginField fields_[kMost + 1];
     PluginFieldCollection collection_{};
 };
 

@@ -36,9 +36,16 @@ from rmsnorm_export.runtime.support import everywhere
 _SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
 """Below it 1 / sqrt(epsilon) is no finite number: a row of zeros is 0 * inf in the source."""
 
+_SAID = frozenset({
+    "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
+    "epsilon_clamp",
+})  # fmt: skip
+"""The attributes for which the forms have a word, or a class of numerics that does without."""
+
 # A match refused for one of these is tried again without the part in question.
 STRUCTURAL = frozenset(
     {
+        "attribute",
         "bias",
         "epsilon-outside",
         "gate",
@@ -293,6 +300,7 @@ def beyond_the_operator(match: Match, *, has_residual: bool) -> Refusal | None:
         ("partial", f"a mean square of {spec.partial_size} elements alone", spec.partial_size),
         ("channels", "rows with axes behind them", spec.last_axis != -1),
         ("epsilon-outside", f"epsilon {spec.epsilon} outside the root", spec.epsilon_outside),
+        ("attribute", f"the attribute {spec.beyond(_SAID)}", spec.beyond(_SAID)),
     )
     for reason, what, is_there in parts:
         if is_there:

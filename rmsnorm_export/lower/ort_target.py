@@ -30,6 +30,10 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
 
+_SAID_WITH_A_SUM = frozenset({
+    "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
+})  # fmt: skip
+
 
 class _OnnxRuntime(OneOperator):
     """One ONNX Runtime norm; residual Adds are taken into the node where that is allowed."""
@@ -78,6 +82,8 @@ def _residual_kept(
         why = ("the operator has no such element type", type_name(dtype))
     elif spec.epsilon_clamp:
         why = ("the operator has no clamp", f"x / max(rms, {spec.epsilon:.6g})")
+    elif unsaid := spec.beyond(_SAID_WITH_A_SUM):
+        why = ("the operator does not know the attribute", unsaid)
     elif spec.axis != -1:
         why = ("the operator normalises the last axis only", f"axis {spec.axis}")
     elif x is None or not same_where_added(x, other):

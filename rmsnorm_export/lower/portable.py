@@ -26,7 +26,7 @@ from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
-from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, for_any_type
+from rmsnorm_export.op.body_key import LATER_WORDS, BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.numerics import Numerics
@@ -36,6 +36,7 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     HALF_TYPES,
+    IN_KERNELS,
     PLUGIN_NAMESPACE,
     PLUGIN_VERSION,
     QUANTIZE,
@@ -275,10 +276,12 @@ def creator_names(kind: Kind) -> frozenset[str]:
     ``assign_bodies`` names a second body after what tells it from the first. The plugin reads that
     from the attributes, and has a creator for each such name without a size in it.
     """
+    later = LATER_WORDS.keys() & IN_KERNELS & NormSpec(kind=kind).attributes().keys()
+    words = [f"_{word}" for name in later for word in LATER_WORDS[name]]
     if kind == "RotaryRMSNorm":
-        return frozenset(kind + suffix for suffix in ("", *_CREATORS, *_ROTARY_CREATORS))
+        return frozenset(kind + suffix for suffix in ("", *_CREATORS, *_ROTARY_CREATORS, *words))
     gated = _GATED_CREATORS if kind == "GatedRMSNorm" else ()
-    suffixes = ("", *_CREATORS, *_ROW_CREATORS, *gated)
+    suffixes = ("", *_CREATORS, *_ROW_CREATORS, *gated, *words)
     codes = (f"Quantized{kind}", *(operator_name(kind, how) for how in get_args(Quantize)))
     return frozenset((*codes, *(kind + suffix for suffix in suffixes)))
 
@@ -313,6 +316,7 @@ def plugin_refuses(
     """
     length = n or 0
     reasons = {
+        f"it does not know the attribute {spec.beyond(IN_KERNELS)}": spec.beyond(IN_KERNELS),
         "it does not compute in float64": DOUBLE in (dtype, spec.stash_type),
         "it has no creator of that name": name not in creator_names(spec.kind),
         f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}": (

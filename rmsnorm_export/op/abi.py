@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.op.spec import FLOAT, NormSpec
+from rmsnorm_export.op.spec import FLOAT, IN_KERNELS, NormSpec
 
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
-KINDS = {"RMSNorm": 0, "SkipRMSNorm": 1, "GatedRMSNorm": 2, "RotaryRMSNorm": 3}
-ACTIVATIONS = {"silu": 0, "sigmoid": 1}
 STATIC = 1
 THROUGHPUT, LOW_LATENCY = 1, 2
+
+_C_TYPES: dict[type, Any] = {
+    bool: ctypes.c_bool, float: ctypes.c_float, int: ctypes.c_int64, str: ctypes.c_int32
+}  # fmt: skip
+_OTHERWISE = {"axis": "n", "last_axis": "inner", "stash_type": "stash_half"}
+"""Attributes that the kernels are told in another form."""
 
 
 def _fields(of: Any, *names: str) -> list[tuple[str, Any]]:
@@ -21,16 +26,15 @@ def _fields(of: Any, *names: str) -> list[tuple[str, Any]]:
 
 
 class Norm(ctypes.Structure):
-    """The attributes of the operator."""
+    """The attributes of the operator, in its order; of a word the place in its ``Literal``."""
 
     _fields_ = (
-        *_fields(ctypes.c_int32, "kind"),
-        *_fields(ctypes.c_float, "epsilon", "scale_offset"),
-        *_fields(ctypes.c_bool, "epsilon_outside", "epsilon_clamp", "scale_before_cast"),
-        *_fields(ctypes.c_bool, "round_rstd", "stash_half", "gate_first"),
-        *_fields(ctypes.c_int32, "association", "activation"),
-        *_fields(ctypes.c_int64, "partial_size", "group_size", "rotary_dim"),
-        *_fields(ctypes.c_bool, "rotary_interleaved"),
+        *(
+            (field.name, _C_TYPES[type(field.default)])
+            for field in dataclasses.fields(NormSpec)
+            if field.name in {"kind", *IN_KERNELS} - _OTHERWISE.keys()
+        ),
+        ("stash_half", ctypes.c_bool),
     )
 
 
@@ -52,12 +56,18 @@ class Problem(ctypes.Structure):
         super().__init__(inner=inner, runs=(1, 1), strides=(1, 0, 0), **values)
 
     def set_norm(self, spec: NormSpec) -> None:
-        """Take the attributes over; with angles for every element that is turned."""
-        for name in (field[0] for field in Norm._fields_):
-            if hasattr(spec, name):
-                value = getattr(spec, name)
-                words = {"kind": KINDS, "activation": ACTIVATIONS}.get(name)
-                setattr(self.norm, name, value if words is None else words[value])
+        """Take the attributes over; with angles for every element that is turned.
+
+        Raises:
+            ValueError: the kernels do not know one that is not at its default.
+        """
+        if unknown := spec.beyond(IN_KERNELS):
+            raise ValueError(f"the kernels do not know the attribute {unknown}")
+        for name, hint in get_type_hints(NormSpec).items():
+            value = getattr(spec, name)
+            if hasattr(self.norm, name):
+                place = get_args(hint).index(value) if isinstance(value, str) else value
+                setattr(self.norm, name, place)
         self.norm.stash_half = spec.stash_type != FLOAT
         self.table_width = spec.rotary_dim or self.n
 

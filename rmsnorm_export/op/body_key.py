@@ -224,14 +224,14 @@ def _name(body: BodyKey, names: dict[str, BodyKey], reserved: Collection[str]) -
     # A kernel registered for the operator reads numbers from float32 attributes: a body with a
     # number that those cannot hold has a name that no kernel has. One with an attribute that an
     # older library of kernels does not look at has a name that such a library does not have.
-    literal = body.literal_epsilon is not None or body.literal_offset is not None
-    plain = not (literal or body.epsilon_clamp or body.last_axis != -1)
+    usual = BodyKey(kind=body.kind)
+    plain = all(getattr(body, name) == getattr(usual, name) for name in _IN_A_NAME)
     if plain and base not in names and base not in reserved:
         return base
     main = names.get(base, BodyKey(kind=body.kind, quantize=body.quantize))
     words = [
         _word(body, field)
-        for field in _FIELD_WORDS
+        for field in _WORDS
         if getattr(body, field) != getattr(main, field)
         and (field != "axis" or body.last_axis == -1)
     ]
@@ -244,7 +244,7 @@ def _word(body: BodyKey, field: str) -> str:
     value = getattr(body, field)
     if field == "dtype":
         value = value or body.stash_type
-    word, other = _FIELD_WORDS[field]
+    word, other = _WORDS[field]
     chosen = word if value != getattr(BodyKey(), field) else other
     return chosen.format(type_name(value) if field.endswith("type") and value else value)
 
@@ -273,5 +273,11 @@ _FIELD_WORDS = {
 """A word for a field that keeps two bodies apart: where it is not at its default, and where it is.
 
 No word has a size in it, so that a library of kernels can list the names; bodies that differ in a
-size alone are numbered.
+size alone are numbered. Names that were written stay; an attribute that is new needs no row.
 """
+
+LATER_WORDS = {
+    name: (name, f"default_{name}") for name in _FIXED if name not in ("kind", *_FIELD_WORDS)
+}
+_WORDS = {**_FIELD_WORDS, **LATER_WORDS}
+_IN_A_NAME = ("literal_epsilon", "literal_offset", "epsilon_clamp", "last_axis", *LATER_WORDS)

@@ -98,6 +98,26 @@ def activated(spec: NormSpec, gate: Float64Array, stash: _Step | None = None) ->
     return sigmoid if spec.activation == "sigmoid" else stash(gate * sigmoid)
 
 
+def mean_square(
+    spec: NormSpec, rows: Float64Array, stash: _Step | None = None, mean: _Step | None = None
+) -> Float64Array:
+    """Return the mean square of each row or group, [..., 1], each step rounded by ``stash``."""
+    stash, mean = stash or _keep, mean or _mean
+    squares = stash(np.square(rows[..., : spec.partial_size or None]))
+    return stash(mean(squares))
+
+
+def root(spec: NormSpec, mean: Float64Array, stash: _Step | None = None) -> Float64Array:
+    """Return the root of a mean square, with its epsilon, each step rounded by ``stash``."""
+    stash = stash or _keep
+    epsilon = stash(np.float64(spec.epsilon))
+    if spec.epsilon_outside:
+        return stash(stash(np.sqrt(mean)) + epsilon)
+    if spec.epsilon_clamp:
+        return np.maximum(stash(np.sqrt(mean)), epsilon)
+    return stash(np.sqrt(stash(mean + epsilon)))
+
+
 def _keep(values: Float64Array) -> Float64Array:
     return values
 
@@ -171,15 +191,7 @@ class _Formula:
         n = math.prod(row.shape[axis:])
         size = spec.group_size or n
         rows = row.reshape(*row.shape[:axis], n // size, size)
-        squares = self.stash(np.square(rows[..., : spec.partial_size or size]))
-        mean = self.stash(self.mean(squares))
-        epsilon = self.stash(np.float64(spec.epsilon))
-        if spec.epsilon_outside:
-            rms = self.stash(self.stash(np.sqrt(mean)) + epsilon)
-        elif spec.epsilon_clamp:
-            rms = np.maximum(self.stash(np.sqrt(mean)), epsilon)
-        else:
-            rms = self.stash(np.sqrt(self.stash(mean + epsilon)))
+        rms = root(spec, mean_square(spec, rows, self.stash, self.mean), self.stash)
         if factor is not None and spec.association:
             # One group only: the scale of the whole row fits the rows as they are cut here.
             factor = np.broadcast_to(factor, row.shape[axis:]).reshape(1, size)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
 DOMAIN = "rmsnorm_export"
@@ -59,6 +59,17 @@ _OF_ONE_KIND: dict[str, Kind] = {
     "rotary_interleaved": "RotaryRMSNorm",
 }
 """The attributes that one operator alone has."""
+
+FIRST_ATTRIBUTES = frozenset({
+    "epsilon", "axis", "stash_type", "scale_before_cast", "scale_offset", "epsilon_outside",
+    "partial_size", "group_size", "round_rstd", "association", "epsilon_clamp", "last_axis",
+    "activation", "gate_first", "rotary_dim", "rotary_interleaved",
+})  # fmt: skip
+"""Those that all of this package knows. What knows a later one says so, and refuses the others
+where they are not at their default."""
+
+IN_KERNELS = FIRST_ATTRIBUTES
+"""Those that plugins/kernels compute: the members of ``Norm`` in norm.h."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +209,14 @@ class NormSpec:
                 values[field.name] = value if isinstance(value, str) else number(value)
         return values
 
+    def beyond(self, known: Collection[str]) -> str:
+        """Name an attribute, with its value, that is not at its default and not in ``known``."""
+        own = self.non_default().items()
+        return next((f"{name} {value}" for name, value in own if name not in known), "")
+
     def non_default(self) -> dict[str, int | float | str]:
         """The attributes that differ from the ordinary LLaMA norm, epsilon and kind apart."""
-        ordinary = NormSpec(kind=self.kind).attributes()
+        ordinary = type(self)(kind=self.kind).attributes()
         return {
             name: value
             for name, value in self.attributes().items()

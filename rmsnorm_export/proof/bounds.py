@@ -38,11 +38,26 @@ import math
 import ml_dtypes
 import numpy as np
 
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.op.reference import root
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    DOUBLE,
+    FIRST_ATTRIBUTES,
+    FLOAT,
+    FLOAT16,
+    HALF_TYPES,
+    NormSpec,
+)
+
+_DERIVED_FOR = FIRST_ATTRIBUTES
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
+
+EXACT_SUMS = frozenset({"random", "tiny", "epsilon", "huge", "large", "negative", "zeros"})
+"""The cases (``feeds``) whose squares add up without a rounding."""
 
 # ONNX Runtime's float32 Sigmoid is an approximation of small absolute error: up to 43 ulp from the
 # exact value for |z| <= 4 (observed in 1.31), the range of the gates that proofs feed; Exp is exact
@@ -53,6 +68,20 @@ _SIGMOID = 64.0
 def smallest(dtype: int) -> float:
     """The smallest positive number of an ONNX element type."""
     return float(ml_dtypes.finfo(numpy_dtype(dtype)).smallest_subnormal)  # type: ignore[no-untyped-call]
+
+
+def sum_of(case: str, spec: NormSpec) -> str:
+    """How the squares of a row add up: ``exact`` in any order, or ``equal`` terms, or ``any``."""
+    if spec.stash_type in HALF_TYPES:
+        return "exact"  # there the mean is one operator, rounded once
+    if case == "constant":
+        return "equal"
+    return "exact" if case in EXACT_SUMS and not spec.gate_first else "any"
+
+
+def where_epsilon_counts(spec: NormSpec) -> float:
+    """The root mean square of rows that are as small as what epsilon adds to them."""
+    return spec.epsilon if spec.epsilon_clamp else math.sqrt(spec.epsilon)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +109,19 @@ class Bounds:
     scaled: bool
     biased: bool
 
+    def __post_init__(self) -> None:
+        """Refuse a norm for which nothing was derived.
+
+        Raises:
+            InputError: it has an attribute that no bound takes into account.
+        """
+        if unknown := self.spec.beyond(_DERIVED_FOR):
+            raise InputError(
+                "A proof has no bounds for an attribute of the norm.",
+                found=unknown,
+                fix="keep the original nodes",
+            )
+
     def stash_error(self, row: Row) -> float:
         """Largest error, in ulp of T, of a row computed in S."""
         spec = self.spec
@@ -101,14 +143,9 @@ class Bounds:
         mean, eta = row.mean_square, smallest(self.spec.stash_type)
         if mean == 0 or not math.isfinite(mean):
             return 0.0
-        low, rms, high = (self._rms(m) for m in (max(mean - eta, 0.0), mean, mean + eta))
+        around = np.array([max(mean - eta, 0.0), mean, mean + eta])
+        low, rms, high = root(self.spec, around).tolist()
         return max(rms / low, high / rms) - 1 if low else math.inf
-
-    def _rms(self, mean: float) -> float:
-        epsilon = self.spec.epsilon
-        if self.spec.epsilon_clamp:
-            return max(math.sqrt(mean), epsilon)
-        return math.sqrt(mean) + epsilon if self.spec.epsilon_outside else math.sqrt(mean + epsilon)
 
     def loss(self, mean_square: Float64Array) -> Float64Array:
         """What of ``x / max(rms, e)`` is missing in ``x / sqrt(mean + e ** 2)``, relative."""

@@ -25,7 +25,6 @@ CASES = (
     "random", "tiny", "epsilon", "denormal", "smallest", "huge", "large", "overflow", "zeros",
     "mixed", "outlier", "constant", "negative",
 )  # fmt: skip
-_EXACT_SUMS = frozenset({"random", "tiny", "epsilon", "huge", "large", "negative", "zeros"})
 SUBNORMAL = frozenset({"denormal", "smallest"})
 
 # Free leading sizes: unequal and above 1, so that no wrong broadcast fits by chance.
@@ -45,15 +44,6 @@ class Batch:
 def case_names(dtype: int) -> tuple[str, ...]:
     """The cases for X of ``dtype``: no square of a finite float64 fits beyond float64."""
     return tuple(name for name in CASES if not (name == "overflow" and dtype == DOUBLE))
-
-
-def sum_of(case: str, spec: NormSpec) -> str:
-    """How the squares of a row add up: ``exact`` in any order, or ``equal`` terms, or ``any``."""
-    if spec.stash_type in HALF_TYPES:
-        return "exact"  # there the mean is one operator, rounded once
-    if case == "constant":
-        return "equal"
-    return "exact" if case in _EXACT_SUMS and not spec.gate_first else "any"
 
 
 def batches(
@@ -137,8 +127,7 @@ def _case_row(
     survives = math.sqrt(stash_largest / n) / 4
     # Where X can hold such numbers; half types have none whose float32 squares are subnormal.
     near = max(math.sqrt(stash_normal), 4 * _limits(dtype)[1])
-    stabilised = spec.epsilon if spec.epsilon_clamp else math.sqrt(spec.epsilon)
-    at_epsilon = max(stabilised, 64 * math.sqrt(stash_normal))
+    at_epsilon = max(bounds.where_epsilon_counts(spec), 64 * math.sqrt(stash_normal))
     rows: dict[str, Float64Array | float] = {
         "random": normal,
         "tiny": 1e-4 * normal,
@@ -157,7 +146,7 @@ def _case_row(
         "negative": -np.abs(normal),
     }
     row = np.broadcast_to(np.asarray(rows[name], np.float64), (n,))
-    return _in_steps(row, n, spec, dtype) if name in _EXACT_SUMS else row
+    return _in_steps(row, n, spec, dtype) if name in bounds.EXACT_SUMS else row
 
 
 def _in_steps(row: Float64Array, n: int, spec: NormSpec, dtype: int) -> Float64Array:

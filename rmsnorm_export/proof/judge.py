@@ -12,8 +12,8 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.proof.bounds import Bounds, Row
-from rmsnorm_export.proof.feeds import SUBNORMAL, case_names, sum_of
+from rmsnorm_export.proof.bounds import Bounds, Row, sum_of
+from rmsnorm_export.proof.feeds import SUBNORMAL, case_names
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.runtime.metrics import (

@@ -33,7 +33,7 @@ from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.reference import activated, reference_float64
+from rmsnorm_export.op.reference import activated, mean_square, reference_float64
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.behind import differing_codes, differing_turns
@@ -286,9 +286,9 @@ class _SiteRuns:
 
 def _mean_square(spec: NormSpec, total: Float64Array, rows: int) -> Float64Array:
     """Of every row, the smallest of its groups."""
-    flat = total.reshape(rows, -1)[:, : spec.partial_size or None]
+    flat = total.reshape(rows, -1)
     groups = flat.reshape(rows, -1, spec.group_size or flat.shape[1])
-    return np.asarray(np.square(groups).mean(axis=2).min(axis=1))
+    return np.asarray(mean_square(spec, groups).min(axis=(1, 2)))
 
 
 def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:

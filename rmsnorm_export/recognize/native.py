@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, get_args
 
 import numpy as np
@@ -33,6 +34,11 @@ _PLACES: dict[Kind, tuple[int, int, int]] = {
     "RotaryRMSNorm": (1, 3, 4),
 }
 """Inputs: the residual, gate or cosines (-1: none), the scale and the bias."""
+
+
+_KNOWN = {field.name for field in dataclasses.fields(NormSpec)}
+_KNOWN |= {QUANTIZE, "plugin_version", "plugin_namespace"}
+"""The attributes of a node of this package."""
 
 
 def native(ctx: Context, node: ir.Node) -> None:
@@ -163,6 +169,8 @@ def _own(node: ir.Node, name: str) -> NormSpec | None:
         name: float(np.float32(a.value)) if a.type == ir.AttributeType.FLOAT else a.value
         for name, a in node.attributes.items()
     }
+    if attributes.keys() - _KNOWN:
+        return None  # what a later version computes with it is not known here
     try:
         kind = next(kind for kind in KINDS if name.startswith(kind))
         return NormSpec.from_attributes(kind, attributes)

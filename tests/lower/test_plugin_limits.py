@@ -13,7 +13,7 @@ from rmsnorm_export.lower.portable import creator_names, plugin_refuses
 from rmsnorm_export.op.native import KINDS, ROW_KINDS
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 
-ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
 
 def model(x_type: str, weight_type: str, n: str = "64", *, weight: bool = True) -> onnx.ModelProto:
@@ -109,12 +109,14 @@ def test_tables_of_a_rotary_embedding(x, cos, n, why):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_has_a_creator_of_every_name(kind):
-    """The table of creators.cpp; tests/plugins asks the built library, where it can be built."""
-    source = (ROOT / "plugins" / "tensorrt" / "creators.cpp").read_text(encoding="utf-8")
-    tables = dict(re.findall(r"(k\w*Suffixes)\[\] = \{(.*?)\};", source, re.DOTALL))
+    """The words of attributes.h; tests/plugins asks the built library, where it can be built."""
+    source = (PLUGINS / "kernels" / "attributes.h").read_text(encoding="utf-8")
+    words = dict(re.findall(r"k(\w*)Words\[\] =(.*?);", source, re.DOTALL))
     own = {"GatedRMSNorm": ("Row", "Gate"), "RotaryRMSNorm": ("Rotary",)}.get(kind, ("Row",))
-    written = "".join(tables[f"k{table}Suffixes"] for table in ("", *own))
-    names = {kind + suffix for suffix in re.findall(r'"(\w*)"', written)}
-    codes = re.findall(r'"(\w*)"', tables["kCodeSuffixes"]) if kind in ROW_KINDS else ()
+    written = "".join(words[table] for table in ("", *own))
+    names = {kind, *(kind + suffix for suffix in re.findall(r"\b_\w+", written))}
+    source = (PLUGINS / "tensorrt" / "creators.cpp").read_text(encoding="utf-8")
+    (suffixes,) = re.findall(r"kCodeSuffixes\[\] = \{(.*?)\};", source, re.DOTALL)
+    codes = re.findall(r'"(\w*)"', suffixes) if kind in ROW_KINDS else ()
     assert 'add("Quantized" + kind, kCodeSuffixes)' in source
     assert creator_names(kind) == names | {f"Quantized{kind}{suffix}" for suffix in codes}

@@ -9,7 +9,7 @@ import struct
 import subprocess
 from collections.abc import Sequence
 
-from rmsnorm_export.op.spec import Kind, NormSpec
+from rmsnorm_export.op.spec import IN_KERNELS, Kind, NormSpec
 
 FLOAT, HALF, INT8, INT32, BOOL, UINT8, FP8, BF16, INT64, INT4 = TYPES = range(10)
 """``nvinfer1::DataType``."""
@@ -111,7 +111,9 @@ class Node:
     @property
     def fields(self) -> Fields:
         codes: Fields = {"quantize": "fp8"} if self.op.startswith("Quantized") else {}
-        return {**NormSpec(kind=self.kind).attributes(), "epsilon": 1e-6, **codes, **self.changes}
+        own = NormSpec(kind=self.kind).attributes().items()
+        known = {name: value for name, value in own if name in IN_KERNELS}
+        return {**known, "epsilon": 1e-6, **codes, **self.changes}
 
     @property
     def static(self) -> bool:

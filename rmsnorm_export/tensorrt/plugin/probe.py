@@ -23,6 +23,7 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     FLOAT16,
+    IN_KERNELS,
     PLUGIN_NAMESPACE,
     PLUGIN_VERSION,
     Kind,
@@ -88,7 +89,8 @@ def _creators(request: Mapping[str, str]) -> Iterator[_Trial]:
         creator = registry.get_creator(name, PLUGIN_VERSION, PLUGIN_NAMESPACE)
         if creator is None:
             raise ValueError(f"no creator is of the namespace {PLUGIN_NAMESPACE}")
-        values: dict[str, Any] = dict(NormSpec(kind=kind).attributes())
+        own = NormSpec(kind=kind).attributes().items()
+        values: dict[str, Any] = {name: value for name, value in own if name in IN_KERNELS}
         if name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
         fields = tuple(field.name for field in creator.field_names)

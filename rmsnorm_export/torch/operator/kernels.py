@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rmsnorm_export.op import abi
+from rmsnorm_export.op.spec import IN_KERNELS
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.operator.plan import NormPlan
 
@@ -80,6 +81,9 @@ def launch(
     total = torch.empty_like(x) if residual is not None else x
     if None in types.values() or plan.stash not in (torch.float32, x.dtype):
         _note(plan, b"the kernels have none of these types")
+        return None
+    if unknown := spec.beyond(IN_KERNELS):
+        _note(plan, f"the kernels do not know the attribute {unknown}".encode())
         return None
     if not x.numel():
         return y, total
