@@ -43,20 +43,10 @@ _SAID = frozenset({
 """The attributes for which the forms have a word, or a class of numerics that does without."""
 
 # A match refused for one of these is tried again without the part in question.
-STRUCTURAL = frozenset(
-    {
-        "attribute",
-        "bias",
-        "epsilon-outside",
-        "gate",
-        "group",
-        "partial",
-        "quantizer",
-        "residual",
-        "residual-kept",
-        "rotary",
-    }
-)
+STRUCTURAL = frozenset({
+    "attribute", "bias", "epsilon-outside", "gate", "group", "partial", "quantizer", "residual",
+    "residual-kept", "rotary",
+})  # fmt: skip
 
 
 MOST_ONES = 1 << 24

@@ -278,12 +278,12 @@ def creator_names(kind: Kind) -> frozenset[str]:
     """
     later = LATER_WORDS.keys() & IN_KERNELS & NormSpec(kind=kind).attributes().keys()
     words = [f"_{word}" for name in later for word in LATER_WORDS[name]]
-    if kind == "RotaryRMSNorm":
-        return frozenset(kind + suffix for suffix in ("", *_CREATORS, *_ROTARY_CREATORS, *words))
-    gated = _GATED_CREATORS if kind == "GatedRMSNorm" else ()
-    suffixes = ("", *_CREATORS, *_ROW_CREATORS, *gated, *words)
-    codes = (f"Quantized{kind}", *(operator_name(kind, how) for how in get_args(Quantize)))
-    return frozenset((*codes, *(kind + suffix for suffix in suffixes)))
+    rotary, gated = kind == "RotaryRMSNorm", kind == "GatedRMSNorm"
+    words += _ROTARY_CREATORS if rotary else _ROW_CREATORS
+    words += _GATED_CREATORS if gated else ()
+    codes = () if rotary else ("", *(f"_{how}" for how in get_args(Quantize)))
+    names = {f"Quantized{kind}{suffix}" for suffix in codes}
+    return frozenset(names | {kind + suffix for suffix in ("", *_CREATORS, *words)})
 
 
 def _runs_of_axes(x: Dims, table: Dims) -> int:

@@ -17,8 +17,8 @@ THROUGHPUT, LOW_LATENCY = 1, 2
 _C_TYPES: dict[type, Any] = {
     bool: ctypes.c_bool, float: ctypes.c_float, int: ctypes.c_int64, str: ctypes.c_int32
 }  # fmt: skip
-_OTHERWISE = {"axis": "n", "last_axis": "inner", "stash_type": "stash_half"}
-"""Attributes that the kernels are told in another form."""
+_NAMES = {"kind", *IN_KERNELS} - {"axis", "last_axis", "stash_type"}
+"""A problem has the sizes of the axes; of the type it has whether it is a half one."""
 
 
 def _fields(of: Any, *names: str) -> list[tuple[str, Any]]:
@@ -30,9 +30,9 @@ class Norm(ctypes.Structure):
 
     _fields_ = (
         *(
-            (field.name, _C_TYPES[type(field.default)])
-            for field in dataclasses.fields(NormSpec)
-            if field.name in {"kind", *IN_KERNELS} - _OTHERWISE.keys()
+            (own.name, _C_TYPES[type(own.default)])
+            for own in dataclasses.fields(NormSpec)
+            if own.name in _NAMES
         ),
         ("stash_half", ctypes.c_bool),
     )

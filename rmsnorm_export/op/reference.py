@@ -98,26 +98,6 @@ def activated(spec: NormSpec, gate: Float64Array, stash: _Step | None = None) ->
     return sigmoid if spec.activation == "sigmoid" else stash(gate * sigmoid)
 
 
-def mean_square(
-    spec: NormSpec, rows: Float64Array, stash: _Step | None = None, mean: _Step | None = None
-) -> Float64Array:
-    """Return the mean square of each row or group, [..., 1], each step rounded by ``stash``."""
-    stash, mean = stash or _keep, mean or _mean
-    squares = stash(np.square(rows[..., : spec.partial_size or None]))
-    return stash(mean(squares))
-
-
-def root(spec: NormSpec, mean: Float64Array, stash: _Step | None = None) -> Float64Array:
-    """Return the root of a mean square, with its epsilon, each step rounded by ``stash``."""
-    stash = stash or _keep
-    epsilon = stash(np.float64(spec.epsilon))
-    if spec.epsilon_outside:
-        return stash(stash(np.sqrt(mean)) + epsilon)
-    if spec.epsilon_clamp:
-        return np.maximum(stash(np.sqrt(mean)), epsilon)
-    return stash(np.sqrt(stash(mean + epsilon)))
-
-
 def _keep(values: Float64Array) -> Float64Array:
     return values
 
@@ -125,6 +105,23 @@ def _keep(values: Float64Array) -> Float64Array:
 def _mean(values: Float64Array) -> Float64Array:
     # Pairwise in float64: relative error about log2(n) * 2**-53, far below half an ulp of float32.
     return np.asarray(values.mean(axis=-1, keepdims=True))
+
+
+def mean_square(
+    spec: NormSpec, rows: Float64Array, stash: _Step = _keep, mean: _Step = _mean
+) -> Float64Array:
+    """Return the mean square of each row or group, [..., 1], each step rounded by ``stash``."""
+    return stash(mean(stash(np.square(rows[..., : spec.partial_size or None]))))
+
+
+def root(spec: NormSpec, mean: Float64Array, stash: _Step = _keep) -> Float64Array:
+    """Return the root of a mean square, with its epsilon, each step rounded by ``stash``."""
+    epsilon = stash(np.float64(spec.epsilon))
+    if spec.epsilon_outside:
+        return stash(stash(np.sqrt(mean)) + epsilon)
+    if spec.epsilon_clamp:
+        return np.maximum(stash(np.sqrt(mean)), epsilon)
+    return stash(np.sqrt(stash(mean + epsilon)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -163,12 +163,9 @@ class NormSpec:
         Raises:
             ValueError: there is no such norm.
         """
-        values: dict[str, Any] = {"kind": kind}
-        for field in dataclasses.fields(cls):
-            if field.name in attributes:
-                python_type: Any = type(field.default)
-                values[field.name] = python_type(attributes[field.name])
-        return cls(**values)
+        types: dict[str, Any] = {own.name: type(own.default) for own in dataclasses.fields(cls)}
+        values = {name: types[name](attributes[name]) for name in attributes if name in types}
+        return cls(**{**values, "kind": kind})
 
     def trailing(self) -> NormSpec:
         """The same norm of rows that have been moved to the last axis."""
@@ -211,8 +208,7 @@ class NormSpec:
 
     def beyond(self, known: Collection[str]) -> str:
         """Name an attribute, with its value, that is not at its default and not in ``known``."""
-        own = self.non_default().items()
-        return next((f"{name} {value}" for name, value in own if name not in known), "")
+        return next((f"{n} {v}" for n, v in self.non_default().items() if n not in known), "")
 
     def non_default(self) -> dict[str, int | float | str]:
         """The attributes that differ from the ordinary LLaMA norm, epsilon and kind apart."""

@@ -116,11 +116,8 @@ class Bounds:
             InputError: it has an attribute that no bound takes into account.
         """
         if unknown := self.spec.beyond(_DERIVED_FOR):
-            raise InputError(
-                "A proof has no bounds for an attribute of the norm.",
-                found=unknown,
-                fix="keep the original nodes",
-            )
+            what = "A proof has no bounds for an attribute of the norm."
+            raise InputError(what, found=unknown, fix="keep the original nodes")
 
     def stash_error(self, row: Row) -> float:
         """Largest error, in ulp of T, of a row computed in S."""

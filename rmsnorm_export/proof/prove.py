@@ -256,7 +256,9 @@ class _SiteRuns:
             squared = total.astype(np.float64)
             if spec.gate_first and gate is not None:
                 squared *= activated(spec, gate.astype(np.float64))
-            return outputs, _mean_square(spec, squared, len(batch.cases))
+            flat = squared.reshape(len(batch.cases), -1)
+            groups = flat.reshape(len(flat), -1, spec.group_size or flat.shape[1])
+            return outputs, np.asarray(mean_square(spec, groups).min(axis=(1, 2)))
 
     def _runs(self, feeds: _Arrays) -> Iterator[tuple[str, _Arrays, _Arrays]]:
         """(what computed it, outputs of the original, outputs of the new nodes)."""
@@ -282,13 +284,6 @@ class _SiteRuns:
             computed = run_onnxruntime(new, feeds, kernels=self.kernels)
             where = place_of_kernels(self.kernels)[1]
             yield f"the kernels in {runtime}{where}", reference, computed
-
-
-def _mean_square(spec: NormSpec, total: Float64Array, rows: int) -> Float64Array:
-    """Of every row, the smallest of its groups."""
-    flat = total.reshape(rows, -1)
-    groups = flat.reshape(rows, -1, spec.group_size or flat.shape[1])
-    return np.asarray(mean_square(spec, groups).min(axis=(1, 2)))
 
 
 def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:

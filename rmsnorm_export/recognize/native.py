@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, get_args
 
 import numpy as np
@@ -36,8 +35,7 @@ _PLACES: dict[Kind, tuple[int, int, int]] = {
 """Inputs: the residual, gate or cosines (-1: none), the scale and the bias."""
 
 
-_KNOWN = {field.name for field in dataclasses.fields(NormSpec)}
-_KNOWN |= {QUANTIZE, "plugin_version", "plugin_namespace"}
+_KNOWN = {*NormSpec.__dataclass_fields__, QUANTIZE, "plugin_version", "plugin_namespace"}
 """The attributes of a node of this package."""
 
 

@@ -89,8 +89,8 @@ def _creators(request: Mapping[str, str]) -> Iterator[_Trial]:
         creator = registry.get_creator(name, PLUGIN_VERSION, PLUGIN_NAMESPACE)
         if creator is None:
             raise ValueError(f"no creator is of the namespace {PLUGIN_NAMESPACE}")
-        own = NormSpec(kind=kind).attributes().items()
-        values: dict[str, Any] = {name: value for name, value in own if name in IN_KERNELS}
+        own = NormSpec(kind=kind).attributes()
+        values: dict[str, Any] = {name: own[name] for name in own if name in IN_KERNELS}
         if name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
         fields = tuple(field.name for field in creator.field_names)
