@@ -60,15 +60,15 @@ _OF_ONE_KIND: dict[str, Kind] = {
 }
 """The attributes that one operator alone has."""
 
-FIRST_ATTRIBUTES = frozenset({
+ORIGINAL = frozenset({
     "epsilon", "axis", "stash_type", "scale_before_cast", "scale_offset", "epsilon_outside",
     "partial_size", "group_size", "round_rstd", "association", "epsilon_clamp", "last_axis",
     "activation", "gate_first", "rotary_dim", "rotary_interleaved",
 })  # fmt: skip
-"""Those that all of this package knows. What knows a later one says so, and refuses the others
-where they are not at their default."""
+"""The attributes that all of this package has known from the start. None is added here: what knows
+a later one says so, and what does not refuses it where it is not at its default."""
 
-IN_KERNELS = FIRST_ATTRIBUTES
+IN_KERNELS = ORIGINAL
 """Those that plugins/kernels compute: the members of ``Norm`` in norm.h."""
 
 

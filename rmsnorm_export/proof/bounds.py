@@ -42,17 +42,9 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import root
-from rmsnorm_export.op.spec import (
-    BFLOAT16,
-    DOUBLE,
-    FIRST_ATTRIBUTES,
-    FLOAT,
-    FLOAT16,
-    HALF_TYPES,
-    NormSpec,
-)
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, ORIGINAL, NormSpec
 
-_DERIVED_FOR = FIRST_ATTRIBUTES
+_DERIVED_FOR = ORIGINAL
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
 

@@ -100,6 +100,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
         activation=gate.activation if gate is not None else "silu",
         gate_first=first,
+        **dict(norm.radial.stated),
     )
     n = size if norm.radial.axis == -1 else norm.radial.size
     if norm.group is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import onnx_ir as ir
 
@@ -90,6 +90,7 @@ class Radial:
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
         slack: relative error of the constants in half types that it was multiplied with.
         spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
+        stated: names and values of what other attributes of the operator are not at their default.
         plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, as the operator does it;
             in a half type any other way rounds otherwise.
     """
@@ -119,6 +120,7 @@ class Radial:
     zero_safe: bool = False
     slack: float = 0.0
     spoiled: bool = False
+    stated: tuple[tuple[str, Any], ...] = ()
     plain: bool = True
 
     @property
