@@ -127,14 +127,16 @@ Kernel long_kernel(Mode mode) {
 template <typename T>
 Order order_of(Task const& task) {
     Problem const& problem = task.problem;
-    Norm const& norm = problem.norm;
+    // All attributes are named: what is added to them does not compile until it is said here whether
+    // these kernels compute it.
+    auto const& [kind, epsilon, wide, scale_offset, outside, partial, group, rstd, association, clamp,
+                 activation, gate_first, rotary_dim, interleaved, stash_half] = problem.norm;
     bool const usual = problem.has_scale && problem.scale == problem.x && !problem.has_bias &&
-                       task.limit == task.size && task.groups == 1 && !norm.epsilon_outside &&
-                       !norm.epsilon_clamp && !norm.round_rstd;
-    bool const offset = norm.scale_offset != 0.0F;
-    if (!usual || (kHalf<T> && offset && !norm.scale_before_cast)) return Order::kOther;
+                       task.limit == task.size && task.groups == 1 && !outside && !clamp && !rstd;
+    bool const offset = scale_offset != 0.0F;
+    if (!usual || (kHalf<T> && offset && !wide)) return Order::kOther;
     if (offset) return Order::kWideOffset;
-    return norm.scale_before_cast ? Order::kWide : Order::kNarrow;
+    return wide ? Order::kWide : Order::kNarrow;
 }
 
 template <typename T, Mode mode, Order order, Quantize quantize>
