@@ -271,7 +271,7 @@ def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
 
 
 def creator_names(kind: Kind) -> frozenset[str]:
-    """Operators that the plugin library computes as ``kind`` (plugins/tensorrt/creators.cpp).
+    """Operators that the plugin library computes as ``kind`` (plugins/kernels/attributes.h).
 
     ``assign_bodies`` names a second body after what tells it from the first. The plugin reads that
     from the attributes, and has a creator for each such name without a size in it.
