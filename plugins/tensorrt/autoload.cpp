@@ -121,9 +121,3 @@ RMSNORM_EXPORTED void* createInferRuntime_INTERNAL(void* logger, std::int32_t ve
 RMSNORM_EXPORTED void* createInferBuilder_INTERNAL(void* logger, std::int32_t version) noexcept {
     return rmsnorm_export::create(__func__, __builtin_return_address(0), logger, version);
 }
-
-// For the self-test alone. It is not exported: loadLibrary must not take this library for its own.
-extern "C" nvinfer1::IPluginCreatorInterface* const* getCreators(std::int32_t& count) {
-    count = std::int32_t(rmsnorm_export::creators().size());
-    return rmsnorm_export::creators().data();
-}

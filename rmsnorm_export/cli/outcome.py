@@ -24,6 +24,8 @@ _WEIGHTS = {
     "embed": "weights are stored in the model file",
 }
 
+_EMPTY = "empty: its weights stand in another file, and transformers looks for this one"
+
 
 def is_folder(argument: str) -> bool:
     """Return whether a MODEL argument is a folder."""
@@ -103,7 +105,9 @@ def finish_written(
     elif written:
         outputs = [*written.files]
     result = report or written or GenerationExport(Path(), reports, (), "", 0.0)
-    lines = [f"wrote {path} ({path.stat().st_size:,} bytes)" for path in outputs] + notes
+    sizes = [(path, path.stat().st_size) for path in outputs]
+    lines = [f"wrote {path} ({f'{size:,} bytes' if size else _EMPTY})" for path, size in sizes]
+    lines += notes
     lines = lines if written else ["nothing was written"]
     files.finish(result, error, outputs=outputs, extra=extra, output=lines)
 

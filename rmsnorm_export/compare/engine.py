@@ -28,7 +28,6 @@ from rmsnorm_export.tensorrt.engine.backends import (
     BackendInfo,
     failure,
     gpu_visible,
-    require_packages,
     run_backend,
 )
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
@@ -63,7 +62,7 @@ class Engine(Backend):
                 found=f"{shown}, without a record beside it",
                 fix="build it with rmsnorm-export build, which writes one",
             )
-        require_packages(BACKENDS[record.backend])
+        BACKENDS[record.backend].require()
         if not gpu_visible():
             raise BackendMissingError(
                 "Engines run only where a GPU is.",

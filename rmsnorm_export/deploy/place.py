@@ -11,7 +11,7 @@ from rmsnorm_export.deploy.packaged import CONFIG_FILE, NAME, RECORD_FILE, Packa
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
-from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.files import StrPath, output_path, read_text
 from rmsnorm_export.system.reading import sha256_of
 
 
@@ -54,7 +54,8 @@ def find_place(repository: StrPath, name: str, options: PackageOptions) -> Place
         UsageError: the version exists and may not be replaced, or the folder is of other origin.
         InputError: what is there cannot be read.
     """
-    root, version, force = Path(os.path.realpath(repository)), options.version, options.force
+    root = Path(os.path.realpath(output_path(repository)))
+    version, force = options.version, options.force
     folder = root / name
     every = _records(folder)
     kept = {number: record for number, record in every.items() if number != version}

@@ -54,10 +54,11 @@ def try_model(
         if empty:
             continue
         if max_batch <= 1:
-            return "", f"{runtime_name()}, random {asked}"
+            return "", f"{runtime_name()}, a random request {asked}: it was answered"
         pair = {name: (2, *shape[1:]) for name, shape in shapes.items()}
         both = make_inputs(declared, limits, pair, seed=0)
-        return _mixed(both, session), f"{runtime_name()}, random {asked}, alone and joined"
+        compared = "two in one batch got the answers that each got alone"
+        return _mixed(both, session), f"{runtime_name()}, random requests {asked}: {compared}"
     raise VerificationError(
         "The packaged model does not answer with anything that could be compared.",
         found=problems[0],

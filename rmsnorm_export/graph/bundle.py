@@ -29,7 +29,14 @@ from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
 from rmsnorm_export.strict import parse_json
-from rmsnorm_export.system.files import StrPath, copy_file, next_state, read_text, refusals_as
+from rmsnorm_export.system.files import (
+    StrPath,
+    copy_file,
+    next_state,
+    output_path,
+    read_text,
+    refusals_as,
+)
 from rmsnorm_export.system.reading import file_within
 from rmsnorm_export.system.shown import Shown
 
@@ -239,10 +246,10 @@ def check_folder(path: StrPath, *, force: bool) -> Path:
     """Return the absolute path of a folder that can be made, or replaced with ``force``.
 
     Raises:
-        UsageError: it exists and is not empty, and ``force`` is not given.
+        UsageError: it exists and is not empty, and ``force`` is not given, or it is no path.
         InputError: it is a file, or its parent is missing.
     """
-    folder = Path(os.path.abspath(path))
+    folder = Path(os.path.abspath(output_path(path)))
     what, fix = "The output is no folder that can be made.", "check the path, e.g. -o decoder/"
     with refusals_as(what, folder, fix=fix):
         os.stat(os.path.join(folder.parent, ""))

@@ -14,7 +14,7 @@ from rmsnorm_export.graph.load import no_gc, serialize
 from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy, check_policy
 from rmsnorm_export.graph.tensors import lent_slots
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
+from rmsnorm_export.system.files import StrPath, Transaction, output_path, refusals_as
 
 _CHECK = "check the folder, its permissions and space; nothing was changed"
 
@@ -101,15 +101,14 @@ def check_output(path: StrPath, *, force: bool = False) -> Path:
         force: an existing file may be replaced.
 
     Raises:
-        UsageError: the output exists and ``force`` is not given.
+        UsageError: the output exists and ``force`` is not given, or it is no path.
         InputError: it is a folder or a device, or its folder is missing or not writable.
     """
-    name = os.fspath(path)
-    target = Path(os.path.abspath(name))
+    target = Path(os.path.abspath(output_path(path)))
     with refusals_as("The output cannot be written.", target, fix=_CHECK):
         problem = ""
-        if "\0" in name or name.endswith(os.sep) or target.is_dir():
-            problem = "it is a folder, or no name of a file"
+        if os.fsdecode(path).endswith(os.sep) or target.is_dir():
+            problem = "it is a folder"
         elif not target.parent.is_dir():
             problem = "its folder does not exist"
         elif target.exists() and not target.is_file():

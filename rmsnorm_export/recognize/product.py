@@ -95,6 +95,8 @@ def div(ctx: Context, node: ir.Node) -> None:
         elif fact_b.rooted:
             inverse = dataclasses.replace(fact_b, inverse=True, m=1.0)
             normalise(ctx, node, a, inverse, None)
+        else:
+            _count_not_constant(ctx, node, fact_b, a)
         return
     number = ctx.constants.scalar(b)
     if not number:

@@ -42,23 +42,9 @@ def power(ctx: Context, node: ir.Node) -> None:
     if base is None or exponent is None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
-    fact = ctx.facts.get(base)
-    if isinstance(fact, Radial):
-        if number == 2.0 and array is not None and ctx.fits(array.ndim, fact):
-            root_squared(ctx, node, fact)
-            return
-        if number in (0.5, -0.5, -1.0) and array is not None and ctx.fits(array.ndim, fact):
-            if number == -1.0:
-                inverse_of(ctx, node, fact, 1.0)
-            else:
-                _take_root(ctx, node, fact, inverse=number == -0.5)
-            return
-        ctx.spoil(
-            node, fact, "power-of-mean-square",
-            "the mean square is raised to a power that is no square root or inverse",
-            f"exponent {number if number is not None else ctx.describe(exponent)}",
-            "use Sqrt, or Pow with a constant exponent 0.5 or -0.5",
-        )  # fmt: skip
+    if isinstance(fact := ctx.facts.get(base), Radial):
+        fits = array is not None and ctx.fits(array.ndim, fact)
+        _power_of_mean(ctx, node, fact, number if fits else None)
         return
     rank = 0 if array is None else array.ndim
     flaw: Flaw | None = None
@@ -80,6 +66,26 @@ def power(ctx: Context, node: ir.Node) -> None:
         if (stored := producer_of(exponent, "DequantizeLinear")) is not None:
             flaw = quantized(stored)
         square(ctx, node, base, flaw)
+
+
+def _power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
+    """Pow of what is known, with this exponent, or with one that is no constant scalar."""
+    if number == 2.0:
+        root_squared(ctx, node, radial)
+    elif number == -1.0:
+        inverse_of(ctx, node, radial, 1.0)
+    elif number in (0.5, -0.5):
+        _take_root(ctx, node, radial, inverse=number == -0.5)
+    else:
+        reason, what = "power-of-mean-square", "no square root or inverse"
+        if number is None:  # a root, as far as the file tells
+            radial = dataclasses.replace(radial, rooted=True)
+            reason, what = "power-not-constant", "no constant scalar"
+        ctx.spoil(
+            node, radial, reason, f"the mean square is raised to a power that is {what}",
+            f"exponent {ctx.describe(node.inputs[1]) if number is None else number}",
+            "use Sqrt, or Pow with a constant exponent 0.5 or -0.5",
+        )  # fmt: skip
 
 
 def _of_a_row(ctx: Context, value: ir.Value, base: ir.Value) -> float | None:

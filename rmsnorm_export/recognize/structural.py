@@ -11,7 +11,7 @@ from rmsnorm_export.op.spec import Activation
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context, widens
-from rmsnorm_export.recognize.facts import Activated, Event, Fact, Norm, Radial, Square
+from rmsnorm_export.recognize.facts import Activated, Fact, Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.product import extend
 from rmsnorm_export.recognize.refusal import name_of
 
@@ -31,8 +31,7 @@ def cast(ctx: Context, node: ir.Node, source: ir.Value | None = None) -> None:
     if isinstance(fact, Norm):
         if source is None or not ctx.exclusive(source, node):
             return
-        event: Event = ("cast", to)
-        extend(ctx, node, dataclasses.replace(fact, dtype=to, events=(*fact.events, event)))
+        extend(ctx, node, dataclasses.replace(fact, dtype=to, events=(*fact.events, ("cast", to))))
     elif isinstance(fact, Radial):
         _cast_radial(ctx, node, fact, to)
     elif isinstance(fact, Square):
@@ -106,6 +105,8 @@ def _lost(ctx: Context, node: ir.Node, fact: Fact | None, outside: ir.Value) -> 
         f"a part is computed in {node.op_type} {name_of(node)!r}",
         "keep the whole norm inside or outside the branch",
     )  # fmt: skip
+    if isinstance(fact, WeightedInverse):
+        fact = fact.radial
     if isinstance(fact, Radial):
         ctx.flaw(fact.candidate, node, *flaw)
         ctx.set_radial(outside, dataclasses.replace(fact, spoiled=True))

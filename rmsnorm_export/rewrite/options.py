@@ -56,10 +56,13 @@ class Requirement(Options):
             counts += f" ({reasons})"
         if alike := report.look_alikes:
             counts += f"; {plural(len(alike), 'look-alike')}, no RMSNorm, left alone"
+        fix = "see the reasons in the report, check the model, or omit --require"
+        if not (refused or alike):
+            fix = "nothing else was found that looks like a norm: check the model, or require less"
         return RequirementError(
             f"--require {self.require} is not met{consequence}.",
             found=f"{name}: {counts}" if name else counts,
-            fix="see the reasons in the report, check the model, or omit --require",
+            fix=fix,
         )
 
 

@@ -11,7 +11,7 @@ _TIMING_STYLES = {"faster": "good", "slower": "bad"}
 
 
 def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
-    """Return the lines of a benchmark; with ``verbose`` above 0 versions, session and files."""
+    """Return the lines of a benchmark; with ``verbose`` above 0 all versions."""
     lines: list[Block] = []
     if not result.passed:
         lines.append((f"WRONG OUTPUTS: {one_line(result.reason)}", "bad"))
@@ -31,8 +31,7 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
                 lines.append(Table(title, _HEADS, rows, numbers=_HEADS[1:-1], styles=styles))
     unranked = [f"  {name}: {one_line(why)}" for name, why in result.unranked.items()]
     lines += titled("not ranked", unranked)
-    if verbose > 0:
-        lines += titled("files", [f"  {_file_text(variant)}" for variant in result.variants])
+    lines += titled("files", [f"  {_file_text(variant)}" for variant in result.variants])
     return lines + (["", *note_lines(result.notes)] if result.notes else [])
 
 

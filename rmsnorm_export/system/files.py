@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import short
 from rmsnorm_export.system.reading import open_regular, read_file
 
@@ -33,6 +33,18 @@ _AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
 """Of renameat2, see linux/fs.h."""
 
 StrPath = str | os.PathLike[str]
+
+
+def output_path(path: object) -> Path:
+    """Return the path of an output.
+
+    Raises:
+        UsageError: it is no path, or holds a zero byte.
+    """
+    if isinstance(path, str | bytes | os.PathLike) and "\0" not in os.fsdecode(path):
+        return Path(os.fsdecode(path))
+    what, fix = "The output is no name of a file or folder.", "give a path, without zero bytes"
+    raise UsageError(what, found=short(repr(path), 300), fix=fix)
 
 
 @contextlib.contextmanager

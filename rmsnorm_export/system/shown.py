@@ -13,7 +13,7 @@ from typing import Any
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.records import to_json
-from rmsnorm_export.system.files import refusals_as, write_whole
+from rmsnorm_export.system.files import output_path, refusals_as, write_whole
 
 
 class Shown:
@@ -59,10 +59,10 @@ class Shown:
             Its path.
 
         Raises:
-            UsageError: the file exists, or its name is that of a model.
+            UsageError: the file exists, its name is that of a model, or it is no path.
             InputError: the place cannot be written.
         """
-        place = Path(path)
+        place = output_path(path)
         suffix = place.suffix.lower()
         if suffix in (".onnx", ".engine", ".plan"):
             fix = "give a name that ends in .json, .html or .txt"

@@ -17,7 +17,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, RequirementError, UsageError
 from rmsnorm_export.op.spec import FLOAT, FLOAT16
 from rmsnorm_export.records import from_json
-from rmsnorm_export.system import process
+from rmsnorm_export.system import packages, process
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends, build
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose, gpu_visible
@@ -230,7 +230,8 @@ BOTH = {"tensorrt", "tensorrt_rtx", "polygraphy"}
 def test_auto_takes_what_can_build_here(
     modules: set[str], gpu: bool, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "is_installed", modules.__contains__)
+    for place in (backends, packages):
+        monkeypatch.setattr(place, "is_installed", modules.__contains__)
     monkeypatch.setattr(backends, "gpu_visible", lambda: gpu)
     missing = pytest.raises(BackendMissingError, match="pip install")
     with contextlib.nullcontext() if expected else missing:

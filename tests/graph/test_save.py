@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,9 +16,11 @@ import onnx_ir as ir
 import pytest
 from hostile_models import GAIN, constants, external_gain, external_model, norm_model, write
 
+import rmsnorm_export as rx
 from graph.folders import snapshot
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph import external, load
+from rmsnorm_export.graph.bundle import check_folder
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.save import check_output, save_model, to_bytes
 from rmsnorm_export.system import files
@@ -104,10 +108,18 @@ def test_a_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_bytes() == OLD
 
 
+@pytest.mark.parametrize("path", [3, None, "a\0b"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    result, folder = rx.optimize(norm_model()), functools.partial(check_folder, force=True)
+    for save in (result.save, result.report.save, check_output, folder):
+        with pytest.raises(UsageError, match="no name of a file or folder"):
+            save(path)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("folder", "a folder"), ("pipe", "device, pipe or socket"), ("x" * 300, "name too long"),
-     ("absent/out.onnx", "does not exist"), ("new/", "is a folder"), ("a\0b", "no name of a file"),
+     ("absent/out.onnx", "does not exist"), ("new/", "is a folder"),
      ("/dev/null", "device, pipe"), ("/proc/self/out.onnx", "cannot be written"), ("", "folder")],
 )  # fmt: skip
 def test_places_that_cannot_be_written(name: str, words: str, tmp_path: Path) -> None:

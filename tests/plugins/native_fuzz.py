@@ -35,6 +35,9 @@ from tests.tools.node_model import node_model
 
 FLAGS = ("scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd", "gate_first")
 
+OF_RUNTIME = r"Type 'tensor\(double\)' of input parameter \(\w+\) of operator .* is invalid"
+"""The kernels for CUDA declare no doubles: ONNX Runtime refuses them before it asks the library."""
+
 
 def set_attributes(model: onnx.ModelProto, **attributes: Any) -> None:
     """Give the one node these attributes."""
@@ -141,7 +144,8 @@ class Fuzz:
             assert far <= 4, (far, kind, attributes, shape, dtype)
 
     def run(self, model: onnx.ModelProto, feeds: dict[str, Array]) -> tuple[Array, ...] | None:
-        """The outputs; None where the node was refused, which a sentence has to say."""
+        """The outputs; None where the node was refused, which a sentence has to say: the library's,
+        or the runtime's where a type is none that was declared."""
         try:
             session = onnxruntime.InferenceSession(model.SerializeToString(), self.options)
             outputs = tuple(run_session(session, feeds).values())
@@ -150,8 +154,8 @@ class Fuzz:
         else:
             self.computed += 1
             return outputs
-        assert "rmsnorm_export: " in sentence, sentence
-        assert "RMSNorm node 'a norm': " in sentence, sentence
+        ours = "rmsnorm_export: " in sentence and "RMSNorm node 'a norm': " in sentence
+        assert ours or re.search(OF_RUNTIME, sentence), sentence
         self.refused += 1
         return None
 
@@ -168,7 +172,8 @@ def fuzz_in_a_process(library: pathlib.Path, count: int, *words: str, **environm
     assert done.returncode == 0, done.stdout + done.stderr
     counts = re.fullmatch(r"(\d+) computed, (\d+) refused\n", done.stdout)
     assert counts is not None, done.stdout
-    assert all(int(number) > count // 5 for number in counts.groups()), done.stdout
+    least = count // (10 if "wild" in words else 5)  # doubles, for one, are refused
+    assert all(int(number) > least for number in counts.groups()), done.stdout
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import numpy as np
 import pytest
-from recognize.text_models import function, model, norm, optimized
+from recognize.text_models import WEIGHT, function, model, norm, optimized
 
 import rmsnorm_export as rx
 
@@ -93,3 +96,38 @@ def test_what_a_branch_computes_of_a_norm_is_told(other: str) -> None:
     report = rx.optimize(source, numerics="upcast").report
     assert not report.fused
     assert {refusal.reason for refusal in report.refused} == {"crosses-subgraph"}
+
+
+_STEPS = """two = Constant<value_float = 2.0>()
+q = Pow(x, two)
+m = ReduceMean<axes = [-1]>(q)
+eps = Constant<value_float = 0.00001>()
+e = Add(m, eps)
+one = Constant<value_float = 1.0>()
+i = Div(one, e)
+half = Constant<value_float = 0.5>()
+r = Pow(i, half)
+g = Mul(r, w)
+y = Mul(x, g)""".splitlines()
+_ALONE = {
+    (0, 1): "exponent-not-two", (3, 4): "epsilon-not-constant",
+    (5, 6): "count-not-constant", (7, 8): "power-not-constant",
+}  # fmt: skip
+"""The steps of which nothing but a constant comes out of the branch, and the reason then."""
+
+
+def test_a_norm_that_an_if_cuts_anywhere_is_told() -> None:
+    for start, end in itertools.combinations(range(len(_STEPS) + 1), 2):
+        behind = {*re.findall(r"\w+", " ".join(_STEPS[end:])), "y"}
+        made = [step.split()[0] for step in _STEPS[start:end]]
+        inside = re.sub(rf"\b({'|'.join(made)})\b", r"\1_", "\n ".join(_STEPS[start:end]))
+        outputs = [name for name in made if name in behind]
+        branch = f"() => ({', '.join(f'float[] {name}_' for name in outputs)}) {{ {inside} }}"
+        cut = f"{', '.join(outputs)} = If (c) <then_branch = t {branch}, else_branch = o {branch}>"
+        body = "\n".join([*_STEPS[:start], cut, *_STEPS[end:]])
+        source = model(body, inputs="float[B,S,8] x, bool c", constants=WEIGHT)
+        report = rx.optimize(source, numerics="upcast").report
+        reasons = {refusal.reason for refusal in report.refused}
+        whole = end == len(_STEPS)  # the end of the norm may stand in branches
+        told = set() if whole else {_ALONE.get((start, end), "crosses-subgraph")}
+        assert (len(report.fused), reasons) == (2 if whole else 0, told), (start, end)

@@ -9,8 +9,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import rmsnorm_export as rx
+from rmsnorm_export import diagnosis
 from rmsnorm_export.deploy.tables import TABLES
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import packages
@@ -45,6 +47,13 @@ def test_a_missing_package_is_an_error_with_the_command_that_brings_it() -> None
     with pytest.raises(BackendMissingError, match="no package no_such") as caught:
         require_package("no_such", "This", "no-such")
     assert caught.value.fix == "pip install no-such"
+
+
+def test_doctor_looks_for_every_package_that_is_needed() -> None:
+    declared = map(Requirement, metadata.requires("rmsnorm-export") or ())
+    needed = [r.name for r in declared if r.marker is None or r.marker.evaluate({"extra": ""})]
+    found = {component.name for component in diagnosis._COMPONENTS if component.required}
+    assert found == {name.replace("-", "_") for name in needed}
 
 
 def test_every_extra_that_is_named_in_the_sources_exists() -> None:

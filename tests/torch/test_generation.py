@@ -27,7 +27,6 @@ from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.sample import sampled
 from tests.tools.corpus.decoders import DECODERS
 from tests.tools.corpus.decoders import decoder as decoder_of
 
@@ -43,16 +42,19 @@ def llama() -> Any:
     return decoder_of("llama")
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_command(folder: Path, model: Any, *options: str) -> Path:
     """The folder that the command writes for a config.json; its report is beside it."""
-    folder = tmp_path_factory.mktemp("decoder")
-    config = llama().config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config))
     arguments = ["export", folder / "config.json", "--task", "generation", "-o", folder / "made"]
-    arguments += ["--prove", "--verify", "--require", "all", "--report", folder / "r.json"]
+    arguments += ["--verify", "--require", "all", "--report", folder / "r.json", *options]
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "made"
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return by_command(tmp_path_factory.mktemp("decoder"), llama(), "--prove")
 
 
 @pytest.fixture
@@ -296,7 +298,8 @@ WRITTEN = [
 ]
 
 
-@sampled("kind, options", WRITTEN, [("llama", {"fusions": "cpu"})])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "options"), WRITTEN, ids=str)
 def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """All norms, and 32 greedy tokens, of prefill and decode; fusions with heads of 16."""
     options = dict(options)
@@ -316,6 +319,16 @@ def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Pa
 
 
 # Fusions of ONNX Runtime behind.
+
+
+def test_the_command_with_fusions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As scripts/demo calls it: the weights are random and want gradients; heads of 16."""
+    by_command(tmp_path, decoder_of("llama", hidden_size=64, head_dim=16), "--fusions", "cpu")
+    report = json.loads((tmp_path / "r.json").read_text())
+    for one in report["reports"].values():
+        assert one["fusions"]["operators"]["GroupQueryAttention"] == [0, 2]
+    assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
+    assert "decode.onnx.data (empty: its weights stand in another file" in capsys.readouterr().out
 
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:

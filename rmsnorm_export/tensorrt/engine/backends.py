@@ -16,7 +16,7 @@ from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.op.native import KINDS
 from rmsnorm_export.printable import one_line, quoted, short
 from rmsnorm_export.system import machine
-from rmsnorm_export.system.packages import is_installed, pip_install
+from rmsnorm_export.system.packages import is_installed, pip_install, require_package
 from rmsnorm_export.system.process import Ended, ask
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.tensorrt.engine.result import Backend
@@ -34,6 +34,11 @@ class BackendInfo:
     def pip(self) -> str:
         """The command that brings it."""
         return pip_install(f"[{self.name}]")
+
+    def require(self) -> None:
+        """Raise ``BackendMissingError`` where it or Polygraphy is not installed."""
+        for module in (self.module, "polygraphy"):
+            require_package(module, self.label, f"[{self.name}]")
 
 
 TENSORRT = BackendInfo("tensorrt", "TensorRT", "tensorrt")
@@ -102,19 +107,8 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
         visible = gpu_visible()
         info = next((one for one in here if visible or one is RTX), here[0] if here else RTX)
         reason = "auto: a GPU is visible" if visible else "auto: no GPU is visible"
-    require_packages(info)
+    info.require()
     return info, reason
-
-
-def require_packages(info: BackendInfo) -> None:
-    """Raise ``BackendMissingError`` where a backend or Polygraphy is not installed."""
-    for module in (info.module, "polygraphy"):
-        if not is_installed(module):
-            raise BackendMissingError(
-                f"{info.label} cannot be used: {module} is not installed.",
-                found=f"no package {module}",
-                fix=info.pip,
-            )
 
 
 def run_backend(command: str, request: Mapping[str, object], info: BackendInfo) -> Ended:
