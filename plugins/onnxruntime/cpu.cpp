@@ -42,7 +42,7 @@ constexpr std::size_t kTask = 16384;
 // read, they are written in half the time where their lines are not read first.
 constexpr std::size_t kStreamed = std::size_t{32} << 20;
 // The same from which they are fetched ahead: smaller ones are in the caches.
-constexpr std::size_t kFetched = std::size_t{6} << 20;
+constexpr std::size_t kFetched = std::size_t{4} << 20;
 
 using Space = std::unique_ptr<char[]>;
 
@@ -107,7 +107,7 @@ private:
     }
     void run(const Rows& rows, std::size_t count) const {
         const std::size_t lanes = std::max(rows.segment, kScratch);
-        const Space scratch(new char[lanes * kBytes[norm_.lane()]]);
+        const Space scratch(norm_.like_x() > 1 ? new char[lanes * kBytes[norm_.lane()]] : nullptr);
         kernels().run(rows, 0, count * rows.per_row, scratch.get());
     }
 
@@ -134,15 +134,16 @@ private:
         const std::size_t size = n * columns * bytes_;
         const Space space(new char[3 * size]);
         // Between a tensor and a place in the space.
-        const auto move = [&](const void* tensor, std::size_t place, bool back) -> void* {
+        const auto move = [&](const void* tensor, std::size_t place, auto back) -> void* {
+            const std::size_t inner = call_.inner;
             char* const own = space.get() + place * size;
             const auto by = [&](auto element) {
-                auto* const far = static_cast<decltype(element)*>(offset(tensor, at));
+                auto* far = static_cast<decltype(element)*>(offset(tensor, at));
                 auto* const near = reinterpret_cast<decltype(element)*>(own);
-                for (std::size_t i = 0; i < n; ++i) {
-                    for (std::size_t column = 0; column < columns; ++column) {
-                        auto &there = far[i * call_.inner + column], &here = near[column * n + i];
-                        back ? there = here : here = there;
+                for (std::size_t i = 0; i < n; ++i, far += inner) {
+                    auto* here = near + i;
+                    for (std::size_t column = 0; column < columns; ++column, here += n) {
+                        back ? far[column] = *here : *here = far[column];
                     }
                 }
             };
@@ -150,13 +151,15 @@ private:
             bytes_ == 2 ? by(std::uint16_t{}) : bytes_ == 4 ? by(std::uint32_t{}) : by(std::uint64_t{});
             return own;
         };
+        constexpr std::false_type in;  // and back to the tensor
+        constexpr std::true_type out;
         Rows rows = rows_;
-        rows.x = rows.y = move(call_.x.data, 0, false);
-        rows.second = move(call_.second.data, 1, false);
+        rows.x = rows.y = move(call_.x.data, 0, in);
+        rows.second = move(call_.second.data, 1, in);
         if (call_.sum) rows.sum = space.get() + 2 * size;
         run(rows, columns);
-        move(norms_ ? norms_.get() : call_.y, 0, true);
-        move(call_.sum, 2, true);
+        move(norms_ ? norms_.get() : call_.y, 0, out);
+        move(call_.sum, 2, out);
     }
 
     // Tables are broadcast, aligned at the right.

@@ -1,4 +1,4 @@
-// Vectors of one instruction set: kLanes floats fill a register, or one double is computed at a time.
+// Vectors of one instruction set: kLanes floats fill a register, or half as many doubles.
 // GCC and Clang make the instructions of the operators; what they do not know is named in BY_ISA. Of
 // functions that a file shares with others, those of the standard library included, the linker keeps one
 // copy, of any instruction set: here all are its own.
@@ -40,6 +40,7 @@ using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Native = decltype(BY_ISA(__m512{}, __m256{}, float32x4_t{}));  // of Floats, for intrinsics
 using Doubles = double __attribute__((vector_size(4 * kLanes)));
 using HalfFloats = float __attribute__((vector_size(2 * kLanes)));
+using HalfInts = std::int32_t __attribute__((vector_size(2 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
 using Bits = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 using Longs = std::uint64_t __attribute__((vector_size(8 * kLanes)));
@@ -59,7 +60,7 @@ constexpr bool kHalfType = sizeof(T) == 2;
 template <class T, class S>
 using Lane = std::conditional_t<sizeof(T) == 8 || sizeof(S) == 8, double, float>;
 template <class C>
-using Vec = std::conditional_t<sizeof(C) == 8, double, Floats>;
+using Vec = std::conditional_t<sizeof(C) == 8, Doubles, Floats>;
 template <class C>
 constexpr std::size_t kWidth = sizeof(Vec<C>) / sizeof(C);
 
@@ -110,23 +111,24 @@ INLINE Floats at_least(Floats least, Floats v) {
 INLINE Floats at_most(Floats most, Floats v) {
     return (Floats)BY_ISA(_mm512_min_ps, _mm256_min_ps, vminq_f32)((Native)most, (Native)v);
 }
-INLINE bool any(Ints v) {
-    return BY_ISA(_mm512_movepi32_mask((__m512i)v) != 0, _mm256_movemask_ps((__m256)v) != 0,
-                  vmaxvq_u32((uint32x4_t)v) != 0);
-}
 // 1 / v within 2^-kNearBits.
 INLINE Floats near_reciprocal(Floats v) {
     return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v);
 }
+// GCC 12 takes __builtin_convertvector of them apart.
 INLINE Doubles widen(HalfFloats v) {
     return (Doubles)BY_ISA(_mm512_cvtps_pd((__m256)v), _mm256_cvtps_pd((__m128)v),
                            vcvt_f64_f32((float32x2_t)v));
 }
-INLINE Floats square_root(Floats v) {
-    for (std::size_t i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+INLINE HalfFloats narrow(Doubles v) { return __builtin_convertvector(v, HalfFloats); }
+template <class V>
+INLINE V square_root(V v) {
+    using C = std::decay_t<decltype(v[0])>;
+    for (std::size_t i = 0; i < kWidth<C>; ++i) {
+        v[i] = sizeof(C) == 8 ? __builtin_sqrt(v[i]) : __builtin_sqrtf(v[i]);
+    }
     return v;
 }
-INLINE double square_root(double v) { return __builtin_sqrt(v); }
 
 // ---- types: to lanes, from lanes, and rounding that stays in the lanes -------------------------
 
@@ -157,7 +159,8 @@ INLINE Bits bfloat_bits(Floats v) { return (v == v) ? pair_bits(v) : (Bits)v | 0
 INLINE Bits pair(Floats even, Floats odd) {
     const Words upper = (Words)halves((Bits)even >> 16, (Bits)odd);
     const Words lower = (Words)(halves((Bits)even, (Bits)odd << 16) ^ 0x80008000U);
-    return (Bits)((lower > -(upper & 1)) ? upper + 1 : upper);
+    const Words up = lower > -(upper & 1);
+    return (Bits)BY_ISA(up ? upper + 1 : upper, upper - up, upper - up);
 }
 
 template <class T>
@@ -168,36 +171,42 @@ INLINE Floats round_to(Floats v) {
     return v;
 }
 // To f32 so that a second rounding, to a type of fewer bits, gives what one would have given: towards
-// zero, the last bit set where that was inexact (round to odd).
-INLINE float to_odd(double v) {
-    const float near = static_cast<float>(v);
-    std::int32_t bits = load<std::int32_t>(&near);
-    const double back = static_cast<double>(near);
-    bits -= __builtin_fabs(back) > __builtin_fabs(v);
-    bits |= back != v;
-    return load<float>(&bits);
+// zero, the last bit set where that was inexact (round to odd). As many zeros follow.
+INLINE Floats to_odd(Doubles v) {
+    HalfFloats lanes[2] = {narrow(v)};
+    const Doubles back = widen(lanes[0]);
+    const auto bits = [](auto mask) LAMBDA { return __builtin_convertvector(mask, HalfInts); };
+    const HalfInts beyond = bits((v > 0) ? back > v : back < v), inexact = bits(back != v);
+    lanes[0] = (HalfFloats)(((HalfInts)lanes[0] + beyond) | (inexact & 1));
+    return load<Floats>(lanes);
+}
+template <class T>
+INLINE Doubles round_to(Doubles v) {
+    if constexpr (sizeof(T) == 8) return v;
+    if constexpr (sizeof(T) == 4) return widen(narrow(v));
+    const Floats rounded = round_to<T>(to_odd(v));
+    return widen(load<HalfFloats>(&rounded));
 }
 template <class T>
 INLINE double round_to(double v) {
-    if constexpr (sizeof(T) == 8) return v;
-    if constexpr (sizeof(T) == 4) return static_cast<double>(static_cast<float>(v));
-    return static_cast<double>(round_to<T>(Floats{} + to_odd(v))[0]);
+    return round_to<T>(Doubles{} + v)[0];
 }
 
 // Elements of type T as lanes.
 template <class C, class T>
 INLINE Vec<C> read(const T* from) {
-    if constexpr (sizeof(T) == 8 && sizeof(C) == 8) {
-        return *from;
+    if constexpr (sizeof(T) == sizeof(C)) {
+        return load<Vec<C>>(from);
     } else if constexpr (sizeof(T) == 8) {
-        Floats v;
-        for (std::size_t i = 0; i < kLanes; ++i) v[i] = static_cast<float>(from[i]);
-        return v;
-    } else if constexpr (sizeof(C) == 8) {
-        const T all[kLanes] = {*from};
-        return static_cast<double>(read<float>(all)[0]);
+        const HalfFloats both[] = {narrow(load<Doubles>(from)), narrow(load<Doubles>(from + kLanes / 2))};
+        return load<Floats>(both);
     } else if constexpr (std::is_same_v<T, float>) {
-        return load<Floats>(from);
+        return widen(load<HalfFloats>(from));
+    } else if constexpr (sizeof(C) == 8) {
+        T all[kLanes] = {};
+        __builtin_memcpy(all, from, sizeof all / 2);
+        const Floats lanes = read<float>(all);
+        return widen(load<HalfFloats>(&lanes));
     } else if constexpr (std::is_same_v<T, Half>) {
         return from_half(load<Shorts>(from));
     } else {
@@ -207,14 +216,14 @@ INLINE Vec<C> read(const T* from) {
 template <class T, class V>
 INLINE void write(T* to, V v, bool streamed = false) {
     const auto put = [&](auto value) LAMBDA { streamed ? stream(to, value) : store(to, value); };
-    if constexpr (sizeof(V) == 8 && sizeof(T) > 2) {
-        *to = static_cast<T>(v);
-    } else if constexpr (sizeof(V) == 8) {
-        T all[kLanes];
-        write(all, Floats{} + to_odd(v));
-        *to = all[0];
-    } else if constexpr (std::is_same_v<T, float>) {
+    if constexpr (sizeof(T) == sizeof(v[0])) {
         put(v);
+    } else if constexpr (std::is_same_v<T, float>) {
+        put(narrow(v));
+    } else if constexpr (std::is_same_v<V, Doubles>) {
+        T all[kLanes];
+        write(all, to_odd(v));
+        __builtin_memcpy(to, all, sizeof all / 2);
     } else if constexpr (std::is_same_v<T, Half>) {
         put(to_half(v));
     } else {
@@ -232,7 +241,7 @@ INLINE Vec<C> get(const T* from, std::size_t count) {
 }
 template <std::size_t stride = 1, class T, class V>
 INLINE void put(T* to, V v, std::size_t count, bool streamed = false) {
-    if (stride == 1 && count == sizeof(V) / (sizeof(V) == 8 ? 8 : 4)) return write(to, v, streamed);
+    if (stride == 1 && count == sizeof v / sizeof v[0]) return write(to, v, streamed);
     T all[kLanes];
     write(all, v);
     for (std::size_t i = 0; i < count; ++i) to[i * stride] = all[i];
@@ -273,7 +282,7 @@ INLINE void put_lot(T* to, const V (&v)[K], std::size_t count, bool streamed = f
             streamed ? stream(to + j * kLanes, both) : store(to + j * kLanes, both);
         }
     } else {
-        EACH put(to + j * (sizeof(V) == 8 ? 1 : kLanes), v[j], count, streamed);
+        EACH put(to + j * (sizeof(V) / sizeof v[j][0]), v[j], count, streamed);
     }
 }
 

@@ -194,13 +194,13 @@ def error_of_the_sigmoid(library: str) -> float:
 
 def far_activations(library: str, stored: type, activation: str) -> int:
     """How many gates of a half type, of all within 700, have an activation that no sigmoid within
-    1.2 ulp of float32 rounds to."""
+    2^-21 of itself rounds to."""
     z = np.arange(2**16, dtype=np.uint16).view(stored)
     with np.errstate(invalid="ignore"):  # of NaN
         z = z[np.abs(z.astype(np.float64)) < 700]  # e^-z is a float64
     y = activations(library, z, activation)
     exact = 1 / (1 + np.exp(-z.astype(np.float64)))
-    unit = 1.2 * np.maximum(np.spacing(exact.astype(np.float32)), 2.0**-149)
+    unit = np.maximum(2.0**-21 * exact, 2.0**-149)
     ends = np.stack([exact - unit, exact + unit])
     if activation == "silu":
         ends = np.sort(ends * z.astype(np.float64), axis=0)
