@@ -4,6 +4,7 @@
 // with the header where there is one.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -59,16 +60,29 @@ struct CustomOp;
     X(KernelContext_ParallelFor, 274, OrtStatus*, const OrtKernelContext*,                         \
       void (*)(void*, std::size_t), std::size_t, std::size_t, void*)
 
+// Of ONNX Runtime 1.24, null in an earlier one: type and sizes without a copy, which takes as long as the
+// norm of a short row.
+#define RMSNORM_ORT_FUNCTIONS_1_24(X)                                                            \
+    X(GetTensorElementTypeAndShapeDataReference, 414, OrtStatus*, const OrtValue*, ElementType*, \
+      const std::int64_t**, std::size_t*)
+
 // The functions of one ONNX Runtime, read from its OrtApi.
 struct Api {
-#define X(name, place, result, ...) result (*name)(__VA_ARGS__);
+    // The OrtApi that was last found to be of 1.24 or later: it does not say of which it is.
+    static inline std::atomic<const OrtApi*> latest{nullptr};
+
+#define X(name, place, result, ...) result (*name)(__VA_ARGS__){nullptr};
     RMSNORM_ORT_FUNCTIONS(X)
+    RMSNORM_ORT_FUNCTIONS_1_24(X)
 #undef X
 
     explicit Api(const OrtApi* table) {
         const auto* slots = reinterpret_cast<void* const*>(table);
 #define X(name, place, ...) name = reinterpret_cast<decltype(name)>(slots[place]);
         RMSNORM_ORT_FUNCTIONS(X)
+        if (table == latest) {
+            RMSNORM_ORT_FUNCTIONS_1_24(X)
+        }
 #undef X
     }
 };

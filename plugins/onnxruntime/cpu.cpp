@@ -141,9 +141,10 @@ private:
                 auto* far = static_cast<decltype(element)*>(offset(tensor, at));
                 auto* const near = reinterpret_cast<decltype(element)*>(own);
                 for (std::size_t i = 0; i < n; ++i, far += inner) {
-                    auto* here = near + i;
-                    for (std::size_t column = 0; column < columns; ++column, here += n) {
-                        back ? far[column] = *here : *here = far[column];
+#pragma GCC unroll 8
+                    for (std::size_t column = 0; column < columns; ++column) {
+                        auto &there = far[column], &here = near[column * n + i];
+                        back ? there = here : here = there;
                     }
                 }
             };
@@ -202,7 +203,11 @@ private:
         const void* const bias = operand(call.bias, 0.0F, spaces[1]);
         Work work(norm_, call, factor, bias);
         const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
-        check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
+        if (work.tasks() == 1) {
+            work.task(0);
+        } else {
+            check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
+        }
         if (work.failed) throw std::bad_alloc();
         work.finish();
     }

@@ -1,4 +1,5 @@
 // What ONNX Runtime finds in this library: RegisterCustomOps, which adds the operator's names.
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -116,6 +117,11 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
         // Its first function is in the same place in every version.
         const auto* const first = reinterpret_cast<void* const*>(base->GetApi(1));
         return reinterpret_cast<decltype(ort::Api::CreateStatus)>(*first)(ort::kFail, message.c_str());
+    }
+    char* minor = nullptr;
+    const long major = std::strtol(base->GetVersionString(), &minor, 10);
+    if (major > 1 || std::strtol(minor + (*minor == '.'), nullptr, 10) >= 24) {
+        ort::Api::latest = table;
     }
     const ort::Api api(table);
     return guarded(api, [&] {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string_view>
 
 #include "../kernels/attributes.h"
 
@@ -20,10 +21,12 @@ bool type_of(std::int64_t element_type, Type& type) {
     return place != std::end(kElementTypes);
 }
 
+using SizesView = std::basic_string_view<std::int64_t>;
+
 // Without ones in front, and where `both`, behind: a scale may have a 1 for each axis beside its own.
-Sizes own_sizes(Sizes sizes, bool both) {
-    while (!sizes.empty() && sizes.front() == 1) sizes.erase(sizes.begin());
-    while (both && !sizes.empty() && sizes.back() == 1) sizes.pop_back();
+SizesView own_sizes(SizesView sizes, bool both) {
+    while (!sizes.empty() && sizes.front() == 1) sizes.remove_prefix(1);
+    while (both && !sizes.empty() && sizes.back() == 1) sizes.remove_suffix(1);
     return sizes;
 }
 
@@ -144,16 +147,22 @@ Tensor Operator::input(OrtKernelContext* context, std::size_t index, const char*
     const OrtValue* value = nullptr;
     check(api_.KernelContext_GetInput(context, index, &value));
     if (!value) return tensor;
-    OrtTensorTypeAndShapeInfo* raw = nullptr;
-    check(api_.GetTensorTypeAndShape(value, &raw));
-    const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_.ReleaseTensorTypeAndShapeInfo)> info(
-        raw, api_.ReleaseTensorTypeAndShapeInfo);
     ort::ElementType element_type = ort::kUndefined;
     std::size_t rank = 0;
-    check(api_.GetTensorElementType(raw, &element_type));
-    check(api_.GetDimensionsCount(raw, &rank));
-    tensor.shape.resize(rank);
-    check(api_.GetDimensions(raw, tensor.shape.data(), rank));
+    if (const auto refer = api_.GetTensorElementTypeAndShapeDataReference) {
+        const std::int64_t* sizes = nullptr;
+        check(refer(value, &element_type, &sizes, &rank));
+        tensor.shape.assign(sizes, sizes + rank);
+    } else {
+        OrtTensorTypeAndShapeInfo* raw = nullptr;
+        check(api_.GetTensorTypeAndShape(value, &raw));
+        const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_.ReleaseTensorTypeAndShapeInfo)>
+            info(raw, api_.ReleaseTensorTypeAndShapeInfo);
+        check(api_.GetTensorElementType(raw, &element_type));
+        check(api_.GetDimensionsCount(raw, &rank));
+        tensor.shape.resize(rank);
+        check(api_.GetDimensions(raw, tensor.shape.data(), rank));
+    }
     if (!type_of(element_type, tensor.type)) {
         refuse(std::string(name) + " must be f16, bf16, f32 or f64, and has the ONNX type " +
                std::to_string(element_type));
@@ -198,10 +207,10 @@ void Operator::check_tensors(Call& call) const {
     call.elements = call.rows * call.n;
     const auto n = static_cast<std::int64_t>(call.n);
     const bool behind = norm_.last_axis != -1;
-    const Sizes normalised =
-        own_sizes({shape.end() + norm_.axis, shape.end() + norm_.last_axis + 1}, behind);
+    const SizesView normalised = own_sizes({shape.data() + first, last - first}, behind);
     const auto fits = [&](const Tensor& tensor) {
-        return !tensor.name || own_sizes(tensor.shape, behind) == normalised;
+        const Sizes& sizes = tensor.shape;
+        return !tensor.name || own_sizes({sizes.data(), sizes.size()}, behind) == normalised;
     };
     const Tensor &step = call.step, &second = call.second;
     must(norm_.partial_size <= n, "partial_size must be at most the elements of a row", call);

@@ -300,10 +300,10 @@ void run_segments(const Rows& rows, std::size_t begin, std::size_t end, void* sc
                     fetch<K>(rows.fetched, second + own + i, ahead);
                     get_lot<C>(x + own + i, some, v);
                     get_lot<C>(second + own + i, some, w);
-                    EACH v[j] = round_to<T>(v[j] + w[j]);
+                    EACH v[j] = v[j] + w[j];
                     if (streamed) put_lot(totals + own + i, v, some, true);
                     put_lot(kept + own + i, v, some);
-                    EACH v[j] = round_to<S>(v[j]);
+                    EACH v[j] = round_to<S>(round_to<T>(v[j]));
                 });
             } else {
                 add([&](auto lot, std::size_t i, std::size_t some, auto& v) LAMBDA {

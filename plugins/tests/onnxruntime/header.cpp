@@ -48,6 +48,9 @@ struct Same<R(A...) noexcept> {
     static_assert(std::is_same_v<same<decltype(OrtApi::name)>, decltype(Api::name)>,           \
                   #name " has another type");
 RMSNORM_ORT_FUNCTIONS(CHECK)
+#if ORT_API_VERSION >= 24
+RMSNORM_ORT_FUNCTIONS_1_24(CHECK)
+#endif
 #undef CHECK
 
 #define CHECK(name)                                                                        \
