@@ -203,11 +203,9 @@ private:
         const void* const bias = operand(call.bias, 0.0F, spaces[1]);
         Work work(norm_, call, factor, bias);
         const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
-        if (work.tasks() == 1) {
-            work.task(0);
-        } else {
-            check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
-        }
+        const std::size_t tasks = work.tasks();
+        tasks == 1 ? work.task(0)
+                   : check(api_.KernelContext_ParallelFor(context, task, tasks, 0, &work));
         if (work.failed) throw std::bad_alloc();
         work.finish();
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <string_view>
+#include <utility>
 
 #include "../kernels/attributes.h"
 
@@ -21,13 +21,13 @@ bool type_of(std::int64_t element_type, Type& type) {
     return place != std::end(kElementTypes);
 }
 
-using SizesView = std::basic_string_view<std::int64_t>;
+using Range = std::pair<const std::int64_t*, const std::int64_t*>;
 
 // Without ones in front, and where `both`, behind: a scale may have a 1 for each axis beside its own.
-SizesView own_sizes(SizesView sizes, bool both) {
-    while (!sizes.empty() && sizes.front() == 1) sizes.remove_prefix(1);
-    while (both && !sizes.empty() && sizes.back() == 1) sizes.remove_suffix(1);
-    return sizes;
+Range own_sizes(const std::int64_t* first, const std::int64_t* last, bool both) {
+    while (first != last && *first == 1) ++first;
+    while (both && first != last && last[-1] == 1) --last;
+    return {first, last};
 }
 
 }  // namespace
@@ -207,10 +207,11 @@ void Operator::check_tensors(Call& call) const {
     call.elements = call.rows * call.n;
     const auto n = static_cast<std::int64_t>(call.n);
     const bool behind = norm_.last_axis != -1;
-    const SizesView normalised = own_sizes({shape.data() + first, last - first}, behind);
-    const auto fits = [&](const Tensor& tensor) {
-        const Sizes& sizes = tensor.shape;
-        return !tensor.name || own_sizes({sizes.data(), sizes.size()}, behind) == normalised;
+    const auto [begin, end] = own_sizes(shape.data() + first, shape.data() + last, behind);
+    const auto fits = [&, begin = begin, end = end](const Tensor& tensor) {
+        const auto* const sizes = tensor.shape.data();
+        const Range own = own_sizes(sizes, sizes + tensor.shape.size(), behind);
+        return !tensor.name || std::equal(begin, end, own.first, own.second);
     };
     const Tensor &step = call.step, &second = call.second;
     must(norm_.partial_size <= n, "partial_size must be at most the elements of a row", call);

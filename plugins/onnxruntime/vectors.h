@@ -39,6 +39,7 @@ constexpr int kNearBits = BY_ISA(14, 11, 24);  // of near_reciprocal
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Native = decltype(BY_ISA(__m512{}, __m256{}, float32x4_t{}));  // of Floats, for intrinsics
 using Doubles = double __attribute__((vector_size(4 * kLanes)));
+using WideDoubles = double __attribute__((vector_size(8 * kLanes)));
 using HalfFloats = float __attribute__((vector_size(2 * kLanes)));
 using HalfInts = std::int32_t __attribute__((vector_size(2 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
@@ -115,12 +116,15 @@ INLINE Floats at_most(Floats most, Floats v) {
 INLINE Floats near_reciprocal(Floats v) {
     return (Floats)BY_ISA(_mm512_rcp14_ps((__m512)v), _mm256_rcp_ps((__m256)v), 1.0F / v);
 }
-// GCC 12 takes __builtin_convertvector of them apart.
+// GCC 12 takes __builtin_convertvector of these apart.
 INLINE Doubles widen(HalfFloats v) {
     return (Doubles)BY_ISA(_mm512_cvtps_pd((__m256)v), _mm256_cvtps_pd((__m128)v),
                            vcvt_f64_f32((float32x2_t)v));
 }
-INLINE HalfFloats narrow(Doubles v) { return __builtin_convertvector(v, HalfFloats); }
+INLINE HalfFloats narrow(Doubles v) {
+    return (HalfFloats)BY_ISA(_mm512_cvtpd_ps((__m512d)v), _mm256_cvtpd_ps((__m256d)v),
+                              vcvt_f32_f64((float64x2_t)v));
+}
 template <class V>
 INLINE V square_root(V v) {
     using C = std::decay_t<decltype(v[0])>;
@@ -198,8 +202,7 @@ INLINE Vec<C> read(const T* from) {
     if constexpr (sizeof(T) == sizeof(C)) {
         return load<Vec<C>>(from);
     } else if constexpr (sizeof(T) == 8) {
-        const HalfFloats both[] = {narrow(load<Doubles>(from)), narrow(load<Doubles>(from + kLanes / 2))};
-        return load<Floats>(both);
+        return __builtin_convertvector(load<WideDoubles>(from), Floats);
     } else if constexpr (std::is_same_v<T, float>) {
         return widen(load<HalfFloats>(from));
     } else if constexpr (sizeof(C) == 8) {
