@@ -270,6 +270,7 @@ def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
     return static if len(static) == len(tail) and math.prod(static) <= MOST_ONES else (1,)
 
 
+@functools.cache
 def creator_names(kind: Kind) -> frozenset[str]:
     """Operators that the plugin library computes as ``kind`` (plugins/kernels/attributes.h).
 

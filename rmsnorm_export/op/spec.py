@@ -31,6 +31,7 @@ torch.nn.functional.normalize for the clamp: ``x / max(||x||, e) * sqrt(n)`` is 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
@@ -198,16 +199,12 @@ class NormSpec:
 
         The plugin reads absent fields as its own defaults and warns, so none is left absent.
         """
-        values: dict[str, int | float | str] = {}
-        for field in dataclasses.fields(self):
-            if field.name != "kind" and _OF_ONE_KIND.get(field.name, self.kind) == self.kind:
-                value = getattr(self, field.name)
-                number = float if isinstance(field.default, float) else int
-                values[field.name] = value if isinstance(value, str) else number(value)
-        return values
+        return dict(_attributes(self))
 
     def beyond(self, known: Collection[str]) -> str:
         """Name an attribute, with its value, that is not at its default and not in ``known``."""
+        if all(name in known for name in self.__slots__ if name not in ("kind", "epsilon")):
+            return ""
         return next((f"{n} {v}" for n, v in self.non_default().items() if n not in known), "")
 
     def non_default(self) -> dict[str, int | float | str]:
@@ -218,6 +215,17 @@ class NormSpec:
             for name, value in self.attributes().items()
             if name != "epsilon" and value != ordinary[name]
         }
+
+
+@functools.lru_cache(maxsize=256)  # the norms of a model are alike
+def _attributes(spec: NormSpec) -> dict[str, int | float | str]:
+    values: dict[str, int | float | str] = {}
+    for field in dataclasses.fields(spec):
+        if field.name != "kind" and _OF_ONE_KIND.get(field.name, spec.kind) == spec.kind:
+            value = getattr(spec, field.name)
+            number = float if isinstance(field.default, float) else int
+            values[field.name] = value if isinstance(value, str) else number(value)
+    return values
 
 
 QUANTIZE = "quantize"

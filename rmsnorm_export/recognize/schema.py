@@ -45,10 +45,30 @@ def by_schema(
         index: of the output.
         opset: version of the default domain.
     """
-    schema = _schema(node.op_type, opset)
-    if schema is None or not all(_may_be_sent(a) for a in node.attributes.values()):
+    if not all(_may_be_sent(a) for a in node.attributes.values()):
         return UNKNOWN
-    names = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
+    proto = onnx.NodeProto(op_type=node.op_type)
+    proto.input.extend("" if value is None else f"i{i}" for i, value in enumerate(node.inputs))
+    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
+    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
+    if data:
+        return _inferred(proto.SerializeToString(), tuple(inputs), data, index, opset)
+    return _inferred_alike(proto.SerializeToString(), tuple(inputs), None, index, opset)
+
+
+def _inferred(
+    node: bytes,
+    inputs: tuple[Info, ...],
+    data: Mapping[int, np.ndarray] | None,
+    index: int,
+    opset: int,
+) -> Info:
+    """Ask the schema of a serialised node, whose inputs are i0, i1, ... and outputs o0, o1, ..."""
+    proto = onnx.NodeProto.FromString(node)
+    schema = _schema(proto.op_type, opset)
+    if schema is None:
+        return UNKNOWN
+    names = [*proto.input]
     symbols: dict[str, str] = {}
     types: dict[str, onnx.TypeProto] = {}
     variables = [schema.inputs[min(i, len(schema.inputs) - 1)].type_str for i in range(len(names))]
@@ -61,10 +81,7 @@ def by_schema(
             return UNKNOWN
         if name:
             types[name] = _type_proto(int(dtype or 0), dims, symbols)
-    proto = onnx.NodeProto(op_type=node.op_type, input=names)
-    proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
-    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
-    tensors = {f"i{i}": onnx.numpy_helper.from_array(array) for i, array in data.items()}
+    tensors = {f"i{i}": onnx.numpy_helper.from_array(a) for i, a in (data or {}).items()}
     try:
         outputs = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, tensors, opset_imports=[onnx.helper.make_opsetid("", opset)]
@@ -73,6 +90,9 @@ def by_schema(
         return UNKNOWN
     by_name = {name: symbol for symbol, name in symbols.items()}
     return _info(outputs.get(f"o{index}"), by_name)
+
+
+_inferred_alike = functools.lru_cache(maxsize=256)(_inferred)  # the layers of a model are alike
 
 
 def _may_be_sent(attribute: ir.Attr) -> bool:
