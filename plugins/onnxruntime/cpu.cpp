@@ -133,7 +133,7 @@ private:
         const std::size_t at = (index / blocks_ * n * call_.inner + first) * bytes_;
         const std::size_t size = n * columns * bytes_;
         const Space space(new char[3 * size]);
-        // Between a tensor and a place in the space.
+        // From a tensor to a place in the space or, with true_type, back.
         const auto move = [&](const void* tensor, std::size_t place, auto back) -> void* {
             const std::size_t inner = call_.inner;
             char* const own = space.get() + place * size;
@@ -152,15 +152,13 @@ private:
             bytes_ == 2 ? by(std::uint16_t{}) : bytes_ == 4 ? by(std::uint32_t{}) : by(std::uint64_t{});
             return own;
         };
-        constexpr std::false_type in;  // and back to the tensor
-        constexpr std::true_type out;
         Rows rows = rows_;
-        rows.x = rows.y = move(call_.x.data, 0, in);
-        rows.second = move(call_.second.data, 1, in);
+        rows.x = rows.y = move(call_.x.data, 0, std::false_type{});
+        rows.second = move(call_.second.data, 1, std::false_type{});
         if (call_.sum) rows.sum = space.get() + 2 * size;
         run(rows, columns);
-        move(norms_ ? norms_.get() : call_.y, 0, out);
-        move(call_.sum, 2, out);
+        move(norms_ ? norms_.get() : call_.y, 0, std::true_type{});
+        move(call_.sum, 2, std::true_type{});
     }
 
     // Tables are broadcast, aligned at the right.
@@ -203,9 +201,7 @@ private:
         const void* const bias = operand(call.bias, 0.0F, spaces[1]);
         Work work(norm_, call, factor, bias);
         const auto task = [](void* data, std::size_t i) { static_cast<Work*>(data)->task(i); };
-        const std::size_t tasks = work.tasks();
-        tasks == 1 ? work.task(0)
-                   : check(api_.KernelContext_ParallelFor(context, task, tasks, 0, &work));
+        check(api_.KernelContext_ParallelFor(context, task, work.tasks(), 0, &work));
         if (work.failed) throw std::bad_alloc();
         work.finish();
     }

@@ -95,8 +95,12 @@ struct Roots {
         const auto rounded = round_to<S>(static_cast<double>(norm.epsilon));
         const auto epsilon = Vec<C>{} + static_cast<C>(rounded);
         for (std::size_t i = 0; i < count; i += kWidth<C>) {
-            for (std::size_t k = i; k < i + kWidth<C>; k += kWidth<double>) {
-                write(rms + k, round_to<S>(load<Doubles>(sums + k) / summed));
+            if constexpr (std::is_same_v<S, C>) {
+                for (auto k = i; k < i + kWidth<C>; ++k) rms[k] = static_cast<C>(sums[k] / summed);
+            } else {
+                for (std::size_t k = i; k < i + kWidth<C>; k += kWidth<double>) {
+                    write(rms + k, round_to<S>(load<Doubles>(sums + k) / summed));
+                }
             }
             Vec<C> root = load<Vec<C>>(rms + i);
             if (!norm.epsilon_outside && !norm.epsilon_clamp) root = round_to<S>(root + epsilon);

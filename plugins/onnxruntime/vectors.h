@@ -125,12 +125,12 @@ INLINE HalfFloats narrow(Doubles v) {
     return (HalfFloats)BY_ISA(_mm512_cvtpd_ps((__m512d)v), _mm256_cvtpd_ps((__m256d)v),
                               vcvt_f32_f64((float64x2_t)v));
 }
-template <class V>
-INLINE V square_root(V v) {
-    using C = std::decay_t<decltype(v[0])>;
-    for (std::size_t i = 0; i < kWidth<C>; ++i) {
-        v[i] = sizeof(C) == 8 ? __builtin_sqrt(v[i]) : __builtin_sqrtf(v[i]);
-    }
+INLINE Floats square_root(Floats v) {
+    for (std::size_t i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+}
+INLINE Doubles square_root(Doubles v) {
+    for (std::size_t i = 0; i < kLanes / 2; ++i) v[i] = __builtin_sqrt(v[i]);
     return v;
 }
 
@@ -176,6 +176,7 @@ INLINE Floats round_to(Floats v) {
 }
 // To f32 so that a second rounding, to a type of fewer bits, gives what one would have given: towards
 // zero, the last bit set where that was inexact (round to odd). As many zeros follow.
+// In vectors: of loops over doubles that become floats in between, GCC 12 made wrong code twice.
 INLINE Floats to_odd(Doubles v) {
     HalfFloats lanes[2] = {narrow(v)};
     const Doubles back = widen(lanes[0]);
