@@ -33,7 +33,15 @@ from rmsnorm_export.errors import Error
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec, Quantize
+from rmsnorm_export.op.spec import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    QUANTIZE,
+    NormSpec,
+    Quantize,
+)
 from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
 from tests.tools.lib.command import add_output, parser, say
@@ -50,7 +58,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "gated, groups": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 64},
     "channels": {"kind": "RMSNorm", "axis": -2, "last_axis": -2},
     "rotary": {"kind": "RotaryRMSNorm"},
-    "int8_per_row": {"kind": "RMSNorm"},
+    "int8 per row": {"kind": "RMSNorm", QUANTIZE: "int8_per_row"},
 }
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 _USUAL_NORMS, _USUAL_TYPES = [*NORMS][:4], [*TYPES][:3]
@@ -90,8 +98,8 @@ def _models(
     if spec.last_axis != -1:
         x, scale = x.reshape(rows, -1, _BEHIND), np.ones((n // _BEHIND, 1), stored)
     tables = (second, second) if spec.kind == "RotaryRMSNorm" else None
-    given = second if spec.kind in ("SkipRMSNorm", "GatedRMSNorm") else None
-    own, feeds = node_model(spec, x, scale, None, given, tables, quantize)
+    gate_or_residual = second if spec.kind in ("SkipRMSNorm", "GatedRMSNorm") else None
+    own, feeds = node_model(spec, x, scale, None, gate_or_residual, tables, quantize)
     own.opset_import[0].version = _OPSET
     key = body_key(
         spec,
@@ -169,9 +177,10 @@ def _measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     ):
         say(f"{shape} {dtype}, {norm}, {plural(threads, 'thread')}")
         rows, n = map(int, shape.split("x"))
-        spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
+        attributes = dict(NORMS[norm])
+        quantize = attributes.pop(QUANTIZE, None)
+        spec = NormSpec(epsilon=2.0**-17, **attributes)
         options = argparse.Namespace(**{**vars(arguments), "threads": threads})
-        quantize: Any = norm if norm == "int8_per_row" else None
         runs = dict(contenders(spec, TYPES[dtype], rows, n, options, quantize))
         taken = samples(runs, arguments.rounds, arguments.sample, clock(threads))
         least = {name: min(values) for name, values in taken.items()}

@@ -203,17 +203,15 @@ class NormSpec:
 
     def beyond(self, known: Collection[str]) -> str:
         """Name an attribute, with its value, that is not at its default and not in ``known``."""
-        if all(name in known for name in self.__slots__ if name not in ("kind", "epsilon")):
-            return ""
         return next((f"{n} {v}" for n, v in self.non_default().items() if n not in known), "")
 
     def non_default(self) -> dict[str, int | float | str]:
         """The attributes that differ from the ordinary LLaMA norm, epsilon and kind apart."""
-        ordinary = type(self)(kind=self.kind).attributes()
+        fields = self.__dataclass_fields__
         return {
             name: value
-            for name, value in self.attributes().items()
-            if name != "epsilon" and value != ordinary[name]
+            for name, value in _attributes(self).items()
+            if name != "epsilon" and value != fields[name].default
         }
 
 

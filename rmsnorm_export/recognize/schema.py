@@ -17,6 +17,9 @@ import onnx_ir as ir
 from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info, in_int64
 from rmsnorm_export.recognize.shape_values import Dim
 
+_MOST_KEPT = 4096
+"""Bytes of a node, with elements of its inputs, whose inference is kept for those alike."""
+
 _MOST_BYTES = 1024
 """Of a tensor among the attributes: the node is serialised for the question."""
 
@@ -51,20 +54,22 @@ def by_schema(
     proto.input.extend("" if value is None else f"i{i}" for i, value in enumerate(node.inputs))
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
     proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
-    if data:
-        return _inferred(proto.SerializeToString(), tuple(inputs), data, index, opset)
-    return _inferred_alike(proto.SerializeToString(), tuple(inputs), None, index, opset)
+    tensors = (onnx.numpy_helper.from_array(array, f"i{i}") for i, array in data.items())
+    messages = tuple(message.SerializeToString() for message in (proto, *tensors))
+    is_small = sum(map(len, messages)) <= _MOST_KEPT
+    infer = _inferred if is_small else _inferred.__wrapped__
+    return infer(messages, tuple(inputs), index, opset)
 
 
+@functools.lru_cache(maxsize=256)  # the layers of a model are alike
 def _inferred(
-    node: bytes,
-    inputs: tuple[Info, ...],
-    data: Mapping[int, np.ndarray] | None,
-    index: int,
-    opset: int,
+    messages: tuple[bytes, ...], inputs: tuple[Info, ...], index: int, opset: int
 ) -> Info:
-    """Ask the schema of a serialised node, whose inputs are i0, i1, ... and outputs o0, o1, ..."""
-    proto = onnx.NodeProto.FromString(node)
+    """Ask the schema of a node with inputs i0, i1, ... and outputs o0, o1, ...
+
+    ``messages`` has the serialised node, then tensors with the elements of inputs of their names.
+    """
+    proto = onnx.NodeProto.FromString(messages[0])
     schema = _schema(proto.op_type, opset)
     if schema is None:
         return UNKNOWN
@@ -81,7 +86,7 @@ def _inferred(
             return UNKNOWN
         if name:
             types[name] = _type_proto(int(dtype or 0), dims, symbols)
-    tensors = {f"i{i}": onnx.numpy_helper.from_array(a) for i, a in (data or {}).items()}
+    tensors = {tensor.name: tensor for tensor in map(onnx.TensorProto.FromString, messages[1:])}
     try:
         outputs = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, tensors, opset_imports=[onnx.helper.make_opsetid("", opset)]
@@ -90,9 +95,6 @@ def _inferred(
         return UNKNOWN
     by_name = {name: symbol for symbol, name in symbols.items()}
     return _info(outputs.get(f"o{index}"), by_name)
-
-
-_inferred_alike = functools.lru_cache(maxsize=256)(_inferred)  # the layers of a model are alike
 
 
 def _may_be_sent(attribute: ir.Attr) -> bool:
