@@ -18,6 +18,7 @@ from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.contrib_rows import ROWS
 from rmsnorm_export.recognize.shape_rules import Info
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.inputs import index_limits
 from rmsnorm_export.runtime.session import open_session, run_session
 
 from .contrib_cases import CASES, Case
@@ -134,6 +135,13 @@ def test_of_a_node_that_lacks_something_nothing_wrong_is_said(case: Case) -> Non
             assert dtype is None or text in ("", type_text(dtype)), other
             if dims is not None and shape:
                 assert not wrong([(dtype, dims)], [tuple(shape)], {}), other
+
+
+def test_rows_of_a_quantised_table_bound_their_index() -> None:
+    """Random tokens are below the number of rows, as they are for a Gather."""
+    tables = [case for case in CASES if case.op == "GatherBlockQuantized"]
+    limits = [index_limits(ir.from_proto(case.model()[0]))["i1"] for case in tables]
+    assert limits == [32 if "gather_axis" in case.attributes else 10 for case in tables]
 
 
 def _chain(*nodes: onnx.NodeProto, dtype: int = onnx.TensorProto.FLOAT16) -> list[Info]:
