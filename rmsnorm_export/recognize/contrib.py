@@ -14,9 +14,6 @@ from rmsnorm_export.recognize.contrib_rows import ROWS
 from rmsnorm_export.recognize.shape_rules import Call, Dims, Info, broadcast
 from rmsnorm_export.recognize.shape_values import Dim
 
-_MOST_KEPT = 1000
-"""Operators: a file may name as many as it likes."""
-
 _GUARD = re.compile(r"(\w+)=(\w+)\s+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ARITHMETIC = {ast.Add: operator.add, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
@@ -47,14 +44,21 @@ class _Outputs:
         return (_dtype(self.types[call.index], call), known)
 
 
-@functools.lru_cache(_MOST_KEPT)
+_TEXTS = {
+    (domain, name): text
+    for domain, rows in ROWS.items()
+    for text, names in rows.items()
+    for name in names.split()
+}
+
+
 def rule_of(domain: str, op_type: str) -> _Outputs | None:
     """Return the row of an operator; None where the table has none."""
-    texts = (text for text, names in ROWS.get(domain, {}).items() if op_type in names.split())
-    text = next(texts, None)
+    text = _TEXTS.get((domain, op_type))
     return None if text is None else _read(text)
 
 
+@functools.cache
 def _read(text: str) -> _Outputs:
     alternatives: list[_Shapes] = []
     types: tuple[str, ...] = ()

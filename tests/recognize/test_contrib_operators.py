@@ -13,7 +13,9 @@ from onnx import helper
 from onnxruntime import SessionOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
+import rmsnorm_export as rx
 from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.contrib_rows import ROWS
 from rmsnorm_export.recognize.shape_rules import Info
@@ -22,6 +24,7 @@ from rmsnorm_export.runtime.inputs import index_limits
 from rmsnorm_export.runtime.session import open_session, run_session
 
 from .contrib_cases import CASES, Case
+from .text_models import CONSTANTS, TARGETS, WEIGHT, model, norm
 
 NOT_ON_CPU = {
     "BiasAdd", "BiasDropout", "BiasSoftmax", "BiasSplitGelu", "BitmaskBiasDropout",
@@ -207,6 +210,32 @@ def test_trt(nodes: list[onnx.NodeProto], expected: list[str]) -> None:
 def test_a_type_that_an_attribute_says(node: onnx.NodeProto, dtype: str | None) -> None:
     found = _chain(node)[0][0]
     assert (found and found.name) == dtype
+
+
+QUANTISED = {
+    "none": "q = Identity(a)",
+    "fp8": "c = trt.TRT_FP8QuantizeLinear(a, step)\n q = trt.TRT_FP8DequantizeLinear(c, step)",
+    "int4": "c = trt.TRT_INT4QuantizeLinear(a, step)\n q = trt.TRT_INT4DequantizeLinear(c, step)",
+    "mxfp8": "c, s = trt.TRT_MXFP8DynamicQuantize<output_dtype = 17>(a)\n"
+    " q = trt.TRT_MXFP8DequantizeLinear<output_dtype = 1>(c, s)",
+    "nvfp4": "c, s = trt.TRT_FP4DynamicQuantize<scale_type = 17>(a, step)\n"
+    " t = DequantizeLinear(s, step)\n q = DequantizeLinear<axis = -1>(c, t)",
+}
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("target", TARGETS)
+def test_norms_behind_quantisers_of_tensorrt_are_found(kind: str, target: Target) -> None:
+    body = f"{norm('x', 'a', 'p')}{QUANTISED[kind]}\n b = MatMul(q, matrix)\n"
+    source = model(
+        f"{body} h = Add(x, b)\n {norm('h', 'd', 'r')} f = MatMul(d, matrix)\n y = Add(h, f)",
+        constants=f"{WEIGHT}, {CONSTANTS}, float step = {{0.5}}, float[1,8,8] matrix = {{"
+        f"{', '.join(map(str, range(64)))}}}",
+        imports=', "trt" : 1',
+    )
+    report = rx.optimize(source, target=target).report
+    assert [site.n for site in report.fused] == [8, 8]
+    assert sum(site.residual for site in report.fused) == (target != "onnx")
 
 
 @pytest.mark.parametrize("domain", ["ai.onnx.contrib", "com.example", "com.microsoft.nchwc"])
