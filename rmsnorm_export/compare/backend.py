@@ -18,6 +18,7 @@ from rmsnorm_export.compare.backends import BACKENDS
 from rmsnorm_export.errors import NotRunError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
+from rmsnorm_export.runtime.inputs import Limits
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.tensorrt.engine.backends import is_engine
@@ -126,8 +127,8 @@ class Backend(abc.ABC):
         """Return shapes that its inputs should have, as far as it insists on some."""
         return {}
 
-    def limits(self) -> Mapping[str, int]:
-        """Return integer inputs that must stay below a number."""
+    def limits(self) -> Limits:
+        """Return integer inputs that must stay below a number, or be one."""
         return {}
 
     @abc.abstractmethod

@@ -12,7 +12,7 @@ from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Se
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.inputs import graph_inputs, in_types_of, index_limits
+from rmsnorm_export.runtime.inputs import Limits, graph_inputs, in_types_of, index_limits
 from rmsnorm_export.runtime.session import (
     Device,
     onnxruntime,
@@ -74,7 +74,7 @@ class OnnxRuntime(Backend):
     def declared(self) -> Mapping[str, Declared]:
         return graph_inputs(self.source.model)
 
-    def limits(self) -> Mapping[str, int]:
+    def limits(self) -> Limits:
         return index_limits(self.source.model)
 
     def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rmsnorm_export.compare.backend import Answer, Backend, choose_backend
+from rmsnorm_export.compare.backend import Answer, Backend, RunModel, choose_backend
 from rmsnorm_export.compare.bisect import locate_difference
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
 from rmsnorm_export.compare.result import Verification, merged, not_run
-from rmsnorm_export.errors import NotRunError, UsageError, VerificationError
+from rmsnorm_export.errors import ExitCode, NotRunError, UsageError, VerificationError
 from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
@@ -118,7 +118,7 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
     try:
         candidates, source = _candidates(first, second, options)
         with first.running() as run:
-            feeds, answer = first_run(candidates, run)
+            feeds, answer = _first_answer(candidates, run)
         computed_by = _run_second(second, feeds)
     except NotRunError as error:
         return not_run(error, notes=tuple(notes), **how)
@@ -136,6 +136,22 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
         first_difference=difference,
         **how,
     )
+
+
+class _NoAnswerError(VerificationError):
+    """The first model takes none of the inputs, so there is nothing to compare with."""
+
+    exit_code = ExitCode.NOT_RUN
+
+
+def _first_answer(candidates: Iterable[Feeds], run: RunModel) -> tuple[Feeds, Answer]:
+    """Return the first inputs that the first model takes, and what it makes of them."""
+    try:
+        return first_run(candidates, run)
+    except NotRunError:
+        raise
+    except VerificationError as error:
+        raise _NoAnswerError(error.what, found=error.found, fix=error.fix) from error
 
 
 def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterable[Feeds], str]:

@@ -317,7 +317,7 @@ def scale_input(match: Match, types: Types) -> ScaleInput | Refusal:
         return _shaped(match, value, types, row, count)
     if row is None or -1 in row:
         message = "the operator needs a scale, and ones of an unknown size cannot be stored"
-        found = f"a weightless norm over the last {count} axes of {shape_text(x)}"
+        found = f"no scale that is known to fit the last {count} axes of {shape_text(x)}"
         return refuse_match(match, "row-size-unknown", message, found, _STATIC)
     if math.prod(row) > MOST_ONES:
         message = "the operator needs a scale, and so many ones are not stored in a model"

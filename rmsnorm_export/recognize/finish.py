@@ -232,7 +232,7 @@ def _stays_apart(
     if not shapes:
         operands = " + ".join(ctx.describe(v) for v in node.inputs)
         return ("its operands are not known to be of one shape", operands,
-                "store shapes in the model (value_info), e.g. by onnx.shape_inference")  # fmt: skip
+                "store shapes in the model (value_info)")  # fmt: skip
     return None
 
 

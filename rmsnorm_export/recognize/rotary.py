@@ -401,7 +401,7 @@ class _Follow:
                 readers = ", ".join(sorted(names)[:4])
                 return self._kept(last, "others read what it is made of, too", readers, hint)
         if (node := self._unknown) is not None:
-            hint = "store shapes in the model (value_info), e.g. by onnx.shape_inference"
+            hint = "store shapes in the model (value_info)"
             inputs = ", ".join(self._ctx.describe(v) for v in node.inputs)
             return self._kept(node, "its tables are not known to fit the rows", inputs, hint)
         return embedding

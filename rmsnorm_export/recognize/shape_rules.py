@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED
 from rmsnorm_export.recognize.consts import VALUE_TYPES, Constants
 from rmsnorm_export.recognize.shape_values import (
     MAX_INT64,
@@ -103,11 +103,6 @@ def broadcast(shapes: Sequence[Dims]) -> Dims:
 
 def _like_first(call: Call) -> Info:
     return call.inputs[0] if call.inputs and call.index == 0 else UNKNOWN
-
-
-def _norm_and_sum(call: Call) -> Info:
-    """The norm (0) and the residual sum (1 of ours, 3 of com.microsoft) are like the input."""
-    return call.inputs[0] if call.inputs and call.index in (0, 1, 3) else UNKNOWN
 
 
 def _elementwise(call: Call) -> Info:
@@ -272,7 +267,7 @@ _LIKE_FIRST = (
     "Identity", "Abs", "Neg", "Sqrt", "Reciprocal", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Gelu",
     "Erf", "Softmax", "LogSoftmax", "Clip", "Dropout", "LayerNormalization", "Softplus", "Swish",
     "HardSwish", "Elu", "LeakyRelu", "Floor", "Ceil", "Round", "Sin", "Cos", "LpNormalization",
-    "RMSNorm", "GatedRMSNorm", "RotaryRMSNorm", "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu",
+    "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu",
     "ScatterND", "GroupNormalization", "MeanVarianceNormalization", RMS_NORMALIZATION, SIMPLIFIED,
 )  # fmt: skip
 """Operators whose first output has the type and shape of the first input."""
@@ -282,8 +277,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
     "Constant": _constant_info,
     "Shape": _shape,
-    "SkipRMSNorm": _norm_and_sum,
-    SKIP_SIMPLIFIED: _norm_and_sum,
     "Cast": _cast,
     "CastLike": _cast_like,
     **dict.fromkeys(("ReduceMean", "ReduceSum"), _reduce),

@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, MICROSOFT_DOMAIN
-from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.bodies import (
     FLOW,
     all_bodies,
@@ -21,6 +19,7 @@ from rmsnorm_export.recognize.bodies import (
     source_of_input,
 )
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
+from rmsnorm_export.recognize.contrib import rule_of
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import (
     RULES,
@@ -43,8 +42,6 @@ from rmsnorm_export.recognize.shape_values import (
     in_order,
     outside,
 )
-
-_KNOWN_DOMAINS = (*DEFAULT_DOMAINS, DOMAIN, MICROSOFT_DOMAIN)
 
 _Calls = dict[tuple[ir.OperatorIdentifier, int, tuple[Info, ...]], Info]
 """Function, output and what is known of the inputs -> what is known of the output."""
@@ -278,10 +275,10 @@ class Types:
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
             return self._called
-        # None where an attribute depends on a function's caller.
-        if node.domain not in _KNOWN_DOMAINS or depends_on_caller(node):
+        if depends_on_caller(node):
             return None
-        return RULES.get(node.op_type)
+        known = standard(node)
+        return RULES.get(known) or rule_of("" if known else node.domain, node.op_type)
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""

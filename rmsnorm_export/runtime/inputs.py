@@ -13,24 +13,29 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
+from rmsnorm_export.runtime.lengths import Length, lengths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import Declared, Shape, Signature, is_fixed, shape_text
 from rmsnorm_export.system.reading import open_regular
 
 Outcome = TypeVar("Outcome")
+Limits = Mapping[str, int | Length]
+"""Of integer inputs by name: what they are below, or the number that they all are."""
 
 _FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
 """Names of the types that can be fed."""
 
 # Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
-# fit models whose symbols depend on one another.
-SIZE_CHOICES: tuple[tuple[int, ...], ...] = ((2, 3, 5, 4, 7), (2,), (1,))
+# fit models whose symbols depend on one another, and a batch of one those that cannot have more.
+SIZE_CHOICES: tuple[tuple[int, ...], ...] = ((2, 3, 5, 4, 7), (2,), (1, 3, 5, 4, 7), (1,))
 
 # Most elements of one input that is made: beyond it the declared shape is absurd.
 _MAX_ELEMENTS = 2**28
 
 # Operators that hand indices on as they are.
 _MOVES = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand")
+_LOOKS_UP = {"Gather": "axis", "GatherBlockQuantized": "gather_axis"}
+"""Operators that read from a table, and their attribute for the axis of the index."""
 _TRANSPARENT = ("Cast", "Identity", *_MOVES)
 
 
@@ -152,11 +157,11 @@ def first_run(
 
 
 def make_inputs(
-    declared: Signature, limits: Mapping[str, int], shapes: Mapping[str, Shape], *, seed: int
+    declared: Signature, limits: Limits, shapes: Mapping[str, Shape], *, seed: int
 ) -> dict[str, Array]:
     """Make random inputs: normal floats, indices below their limit, ones for other integers.
 
-    Ones are masks, positions and lengths; booleans are True.
+    Ones are masks and positions; numbers of tokens are those of the shapes; booleans are True.
 
     Args:
         declared: inputs of the model.
@@ -174,21 +179,26 @@ def make_inputs(
             found = f"{item.text()}: {shape_text(shape)}"
             fix = "give smaller sizes with --shapes, or the inputs themselves"
             raise InputError("The shape of an input is too large to try.", found=found, fix=fix)
-        dtype = numpy_type(item.dtype)
+        dtype, limit = numpy_type(item.dtype), limits.get(name)
         if is_float(dtype):
             feeds[name] = rng.standard_normal(shape).astype(dtype)
-        elif dtype.kind in "iu" and name in limits:
-            top = min(limits[name], np.iinfo(dtype).max)
-            feeds[name] = rng.integers(0, top, shape).astype(dtype)
+        elif isinstance(limit, Length):
+            feeds[name] = np.full(shape, limit.of(shapes), dtype)
+        elif dtype.kind in "iu" and limit is not None:
+            feeds[name] = rng.integers(0, min(limit, np.iinfo(dtype).max), shape).astype(dtype)
         else:
             feeds[name] = np.ones(shape, dtype)
     return feeds
 
 
-def index_limits(model: ir.Model) -> dict[str, int]:
-    """Map integer inputs that index tables of known length to the length of the shortest."""
-    lengths = {value.name or "": list(_table_lengths(value)) for value in model.graph.inputs}
-    return {name: max(1, min(listed)) for name, listed in lengths.items() if listed}
+def index_limits(model: ir.Model) -> Limits:
+    """Map integer inputs that index tables of known length to the length of the shortest.
+
+    Those that count tokens are mapped to how many there are.
+    """
+    tables = {value.name or "": list(_table_lengths(value)) for value in model.graph.inputs}
+    limits = {name: max(1, min(listed)) for name, listed in tables.items() if listed}
+    return {**limits, **lengths(model)}
 
 
 def _table_lengths(value: ir.Value) -> Iterator[int]:
@@ -196,9 +206,9 @@ def _table_lengths(value: ir.Value) -> Iterator[int]:
     while pending:
         for node, index in pending.pop().uses():
             table = node.inputs[0]
-            if node.op_type == "Gather" and index == 1 and table is not None:
+            if node.op_type in _LOOKS_UP and index == 1 and table is not None:
                 shape = (table if table.const_value is None else table.const_value).shape or ()
-                axis = node.attributes.get("axis")
+                axis = node.attributes.get(_LOOKS_UP[node.op_type])
                 position = 0 if axis is None or axis.is_ref() else axis.as_int()
                 length = shape[position] if -len(shape) <= position < len(shape) else None
                 if isinstance(length, int):

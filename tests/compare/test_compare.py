@@ -115,6 +115,40 @@ ARRAYS = {"x": np.random.default_rng(5).standard_normal((1, 1, 96)).astype(np.fl
 ARRAYS["w"] = np.ones(96, np.float32)
 
 
+GROUPED = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+grouped (float[b, s, 32] x, float[b, s, 16] k, float[b, s, 16] v, float[b, 2, p, 8] past_k,
+         float[b, 2, p, 8] past_v, int32[b] seqlens, int32 total)
+  => (float[b, s, 32] y, float[b, 2, t, 8] key, float[b, 2, t, 8] value) {
+  q = Relu (x)
+  y, key, value = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>
+    (q, k, v, past_k, past_v, seqlens, total)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("dims", "words"),
+    [
+        (None, "past_k float32 [1, 2, 5, 8]"),
+        ("b=2 s=3 p=0", "past_k float32 [2, 2, 0, 8]"),
+        ("b=2 s=1 p=6", "past_k float32 [2, 2, 6, 8]"),
+    ],
+)
+def test_inputs_that_count_tokens_are_as_many_as_the_shapes_have(
+    dims: str | None, words: str
+) -> None:
+    """ONNX Runtime refuses every other number, and most pairs of random ones."""
+    outcome = verify(ir.from_onnx_text(GROUPED), ir.from_onnx_text(GROUPED), dims=dims)
+    assert outcome.passed
+    assert words in outcome.inputs
+
+
+def test_what_the_first_model_takes_in_no_size_was_not_run() -> None:
+    model = ir.from_onnx_text(GROUPED)
+    with pytest.raises(VerificationError, match="batch_size must be 1") as caught:
+        verify(model, model, dims="b=2 s=3 p=4")
+    assert caught.value.exit_code == ExitCode.NOT_RUN
+
+
 def test_given_inputs(tmp_path: Path) -> None:
     path = tmp_path / "inputs.npz"
     np.savez(path, **ARRAYS)
