@@ -69,7 +69,6 @@ def _with_int4() -> onnx.ModelProto:
         (_with_int4(), "onnxruntime@1.17", {}, "format version 10; it loads 9 at most"),
         (block(FLOAT, opset=22), "onnxruntime@1.18", {}, "opset 22; it loads 21"),
         (block(FLOAT), "opencv", {"target": "ort"}, "SkipSimplifiedLayerNorm"),
-        (GELU, "opencv", {}, "QuickGelu (node odd)"),
         (_ending_with("MeanVarianceNormalization"), "opencv", {}, NO_TEST),
         (_ending_with("Det"), "openvino", {}, NO_TEST),
         (_ending_with("com.microsoft.LinearAttention"), "onnxruntime@1.20", {}, "has no operator"),
@@ -105,12 +104,40 @@ def test_the_report_names_who_runs_the_file() -> None:
     assert newer["onnxruntime"].since == "1.22"
 
 
-def test_what_is_not_known_is_said_and_not_refused() -> None:
-    (note,) = [n for n in rx.optimize(GELU, runtime="tract").report.notes if "for tract" in n]
-    assert "not known whether it has com.microsoft.QuickGelu" in note
-    runs = _runtimes(rx.optimize(GELU).report.runs_in)
-    assert (runs["onnxruntime"].reason, runs["onnxruntime"].unknown) == ("", "")
-    assert runs["tensorrt-rtx"].reason.startswith("it has no operator com.microsoft.QuickGelu")
+@pytest.mark.parametrize(
+    ("operator", "runtime", "unknown"),
+    [
+        ("com.microsoft.QuickGelu", "tract", True),
+        ("com.microsoft.QuickGelu", "opencv", True),
+        ("com.microsoft.QuickGelu", "onnxruntime@1.15", True),
+        ("com.microsoft.QuickGelu", "onnxruntime", False),
+        ("com.example.MyRoiPlugin", "onnxruntime", True),
+        ("com.example.MyRoiPlugin", "tensorrt", True),
+        ("com.example.MyRoiPlugin", "iree", True),
+        ("ai.onnx.contrib.StringUpper", "onnxruntime", True),
+        ("trt.TRT_FP8QuantizeLinear", "tensorrt-rtx", False),
+        ("trt.TRT_FP8QuantizeLinear", "tensorrt", True),
+        ("trt.MyRoiPlugin", "tensorrt-rtx", True),
+        ("MatMul", "tensorrt", False),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_said_and_not_refused(
+    operator: str, runtime: str, unknown: bool
+) -> None:
+    """An operator of another domain may be that of a plugin or a library, and stays as it is."""
+    result = rx.optimize(_ending_with(operator), runtime=runtime)
+    domain, _, name = operator.rpartition(".")
+    assert (domain, name) in {(node.domain, node.op_type) for node in result.model.graph}
+    (note,) = [note for note in result.report.notes if note.startswith("for ")]
+    said = "not known whether it has " in note and operator in note
+    assert (said, "what is not known is taken as it is" in note) == (unknown, "not" in note)
+    verdict = _runtimes(result.report.runs_in)[runtime.partition("@")[0]]
+    if "@" not in runtime:
+        assert (verdict.reason, operator in verdict.unknown) == ("", unknown)
+
+
+def test_a_runtime_whose_other_operators_were_not_tried_says_so() -> None:
+    assert _runtimes(rx.optimize(GELU).report.runs_in)["onnxruntime"].unknown == ""
     plain = _runtimes(rx.inspect(block(FLOAT)).runs_in)
     assert plain["openvino"].unknown == ""
     assert plain["tensorrt"].unknown == "its operators other than norms were not tried"
