@@ -32,6 +32,20 @@ def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     return order
 
 
+def reached(
+    model: ir.Model, known: frozenset[ir.OperatorIdentifier]
+) -> frozenset[ir.OperatorIdentifier]:
+    """Functions that are called from the graph; nodes of ``known`` operators call none."""
+    found: set[ir.OperatorIdentifier] = set()
+    holders: list[ir.Graph | ir.Function] = [model.graph]
+    while holders:
+        nodes = holders.pop().all_nodes()
+        keys = {node.op_identifier() for node in nodes} & model.functions.keys() - found - known
+        found |= keys
+        holders += [model.functions[key] for key in keys]
+    return frozenset(found)
+
+
 def inlined_size(model: ir.Model) -> int:
     """Nodes of the model if every call were replaced by its body; ``MOST_INLINED``: at least."""
     sizes: dict[ir.OperatorIdentifier, int] = {}

@@ -24,7 +24,7 @@ from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standa
 from rmsnorm_export.recognize.context import Context, OpaqueNode
 from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.finish import finish, unmatched
-from rmsnorm_export.recognize.functions import callees_first
+from rmsnorm_export.recognize.functions import callees_first, reached
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
 from rmsnorm_export.recognize.neutral import NEUTRAL, earlier
@@ -71,6 +71,9 @@ _STANDARD: dict[str, Transfer] = {
 KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 """Operators of the default domain that a norm may be made of."""
 
+_NATIVE = frozenset(((MICROSOFT_DOMAIN, SKIP_SIMPLIFIED, ""),))
+"""Read as an operator, as ONNX Runtime does, even where the file has a function of this name."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Recognition:
@@ -115,9 +118,10 @@ def recognize(
     constants.type_of = ctx.types.dtype
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
     _graph(ctx, model.graph, "main", model.functions, calls)
+    live = reached(model, _NATIVE)
     for identifier in reversed(callees_first(model)):
         function = model.functions[identifier]
-        if function.domain == DOMAIN:
+        if function.domain == DOMAIN or identifier not in live:
             continue
         _seed(ctx, function, calls.get(identifier, []))
         scope = "::".join(part for part in identifier if part)

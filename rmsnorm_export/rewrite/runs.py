@@ -10,9 +10,10 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, graphs_in
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime.consumers import BY_NAME, FUNCTIONS, Consumer, RunsIn, versions
 
@@ -48,7 +49,8 @@ class Needs:
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
         vectors = ""
-        for node in (node for graph in all_graphs(model) for node in graph):
+        bodies = (model.functions[key].graph for key in reached(model, frozenset()))
+        for node in (node for graph in graphs_in(model.graph, *bodies) for node in graph):
             name = node.name or node.op_type
             if node.op_identifier() in model.functions:
                 forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
