@@ -67,7 +67,7 @@ def _with_int4() -> onnx.ModelProto:
     ("model", "runtime", "options", "reason"),
     [
         (_with_int4(), "onnxruntime@1.17", {}, "format version 10; it loads 9 at most"),
-        (block(FLOAT, opset=22), "onnxruntime@1.18", {}, "opset 22; it loads 21"),
+        (block(FLOAT, opset=23), "onnxruntime@1.22", {"target": "onnx"}, "RMSNormalization"),
         (block(FLOAT), "opencv", {"target": "ort"}, "SkipSimplifiedLayerNorm"),
         (_ending_with("MeanVarianceNormalization"), "opencv", {}, NO_TEST),
         (_ending_with("Det"), "openvino", {}, NO_TEST),
