@@ -132,6 +132,10 @@ _TRIED = {
 }
 """``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
 
+NO_BFLOAT16 = frozenset(FACTS["bfloat16"]["lacks"].split())
+"""Operators that ONNX Runtime's CPU provider does not run in bfloat16, as far as they were tried:
+no version that was seen loads ONNX's own tests of them in that type."""
+
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*", re.ASCII)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import onnx
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs, runs_in
 from rmsnorm_export.runtime.consumers import BY_NAME, CONSUMERS, FUNCTIONS, RunsIn, consumer
+from rmsnorm_export.runtime.session import open_session
 from tests.tools.runtimes.models import block
 
 FLOAT = TensorProto.FLOAT
@@ -173,3 +175,35 @@ def test_a_row_without_other_axes_is_not_for_tvm(shape: str, runs: bool) -> None
     reason = Needs.of(ir.from_proto(model)).refused_by(consumer("tvm"))
     assert (reason == "") == runs
     assert runs or "other axes" in reason
+
+
+BFLOAT16 = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[B, 8] x) => (float[B, 8] y) {
+  a = Cast <to = 16> (x)
+  w = Cast <to = 16> (x)
+  b = OPERATOR
+  y = Cast <to = 1> (b)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "said"),
+    [("Mul (a, w)", "Mul"), ("Sqrt (a)", "Sqrt"), ("Concat <axis = 0> (a, w)", ""),
+     ("Identity (a)", "")],
+)  # fmt: skip
+def test_bfloat16_on_the_cpu_is_of_few_operators(operator: str, said: str) -> None:
+    """GPUs may run it: it is said, and not refused."""
+    model = onnx.parser.parse_model(BFLOAT16.replace("OPERATOR", operator))
+    for name in ("a", "w", "b"):
+        model.graph.value_info.append(
+            helper.make_tensor_value_info(name, TensorProto.BFLOAT16, None)
+        )
+    with contextlib.ExitStack() as stack:
+        if said:
+            stack.enter_context(pytest.raises(Exception, match="NOT_IMPLEMENTED"))
+        open_session(model.SerializeToString())
+    result = rx.optimize(model, runtime="onnxruntime")
+    expected = f"{said} of bfloat16, which its CPU provider has not (node {said})"
+    assert any(expected in note for note in result.report.notes) == bool(said)
+    verdict = _runtimes(result.report.runs_in)["onnxruntime"]
+    assert (verdict.reason, expected in verdict.unknown) == ("", bool(said))
