@@ -1,18 +1,33 @@
-"""Raise the opset of a model with ONNX's own version converter; weights stay out of it."""
+"""Raise or lower a model's opset with ONNX's own version converter; weights stay out of it."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.order import all_graphs, label
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
 
+if TYPE_CHECKING:
+    import onnx
+
 _KEEP = "rmsnorm_export.keep"
 """Domain of nodes that the converter has to leave alone, and of weights that it does not see."""
+
+
+_AXES_BYTES = 128
+
+_SAME = (
+    "Add", "ConstantOfShape", "Div", "Identity", "Mul", "Pow", "Relu", "Reshape", "Shape", "Sub",
+)  # fmt: skip
+"""Operators of which the converter has no older version, though newer ones since opset 13 brought
+element types and attributes alone; both are looked at afterwards."""
 
 
 def default_opset(model: ir.Model) -> int:
@@ -20,20 +35,20 @@ def default_opset(model: ir.Model) -> int:
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
 
 
-def raise_opset(model: ir.Model, opset: int) -> ir.Model:
+def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at ``opset`` of the default domain, by ``onnx.version_converter``.
 
     Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
     size converts. Model-local functions are inlined, but for those that stand in for operators of
-    com.microsoft.
+    com.microsoft. What was lowered is checked by the operators of that opset.
 
     Raises:
         InputError: the converter cannot convert this model.
     """
     import onnx
-    from onnx import version_converter
+    from onnx import shape_inference, version_converter
 
-    copy = model.clone()
+    copy, lower = model.clone(), opset < default_opset(model)
     weights: dict[str, ir.TensorProtocol] = {}
     try:
         if copy.functions:
@@ -41,8 +56,11 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
             # ONNX Runtime's operator is not run where that is.
             copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
         for node in copy.graph.all_nodes():
-            if node.op_type == SIMPLIFIED:  # of ONNX Runtime, in the default domain
+            # The first is ONNX Runtime's, in the default domain.
+            if node.op_type == SIMPLIFIED or (lower and node.op_type in _SAME and not node.domain):
                 node.domain = _KEEP
+        if lower:
+            _bring_in(copy)
         copy.opset_imports[_KEEP] = 1
         with lent_slots(copy) as slots:
             for slot in slots:
@@ -51,19 +69,88 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
                     weights[place] = slot.tensor
                     slot.put(placed(slot.tensor, place, "", None))
             proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
+            if lower:
+                shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
         source, copy.graph = copy.graph, ir.serde.deserialize_model(proto).graph
         for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
                 # Functions have their own again.
                 slot.put(weights.get(str(slot.tensor.location), slot.tensor))
             check_tensor(slot)  # older converters may drop what is external
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        what, found = "The model cannot be raised to another opset.", first_line(error)
+    except (
+        RuntimeError, ValueError, onnx.checker.ValidationError, shape_inference.InferenceError,
+    ) as error:  # fmt: skip
+        found = first_line(error)
+        if lower:
+            raise _not_lowered(opset, found.rpartition("failed: ")[2]) from error
+        what = "The model cannot be raised to another opset."
         fix = f"export with opset_version={opset}, or use --target ort or portable"
         raise InputError(what, found=found, fix=fix) from error
     copy.opset_imports.pop(_KEEP, None)
     _restore(source, copy.graph)
+    if lower:
+        _check_operators(copy, opset)
     return copy
+
+
+def _bring_in(model: ir.Model) -> None:
+    """Repeat axes, and other small integers, in the bodies that read them from an outer graph.
+
+    The converter makes attributes of them, and looks in the same graph alone.
+    """
+    count = 0
+    for graph in (graph for graph in all_graphs(model) if graph is not model.graph):
+        for node in list(graph):
+            for index, value in enumerate(node.inputs):
+                if value is None or value.graph is graph or value.is_graph_input():
+                    continue
+                tensor = value.const_value
+                small = tensor is not None and tensor.nbytes <= _AXES_BYTES
+                if small and tensor is not None and tensor.dtype == ir.DataType.INT64:
+                    output = ir.Value(name=f"{_KEEP}.{node.op_type}_{count}")
+                    constant = ir.node("Constant", [], {"value": tensor}, outputs=[output])
+                    graph.insert_before(node, constant)
+                    node.replace_input_with(index, output)
+                    count += 1
+
+
+def _check_operators(model: ir.Model, opset: int) -> None:
+    """Look for what the converter passes on although the older opset has no such thing.
+
+    Raises:
+        InputError: an operator or an attribute is not of that opset.
+    """
+    import onnx
+
+    for node in (node for graph in all_graphs(model) for node in graph):
+        if node.domain or node.op_type == SIMPLIFIED:
+            continue
+        if not onnx.defs.has(node.op_type, opset):
+            raise _not_lowered(opset, f"there is no {node.op_type} (node {label(node)})")
+        schema = onnx.defs.get_schema(node.op_type, opset)
+        for name in node.attributes:
+            if name not in schema.attributes:
+                why = f"{node.op_type} has no attribute {name} (node {label(node)})"
+                raise _not_lowered(opset, why)
+        for value, formal in zip((*node.inputs, *node.outputs), _formal(schema, node), strict=True):
+            known = value.type if value is not None else None
+            name = known.dtype.name.lower() if isinstance(known, ir.TensorType) else ""
+            if name and f"tensor({name})" not in formal.types:
+                raise _not_lowered(opset, f"{node.op_type} takes no {name} (node {label(node)})")
+
+
+def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchema.FormalParameter]:
+    """Return what the schema says of each input and output; the last may be any number of them."""
+    ends = (schema.inputs, len(node.inputs)), (schema.outputs, len(node.outputs))
+    return [formal[min(i, len(formal) - 1)] for formal, count in ends for i in range(count)]
+
+
+def _not_lowered(opset: int, why: str) -> InputError:
+    return InputError(
+        "The model cannot be lowered to another opset.",
+        found=f"to opset {opset}: {why}",
+        fix=f"export with opset_version={opset}, or choose a newer runtime or opset",
+    )
 
 
 def _restore(source: ir.Graph, result: ir.Graph) -> None:

@@ -91,7 +91,9 @@ def lower_all(
 ) -> list[Lowered | Refusal]:
     """New nodes for ``target``, or a refusal, for each match of a model."""
     lowering: Lowering = importlib.import_module(TARGETS[target].module).lower
-    return lowering(matches, context)
+    free = [match for match in matches if match.beside is None]
+    outcomes = iter(lowering(free, context))
+    return [next(outcomes) if match.beside is None else match.beside for match in matches]
 
 
 def refuse_match(

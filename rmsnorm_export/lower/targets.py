@@ -46,6 +46,7 @@ _ROWS = (
         module="rmsnorm_export.lower.portable",
         summary="our operator with its definition in the file as a function",
         operators=tuple(f"{DOMAIN}.{kind}" for kind in KINDS),
+        min_opset=13,
         shares_functions=True,
     ),
     TargetRow(
@@ -67,6 +68,7 @@ _ROWS = (
         summary="no norm operator, but its definition in standard operators, for what knows no "
         "other",
         operators=(),
+        min_opset=13,
         form="plain operators",
     ),
 )

@@ -110,6 +110,7 @@ class Match:
         quantized: the output is codes of the norm, and not the norm.
         rotary: (``RotaryRMSNorm``) the tables.
         native: operator type when the source already is one node, e.g. ``RMSNormalization``.
+        beside: why that node can only stay: what it computes beside the norm.
         scope: ``main`` or the function or subgraph that holds the match.
     """
 
@@ -135,6 +136,7 @@ class Match:
     quantized: Quantized | None = None
     rotary: Rotary | None = None
     native: str = ""
+    beside: Refusal | None = None
     scope: str = "main"
 
     @property

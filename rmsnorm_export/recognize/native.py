@@ -47,7 +47,7 @@ def native(ctx: Context, node: ir.Node) -> None:
         return
     if match is None:
         return
-    if match.quantized is None and match.rotary is None:
+    if match.quantized is None and match.rotary is None and match.beside is None:
         dtype = ir.DataType(match.dtype)
         view = ctx.view(match.x)
         ctx.facts[match.output] = Norm(view, None, dtype, dtype, owner=match, native=match)
@@ -65,25 +65,30 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         return opaque("type-unknown", "what the node computes is not known", found)
     if own and node.op_identifier() in ctx.foreign:
         return None
+    beside = None
     if node.domain == MICROSOFT_DOMAIN and any(node.inputs[3:4]):
         # Its bias belongs to the sum, not to the norm.
-        return opaque("sum-bias", "the residual sum has a bias", ctx.describe(node.inputs[3]))
+        beside = opaque("sum-bias", "the residual sum has a bias", ctx.describe(node.inputs[3]))
+    second = node.outputs[1 : 3 if node.op_type == SKIP_SIMPLIFIED else None]
+    if not own and any(v.uses() or v.is_graph_output() for v in second):
+        found = ", ".join(repr(v.name) for v in second if v.uses() or v.is_graph_output())
+        beside = opaque("native-form", "a second output of the node is used", found)
     rank, name = ctx.types.rank(x), node.op_type.removeprefix("Quantized")
     spec = _own(node, name) if own else _standard(node, rank, int(dtype))
     quantized = _quantized(node) if own else None
     if spec is None or (own and name != node.op_type and quantized is None):
         return opaque(
-            "native-form", "an attribute or a used second output of the node has no counterpart",
+            "native-form", "an attribute of the node has no counterpart",
             f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
         )  # fmt: skip
     scaled = quantized is not None and quantized.scale is not None
     inputs = [*node.inputs[: -1 if scaled else None], *(None,) * 5]
-    second, scale, bias = (inputs[place] for place in _PLACES[spec.kind])
+    other, scale, bias = (inputs[place] for place in _PLACES[spec.kind])
     rotary = (
-        _rotary_tables(ctx, spec, x, second, inputs[2]) if spec.kind == "RotaryRMSNorm" else None
+        _rotary_tables(ctx, spec, x, other, inputs[2]) if spec.kind == "RotaryRMSNorm" else None
     )
     if spec.kind == "RotaryRMSNorm" and rotary is None:
-        found = f"{ctx.describe(second)}, x is {ctx.describe(x)}"
+        found = f"{ctx.describe(other)}, x is {ctx.describe(x)}"
         return opaque("tables", "the tables are not known to fit the row", found)
     if scale is not None and not own and ctx.types.dtype(scale) != dtype:
         found = f"{ctx.describe(scale)}, x is {dtype.name}"
@@ -103,9 +108,9 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         dtype=int(dtype),
         scale=scale,
         offset_scale=scale if spec.scale_offset == 0 else None,
-        bias=bias,
-        residual=second if skip else None,
-        gate=second if gated else None,
+        bias=bias if own else None,
+        residual=other if skip else None,
+        gate=other if gated else None,
         sum=next(iter(node.outputs[1 if own else 3 :]), None) if skip else None,
         n=_row_size(ctx, x, spec),
         rank=rank,
@@ -115,6 +120,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
             v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
         ),
         native=f"{DOMAIN}.{spec.kind}" if own else node.op_type,
+        beside=beside,
         quantized=quantized,
         rotary=rotary,
         scope=ctx.scope,
@@ -184,8 +190,6 @@ def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
         if rank is None or axis >= rank:
             return None
         axis -= rank
-    if any(v.uses() or v.is_graph_output() for v in node.outputs[1 : 3 if skip else None]):
-        return None
     stash = attributes.get_int("stash_type", 1)
     if node.op_type != RMS_NORMALIZATION and dtype == DOUBLE:
         # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.

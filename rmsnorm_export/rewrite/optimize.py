@@ -17,10 +17,11 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.apply import apply_plan
+from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
 from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
-from rmsnorm_export.rewrite.plan import plan_at_opset, plan_rewrite
+from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in

@@ -163,6 +163,12 @@ class RewriteOptions(InspectOptions):
 class OptimizeOptions(RewriteOptions):
     """The options of ``optimize``, of the command and of the table [optimize]."""
 
+    opset: Count | None = option(
+        None,
+        help="Opset of the result: the model is raised or lowered to it. With --for a model of a "
+        "newer opset than the runtime loads is lowered as well.",
+        shown="that of the model, or what the target needs",
+    )
     sites: Sequence[str] = option(
         (),
         flag="--site",
@@ -189,6 +195,11 @@ class OptimizeOptions(RewriteOptions):
 
     def agree(self) -> None:
         RewriteOptions.agree(self)
+        least = TARGETS[self.form].min_opset
+        if self.opset is not None and self.opset < least:
+            found, fix = f"opset {self.opset}", f"give {least} or more, or choose another target"
+            what = f"The opset is too low for the target {self.form}."
+            raise UsageError(what, found=found, fix=fix)
         if self.sites and self.form != "plain":
             found = f"--site {self.sites[0]} with the target {self.form}"
             fix = "use --target plain, or omit --site"

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.graph.opset import default_opset, raise_opset
+from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all, refuse_match
+from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
@@ -65,41 +64,6 @@ class Plan:
             sites=tuple(site for site in self.sites if site not in refused),
             refusals=(*self.refusals, *refused.values()),
         )
-
-
-def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[LoadedModel, Plan]:
-    """Raise a model to the opset that the target needs, and plan its rewrite.
-
-    It is not raised where no norm would be written; where it cannot be, every site is refused.
-    """
-    needed = TARGETS[options.target or "portable"].min_opset
-    if needed <= default_opset(loaded.model):
-        return loaded, plan_rewrite(loaded.model, options)
-    try:
-        raised = _raised(loaded, needed)
-    except InputError as error:
-        plan = plan_rewrite(loaded.model, options)
-        words = f"the target needs opset {needed}"
-        return loaded, plan.without({
-            site: refuse_match(site.part, "opset", words, found=error.found, hint=error.fix)
-            for site in plan.sites
-        })  # fmt: skip
-    plan = plan_rewrite(raised.model, options)
-    return (raised, plan) if plan.sites else (loaded, plan_rewrite(loaded.model, options))
-
-
-def _raised(loaded: LoadedModel, opset: int) -> LoadedModel:
-    """Return the model at ``opset``, with a note.
-
-    Raises:
-        InputError: it cannot be raised to it.
-    """
-    model = raise_opset(loaded.model, opset)
-    note = f"raised from opset {default_opset(loaded.model)} to {opset} by onnx.version_converter"
-    note += ", functions inlined" if loaded.model.functions else ""
-    if any(node.device_configurations for node in loaded.model.graph.all_nodes()):
-        note += "; how its nodes are spread over devices is not carried over"
-    return dataclasses.replace(loaded, model=model, notes=(*loaded.notes, note))
 
 
 def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:

@@ -10,11 +10,21 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, graphs_in
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.rewrite.names import values_in
-from rmsnorm_export.runtime.consumers import BY_NAME, FUNCTIONS, Consumer, RunsIn, versions
+from rmsnorm_export.runtime.consumers import (
+    BY_NAME,
+    FUNCTIONS,
+    NO_BFLOAT16,
+    NOT_KNOWN,
+    Consumer,
+    RunsIn,
+    versions,
+)
+from rmsnorm_export.runtime.support import FACTS
 
 _LAST_TYPES = {
     8: ir.DataType.BFLOAT16,
@@ -34,6 +44,7 @@ class Needs:
         forms: form of a norm -> name of a node in it.
         operators: other operators that the file does not define, with their domain -> a node.
         vectors: a norm node whose X has one axis; "" without.
+        bfloat16: an operator, and its node, that no CPU provider runs in that type; "" without.
     """
 
     opset: int
@@ -41,15 +52,22 @@ class Needs:
     forms: Mapping[str, str]
     operators: Mapping[tuple[str, str], str]
     vectors: str = ""
+    bfloat16: str = ""
 
     @classmethod
     def of(cls, model: ir.Model) -> Needs:
         """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
-        vectors = ""
-        for node in (node for graph in all_graphs(model) for node in graph):
+        vectors = bfloat16 = ""
+        bodies = (model.functions[key].graph for key in reached(model, frozenset()))
+        for node in (node for graph in graphs_in(model.graph, *bodies) for node in graph):
             name = node.name or node.op_type
+            if node.op_type in NO_BFLOAT16 and node.domain in DEFAULT_DOMAINS:
+                types = (value.dtype for value in node.inputs if value is not None)
+                if not bfloat16 and ir.DataType.BFLOAT16 in types:
+                    bfloat16 = f"{node.op_type} of bfloat16, which its CPU provider has not"
+                    bfloat16 += f" (node {name})"
             if node.op_identifier() in model.functions:
                 forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
             elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
@@ -59,7 +77,7 @@ class Needs:
                     vectors = name
             else:
                 operators.setdefault((node.domain, node.op_type), name)
-        return cls(default_opset(model), model.ir_version, forms, operators, vectors)
+        return cls(default_opset(model), model.ir_version, forms, operators, vectors, bfloat16)
 
     def refused_by(self, row: Consumer) -> str:
         """Return why a runtime does not run the file; "" where nothing is known against it."""
@@ -69,17 +87,22 @@ class Needs:
         if self.vectors and not row.vectors:
             return f"it runs no norm of a single row without other axes (node {self.vectors})"
         for (domain, operator), name in self.operators.items():
-            has = row.has_operator(domain, operator)
-            if domain in DEFAULT_DOMAINS:
-                if has is False:
+            if row.has_operator(domain, operator) is False:
+                if domain in DEFAULT_DOMAINS:
                     return f"none of ONNX's own tests of {operator} loads in it (node {name})"
-            elif domain not in row.domains or has is False:
                 return f"it has no operator {domain}.{operator} (node {name})"
         if row.opset and self.opset > row.opset:
             return f"opset {self.opset}; it loads {row.opset} at most"
         if row.ir and self.ir_version > row.ir:
             return f"format version {self.ir_version}; it loads {row.ir} at most"
         return ""
+
+
+def _open(needs: Needs, row: Consumer) -> str:
+    """Say what is not known of a runtime; "": nothing."""
+    own = row.name == FACTS["bfloat16"]["name"] and needs.bfloat16
+    parts = (row.unknown(needs.operators), f"{NOT_KNOWN} {needs.bfloat16}" if own else "")
+    return "; ".join(part for part in parts if part)
 
 
 def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
@@ -91,7 +114,7 @@ def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
             if needs.refused_by(row):
                 break
             since = row.since
-        open_ = newest.unknown(needs.operators) if since else ""
+        open_ = _open(needs, newest) if since else ""
         reason = needs.refused_by(newest)
         verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, open_))
     return tuple(verdicts)
@@ -118,8 +141,8 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
         raise _cannot_run(row, reason)
-    if open_ := row.unknown(needs.operators):
-        notes.append(open_)
+    if open_ := _open(needs, row):
+        notes.append(f"{open_}; what is not known is taken as it is")
     return model, tuple(notes)
 
 

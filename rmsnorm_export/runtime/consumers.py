@@ -25,6 +25,9 @@ Evidence = Literal["run", "measured", "read"]
 FUNCTIONS = "model-local functions"
 """The form of the portable target."""
 
+NOT_KNOWN = "not known whether it has"
+"""Words in front of operators that may be those of a plugin or a library."""
+
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A runtime from one version to the next row's.
@@ -37,7 +40,6 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         opset, ir: newest version of the default domain, and of the format, that it loads; 0: it
             sets no limit of its own.
         forms: of a norm that run: ``FUNCTIONS`` and names of operators.
-        domains: further operator domains, of which it has operators.
         vectors: it runs a norm node whose X has one axis.
         target: what is written for it.
         why: for this target.
@@ -50,7 +52,6 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     opset: int = 0
     ir: int = 0
     forms: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
     vectors: bool = True
     target: Literal["portable", "onnx", "ort", "plain"]
     why: str
@@ -62,27 +63,38 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{words[self.evidence]} {', '.join(self.seen)}"
 
     def has_operator(self, domain: str, operator: str) -> bool | None:
-        """Tell whether it has an operator; None: not known of all its versions in the row."""
+        """Tell whether it has an operator; None: not known of all its versions in the row.
+
+        Of a domain whose operators were all listed it has no others; any other domain may be that
+        of a plugin or a library.
+        """
         answers = set()
         for seen in self.seen:
             tried = _TRIED.get(f"{self.name}@{seen}", {})
-            if domain in DEFAULT_DOMAINS:
-                takes, listed = tried.get("takes", ()), operator in tried.get("lacks", ())
-            else:
-                takes, listed = tried.get(domain, ()), domain in tried
-            answers.add(operator in takes if operator in takes or listed else None)
+            name = qualified(domain, operator)
+            takes, listed = tried.get("takes", ()), name in tried.get("lacks", ())
+            if domain in tried:
+                name, takes, listed = operator, tried[domain], True
+            answers.add(name in takes if name in takes or listed else None)
         return answers.pop() if len(answers) == 1 else None
 
     def unknown(self, operators: Iterable[tuple[str, str]]) -> str:
-        """Name those of the (domain, operator) that are not known of it; "": none."""
-        if not any(f"{self.name}@{seen}" in _TRIED for seen in self.seen):
-            return "its operators other than norms were not tried"
+        """Say which of the (domain, operator) are not known of it; "": none."""
+        tried = any("lacks" in _TRIED.get(f"{self.name}@{seen}", ()) for seen in self.seen)
         names = sorted(
-            operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
+            qualified(domain, operator)
             for domain, operator in operators
-            if self.has_operator(domain, operator) is None
+            if (tried or domain not in DEFAULT_DOMAINS)
+            and self.has_operator(domain, operator) is None
         )
-        return f"not known whether it has {short(', '.join(names), 200)}" if names else ""
+        parts = () if tried else ("its operators other than norms were not tried",)
+        named = (f"{NOT_KNOWN} {short(', '.join(names), 200)}",) if names else ()
+        return "; ".join((*parts, *named))
+
+
+def qualified(domain: str, operator: str) -> str:
+    """Name an operator, with its domain where that is not ONNX's own."""
+    return operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,6 +131,10 @@ _TRIED = {
     for label, row in FACTS["operators"].items()
 }
 """``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
+
+NO_BFLOAT16 = frozenset(FACTS["bfloat16"]["lacks"].split())
+"""Operators that ONNX Runtime's CPU provider does not run in bfloat16, as far as they were tried:
+no version that was seen loads ONNX's own tests of them in that type."""
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*", re.ASCII)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.result import Fusions, Report
+from rmsnorm_export.runtime.consumers import NOT_KNOWN
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import group_lines, proof_lines, rewrite_sections, site_lines
@@ -99,11 +100,11 @@ def _fusion_lines(fusions: Fusions) -> list[Line]:
 
 def _runner_lines(report: Report) -> list[Line]:
     """Return who runs the file: a line of names, and one for each reason why others do not."""
-    runners = [
-        f"{entry.runtime} {entry.since}+{' (not tried)' if entry.evidence == 'read' else ''}"
-        for entry in report.runs_in
-        if not entry.reason
-    ]
+    runners = []
+    for entry in (entry for entry in report.runs_in if not entry.reason):
+        words = " (not tried)" if entry.evidence == "read" else ""
+        words = " (perhaps)" if NOT_KNOWN in entry.unknown else words
+        runners.append(f"{entry.runtime} {entry.since}+{words}")
     reasons: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
     for entry in report.runs_in:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import onnx
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs, runs_in
 from rmsnorm_export.runtime.consumers import BY_NAME, CONSUMERS, FUNCTIONS, RunsIn, consumer
+from rmsnorm_export.runtime.session import open_session
 from tests.tools.runtimes.models import block
 
 FLOAT = TensorProto.FLOAT
@@ -67,9 +69,8 @@ def _with_int4() -> onnx.ModelProto:
     ("model", "runtime", "options", "reason"),
     [
         (_with_int4(), "onnxruntime@1.17", {}, "format version 10; it loads 9 at most"),
-        (block(FLOAT, opset=22), "onnxruntime@1.18", {}, "opset 22; it loads 21"),
+        (block(FLOAT, opset=23), "onnxruntime@1.22", {"target": "onnx"}, "RMSNormalization"),
         (block(FLOAT), "opencv", {"target": "ort"}, "SkipSimplifiedLayerNorm"),
-        (GELU, "opencv", {}, "QuickGelu (node odd)"),
         (_ending_with("MeanVarianceNormalization"), "opencv", {}, NO_TEST),
         (_ending_with("Det"), "openvino", {}, NO_TEST),
         (_ending_with("com.microsoft.LinearAttention"), "onnxruntime@1.20", {}, "has no operator"),
@@ -105,12 +106,40 @@ def test_the_report_names_who_runs_the_file() -> None:
     assert newer["onnxruntime"].since == "1.22"
 
 
-def test_what_is_not_known_is_said_and_not_refused() -> None:
-    (note,) = [n for n in rx.optimize(GELU, runtime="tract").report.notes if "for tract" in n]
-    assert "not known whether it has com.microsoft.QuickGelu" in note
-    runs = _runtimes(rx.optimize(GELU).report.runs_in)
-    assert (runs["onnxruntime"].reason, runs["onnxruntime"].unknown) == ("", "")
-    assert runs["tensorrt-rtx"].reason.startswith("it has no operator com.microsoft.QuickGelu")
+@pytest.mark.parametrize(
+    ("operator", "runtime", "unknown"),
+    [
+        ("com.microsoft.QuickGelu", "tract", True),
+        ("com.microsoft.QuickGelu", "opencv", True),
+        ("com.microsoft.QuickGelu", "onnxruntime@1.15", True),
+        ("com.microsoft.QuickGelu", "onnxruntime", False),
+        ("com.example.MyRoiPlugin", "onnxruntime", True),
+        ("com.example.MyRoiPlugin", "tensorrt", True),
+        ("com.example.MyRoiPlugin", "iree", True),
+        ("ai.onnx.contrib.StringUpper", "onnxruntime", True),
+        ("trt.TRT_FP8QuantizeLinear", "tensorrt-rtx", False),
+        ("trt.TRT_FP8QuantizeLinear", "tensorrt", True),
+        ("trt.MyRoiPlugin", "tensorrt-rtx", True),
+        ("MatMul", "tensorrt", False),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_said_and_not_refused(
+    operator: str, runtime: str, unknown: bool
+) -> None:
+    """An operator of another domain may be that of a plugin or a library, and stays as it is."""
+    result = rx.optimize(_ending_with(operator), runtime=runtime)
+    domain, _, name = operator.rpartition(".")
+    assert (domain, name) in {(node.domain, node.op_type) for node in result.model.graph}
+    (note,) = [note for note in result.report.notes if note.startswith("for ")]
+    said = "not known whether it has " in note and operator in note
+    assert (said, "what is not known is taken as it is" in note) == (unknown, "not" in note)
+    verdict = _runtimes(result.report.runs_in)[runtime.partition("@")[0]]
+    if "@" not in runtime:
+        assert (verdict.reason, operator in verdict.unknown) == ("", unknown)
+
+
+def test_a_runtime_whose_other_operators_were_not_tried_says_so() -> None:
+    assert _runtimes(rx.optimize(GELU).report.runs_in)["onnxruntime"].unknown == ""
     plain = _runtimes(rx.inspect(block(FLOAT)).runs_in)
     assert plain["openvino"].unknown == ""
     assert plain["tensorrt"].unknown == "its operators other than norms were not tried"
@@ -146,3 +175,35 @@ def test_a_row_without_other_axes_is_not_for_tvm(shape: str, runs: bool) -> None
     reason = Needs.of(ir.from_proto(model)).refused_by(consumer("tvm"))
     assert (reason == "") == runs
     assert runs or "other axes" in reason
+
+
+BFLOAT16 = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[B, 8] x) => (float[B, 8] y) {
+  a = Cast <to = 16> (x)
+  w = Cast <to = 16> (x)
+  b = OPERATOR
+  y = Cast <to = 1> (b)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "said"),
+    [("Mul (a, w)", "Mul"), ("Sqrt (a)", "Sqrt"), ("Concat <axis = 0> (a, w)", ""),
+     ("Identity (a)", "")],
+)  # fmt: skip
+def test_bfloat16_on_the_cpu_is_of_few_operators(operator: str, said: str) -> None:
+    """GPUs may run it: it is said, and not refused."""
+    model = onnx.parser.parse_model(BFLOAT16.replace("OPERATOR", operator))
+    for name in ("a", "w", "b"):
+        model.graph.value_info.append(
+            helper.make_tensor_value_info(name, TensorProto.BFLOAT16, None)
+        )
+    with contextlib.ExitStack() as stack:
+        if said:
+            stack.enter_context(pytest.raises(Exception, match="NOT_IMPLEMENTED"))
+        open_session(model.SerializeToString())
+    result = rx.optimize(model, runtime="onnxruntime")
+    expected = f"{said} of bfloat16, which its CPU provider has not (node {said})"
+    assert any(expected in note for note in result.report.notes) == bool(said)
+    verdict = _runtimes(result.report.runs_in)["onnxruntime"]
+    assert (verdict.reason, expected in verdict.unknown) == ("", bool(said))

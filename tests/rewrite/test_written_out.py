@@ -1,0 +1,226 @@
+"""What of ONNX Runtime's own operators is written out: sums, biases, second outputs, scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.runtime.session import open_session
+
+DEAD = """<ir_version: 8, opset_import: ["" : 18, "com.example" : 1, "com.microsoft" : 1]>
+g (float[B, S, 8] x, float[B, S, 8] r, float[8] w) => (float[B, S, 8] y) {
+  y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, r, w)
+}
+<domain: "DOMAIN", opset_import: ["" : 18, "com.example" : 1]> NAME (a, b, c) => (d) {
+  t = Add (a, b)
+  q = Mul (t, t)
+  axes = Constant <value_ints = [-1]> ()
+  m = ReduceMean <keepdims = 1> (q, axes)
+  s = Sqrt (m)
+  o = Div (t, s)
+  v = com.example.MyRoiPlugin (o)
+  d = Mul (v, c)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("domain", "name", "called"),
+    [("com.microsoft", "SkipSimplifiedLayerNormalization", False), ("mine", "Norm", False),
+     ("mine", "Norm", True)],
+)  # fmt: skip
+def test_a_function_that_is_not_run_is_not_counted(domain: str, name: str, called: bool) -> None:
+    """ONNX Runtime runs its own operator, and not the function of that name."""
+    model = onnx.parser.parse_model(DEAD.replace("DOMAIN", domain).replace("NAME", name))
+    if called:
+        model.graph.node[0].domain, model.graph.node[0].op_type = domain, name
+        del model.graph.node[0].attribute[:]
+        model.opset_import.add(domain=domain, version=1)
+    report = rx.optimize(model).report
+    assert len(report.fused) + len(report.kept) + len(report.unfused) == 1
+    (verdict,) = (entry for entry in report.runs_in if entry.runtime == "onnxruntime")
+    assert ("com.example.MyRoiPlugin" in verdict.unknown) == called
+
+
+TYPES = {"float": np.float32, "float16": np.float16}
+OWN = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization")
+
+
+def _ran(model: bytes, dtype: Any, scale: Any = None) -> list[np.ndarray]:
+    """The outputs of ONNX Runtime, of the file as it is: no fusion of its own takes part."""
+    rng = np.random.default_rng(3)
+    session = open_session(model, threads=1)
+    feeds = {}
+    for entry in session.get_inputs():
+        shape = [size if isinstance(size, int) else 3 for size in entry.shape]
+        kind = scale if entry.name == "w" and scale else dtype
+        feeds[entry.name] = np.asarray(rng.standard_normal(shape) * 2).astype(kind)
+    return [np.asarray(array) for array in session.run(None, feeds)]
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> None:
+    """Equal; where nothing is rounded behind the norm, to a few roundings: sums have no order."""
+    assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    bound = {np.dtype("float32"): 2.0**-21, np.dtype("float64"): 2.0**-50}.get(a.dtype, 0)
+    wide = a.astype(np.float64), b.astype(np.float64)
+    np.testing.assert_allclose(*wide, rtol=bound, atol=bound)
+
+
+def _optimized(text: str, target: Any, **options: Any) -> tuple[bytes, rx.Result]:
+    source = onnx.parser.parse_model(text).SerializeToString()
+    return source, rx.optimize(source, target=target, **options)
+
+
+SKIP = """<ir_version: 9, opset_import: ["" : OPSET, "com.microsoft" : 1]>
+g (T[B, S, 24] x, T[B, S, 24] r, T[24] w, T[24] b) => (T[B, S, 24] y OUTPUTS) {
+  NAMES = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, r, w BIAS)
+}"""
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("target", ["portable", "onnx", "plain"])
+@pytest.mark.parametrize("bias", ["", ", b"])
+@pytest.mark.parametrize("outputs", [(), ("sum",), ("inverse",), ("inverse", "sum")])
+def test_a_residual_node_is_written_out(
+    outputs: tuple[str, ...], bias: str, target: str, dtype: str, opset: int
+) -> None:
+    """The sum is not rounded before it is normalised, and gets its bias last."""
+    places = ["y", "", "inverse" if "inverse" in outputs else "", "sum" if "sum" in outputs else ""]
+    named = ", ".join(places) if outputs else "y"
+    types = {"sum": f", {dtype}[B, S, 24] sum", "inverse": ", float[B, S, 1] inverse"}
+    text = SKIP.replace("OUTPUTS", "".join(types[name] for name in outputs)).replace(
+        "T[", f"{dtype}["
+    )
+    text = text.replace("NAMES", named).replace("BIAS", bias).replace("OPSET", str(opset))
+    source, result = _optimized(text, target)
+    nodes = {(node.domain, node.op_type) for node in result.model.graph}
+    assert not {domain for domain, _ in nodes} & {"com.microsoft"}
+    assert target != "plain" or not {name for _, name in nodes} & {*OWN}
+    assert result.report.unfused == ()
+    for a, b in zip(_ran(source, TYPES[dtype]), _ran(result.to_bytes(), TYPES[dtype]), strict=True):
+        _same(a, b)
+
+
+@pytest.mark.parametrize(("bias", "outputs"), [(", b", ()), ("", ("inverse",))])
+def test_the_target_that_has_the_node_keeps_it(bias: str, outputs: tuple[str, ...]) -> None:
+    text = SKIP.replace("OUTPUTS", "".join(", float[B, S, 1] inverse" for _ in outputs))
+    text = text.replace("T[", "float16[").replace("OPSET", "17").replace("BIAS", bias)
+    source, result = _optimized(text.replace("NAMES", "y, , inverse" if outputs else "y"), "ort")
+    report = result.report
+    assert (len(report.kept), report.fused, report.unfused) == (1, (), ())
+    assert [node.op_type for node in result.model.graph] == [OWN[1]]
+    # A single node that would be written out does not lose what it computes beside the norm.
+    (alone,) = rx.optimize(source, target="plain", sites=("*",), numerics="upcast").report.unfused
+    assert alone.reason == ("native-form" if outputs else "sum-bias")
+
+
+def test_the_mean_of_a_residual_node_is_of_no_known_meaning() -> None:
+    text = SKIP.replace("OUTPUTS", ", float[B, S, 1] mean").replace("NAMES", "y, mean")
+    text = text.replace("T[", "float[").replace("OPSET", "17").replace("BIAS", "")
+    (refused,) = _optimized(text, "plain")[1].report.unfused
+    assert (refused.reason, refused.found) == ("native-form", "'mean'")
+
+
+SECOND = """<ir_version: 9, opset_import: ["" : OPSET]>
+g (T[B, 4, 24] x, T[ROW] w) => (T[B, 4, 24] y, float[INVERSE] inverse) {
+  y, inverse = SimplifiedLayerNormalization <axis = AXIS, epsilon = 0.00001> (x, w)
+}"""
+
+
+@pytest.mark.parametrize("opset", [14, 18])
+@pytest.mark.parametrize("axis", [-1, 2, -2, 1])
+@pytest.mark.parametrize("dtype", [*TYPES, "double"])
+@pytest.mark.parametrize("target", ["portable", "plain"])
+def test_a_second_output_is_written_out(target: str, dtype: str, axis: int, opset: int) -> None:
+    several = axis in (-2, 1)
+    text = SECOND.replace("ROW", "4, 24" if several else "24").replace("AXIS", str(axis))
+    text = text.replace("INVERSE", "B, 1, 1" if several else "B, 4, 1").replace("OPSET", str(opset))
+    source, result = _optimized(text.replace("T[", f"{dtype}["), target)
+    assert not {node.op_type for node in result.model.graph} & {*OWN}
+    assert (len(result.report.fused), result.report.unfused) == (1, ())
+    kind = {**TYPES, "double": np.float64}[dtype]
+    for a, b in zip(_ran(source, kind), _ran(result.to_bytes(), kind), strict=True):
+        _same(a, b)
+
+
+def test_an_inverse_that_normalises_is_a_norm_of_its_own() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 14]> g (float[b, 8] x, float[8] w)
+ => (float[b, 8] y, float[b, 8] z) {
+  y, inverse = SimplifiedLayerNormalization <axis = -1, epsilon = 0.000001> (x, w)
+  z = Mul (x, inverse)
+}"""
+    assert len(_optimized(text, "portable")[1].report.fused) == 2
+
+
+SCALED = """<ir_version: 10, opset_import: ["" : OPSET]>
+g (T[SIZES] x PARAMETER) => (V[SIZES] y) STORED {
+  y = OPERATOR <axis = AXIS, epsilon = 0.00001> (x, w)
+}"""
+
+
+def _scaled(
+    operator: str, sizes: str, scale: str, *, axis: int = -1, stored: bool, x: str, w: str
+) -> str:
+    size = int(np.prod([int(part) for part in scale.split(",") if part] or [1]))
+    dims = f"[{scale}]" if scale else ""
+    # The bits of 1.5 and more, as the type has them.
+    numbers = (1.5 + np.arange(size) % 7).astype(TYPES[w])
+    bits = ", ".join(map(str, numbers.view(np.uint16) if w == "float16" else numbers))
+    text = SCALED.replace("PARAMETER", "" if stored else f", {w}{dims} w").replace("SIZES", sizes)
+    text = text.replace("STORED", f"<{w}{dims} w = {{{bits}}}>" if stored else "")
+    text = text.replace("OPSET", "23" if operator == OWN[2] else "17").replace("AXIS", str(axis))
+    return text.replace("OPERATOR", operator).replace("T[", f"{x}[").replace("V[", f"{w}[")
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort", "plain"])
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("x", TYPES)
+@pytest.mark.parametrize("scale", ["", "1", "1,1,1", "2,1,24", "3,24", "3,1", "2,3,24"])
+@pytest.mark.parametrize("operator", [OWN[0], OWN[2]])
+def test_a_scale_that_is_no_row(
+    operator: str, scale: str, x: str, stored: bool, target: str
+) -> None:
+    """A constant is spread over the row; what is no row goes behind the norm, with its rounding."""
+    text = _scaled(operator, "2,3,24", scale, stored=stored, x=x, w=x)
+    source, result = _optimized(text, target)
+    report = result.report
+    stays = {"onnx": OWN[2], "ort": OWN[0]}.get(target) == operator
+    spread = stored and len(scale) < 6 and "3" not in scale
+    if not (stays and not spread):
+        assert (len(report.fused) + len(report.kept), report.unfused) == (1, ())
+    if target in ("portable", "plain"):
+        assert not {node.op_type for node in result.model.graph} & {*OWN}
+    # ONNX Runtime's kernel of RMSNormalization multiplies before it rounds, its definition after.
+    (a,), (b,) = _ran(source, TYPES[x]), _ran(result.to_bytes(), TYPES[x])
+    if operator == OWN[2] and x == "float16":
+        np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=2**-10)
+    else:
+        _same(a, b)
+
+
+@pytest.mark.parametrize("sizes", ["B,S,N", "B,S,24"])
+@pytest.mark.parametrize("operator", [OWN[0], OWN[2]])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_single_number_over_a_row_of_unknown_size(
+    operator: str, stored: bool, sizes: str
+) -> None:
+    text = _scaled(operator, sizes, "1", stored=stored, x="float", w="float")
+    source, result = _optimized(text, "plain")
+    assert not {node.op_type for node in result.model.graph} & {*OWN}
+    for a, b in zip(_ran(source, np.float32), _ran(result.to_bytes(), np.float32), strict=True):
+        _same(a, b)
+
+
+@pytest.mark.parametrize(("x", "w"), [("float", "float16"), ("float16", "float")])
+@pytest.mark.parametrize("target", ["portable", "plain"])
+def test_a_scale_of_another_type(target: str, x: str, w: str) -> None:
+    text = _scaled(OWN[0], "2,3,24", "24", stored=False, x=x, w=w)
+    source, result = _optimized(text, target)
+    assert not {node.op_type for node in result.model.graph} & {*OWN}
+    (a,), (b,) = _ran(source, TYPES[x], TYPES[w]), _ran(result.to_bytes(), TYPES[x], TYPES[w])
+    _same(a, b)
