@@ -199,7 +199,7 @@ def weight_shape(value: ir.Value, row: tuple[int, ...], match: Match) -> tuple[i
     A gain of any shape is proved as one number per feature: it is multiplied with as it is.
     """
     if match.gain:
-        return row
+        return (*row, *(1,) * (-1 - match.spec.last_axis))
     declared = static_shape(value)
     return declared if declared is not None and math.prod(declared) == math.prod(row) else row
 

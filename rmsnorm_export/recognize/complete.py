@@ -90,7 +90,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         edges = (*edges, _ASSOCIATIONS[norm.association])
     if factor != 1.0:
         edges = (*edges, "a scale with the root of the row length in it")
-        if any(kind == "cast" for kind, _ in norm.events):
+        if dtype != stash and not before:
             narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
     if int(stash) in HALF_TYPES and not norm.radial.plain:
         narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")

@@ -204,7 +204,7 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
 
 def _as_inverse(ctx: Context, node: ir.Node, gain: ir.Value, radial: Radial) -> None:
     """``gain / rms`` of what is no row that was squared: x may follow."""
-    if node.outputs[0] in ctx.facts or not radial.kept or radial.last != -1:
+    if node.outputs[0] in ctx.facts or not radial.kept:
         return
     if ctx.view(gain).root is not ctx.view(radial.x.root).root:
         scale = as_gain(ctx, gain, _whole_row(radial))
@@ -336,7 +336,7 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
             continue
         root = ctx.view(x).root
         scale = as_weight(ctx, other, root, radial.axis, radial.last)
-        if scale is None and radial.last == -1 and ctx.view(other).root is not root:
+        if scale is None and ctx.view(other).root is not root:
             scale = as_gain(ctx, other, root)
         if scale is not None:
             return ctx.view(x), scale, part

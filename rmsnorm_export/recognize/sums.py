@@ -52,7 +52,9 @@ def _pooled(ctx: Context, node: ir.Node, fact: Square) -> tuple[int, ...]:
     if axes and whole and all(set(_listed(node, name)) <= {at} for name, at in _UNPADDED.items()):
         return axes
     fact.flaw = fact.flaw or (
-        "rank-unknown" if rank is None else "axes-not-trailing",
+        "rank-unknown" if rank is None
+        else "axes-not-trailing" if all(isinstance(n, int) for n in dims[2:])
+        else "row-length-unknown",
         "the mean is not known to be over whole axes",
         f"{node.op_type} {name_of(node)!r} with a window {list(window)} over "
         f"{ctx.describe(fact.x.root)}", "pool over all of the last axis, or use ReduceMean",
@@ -70,14 +72,22 @@ def _listed(node: ir.Node, name: str) -> tuple[object, ...]:
 
 def contract(ctx: Context, node: ir.Node) -> None:
     """MatMul of a square with one number repeated: a sum. Any other is told by its reason."""
-    fact = ctx.fact(node.inputs[0])
-    other = node.inputs[1] if len(node.inputs) > 1 else None
+    values = (*node.inputs, None)[:2]
+    swapped = not isinstance(ctx.fact(values[0]), Square)
+    value, other = values[::-1] if swapped else values
+    fact = ctx.fact(value)
     if not isinstance(fact, Square) or other is None:
         return
     numbers, dims = ctx.constants.repeated(other), ctx.types.shape(fact.x.root)
     columns = 1 if numbers is None else numbers.size // numbers.shape[0] if numbers.ndim else 0
     n = None if dims is None or not dims else dims[-1]
-    if numbers is None or node.op_type != "MatMul" or numbers.ndim > 2 or columns not in (1, n):
+    if (
+        numbers is None
+        or swapped
+        or node.op_type != "MatMul"
+        or numbers.ndim > 2
+        or columns not in (1, n)
+    ):
         flaw = fact.flaw or (
             "weighted-square", "the squares are multiplied with another tensor",
             ctx.describe(other), "an RMSNorm averages the plain squares of a row",

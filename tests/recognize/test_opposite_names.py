@@ -148,6 +148,7 @@ OTHERS = [
     ("m = AveragePool<kernel_shape = [3], pads = [1, 1]>(sq)", {}, "axes-not-trailing"),
     ("m = AveragePool<kernel_shape = [10], pads = [1, 1]>(sq)", {}, "axes-not-trailing"),
     ("m = MatMul(sq, k)", {"constants": ONE_DIFFERS}, "weighted-square"),
+    ("m = MatMul(k, sq)", {"shape": "8,8", "constants": matrix(1, 8)}, "weighted-square"),
     ("m = Gemm(sq, k)", {"shape": "5,8", "constants": matrix(8, 1)}, "weighted-square"),
 ]  # fmt: skip
 
@@ -205,3 +206,58 @@ def test_casts_around_a_native_norm_are_taken_in(body, numerics):
     assert [node.op_type for node in result.model.graph] == ["RMSNorm"]
     x = inputs((2, 5, 8)).astype(np.float16)
     agree(model, result, {"x": x}, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [("y = Add(h, w)", "Add"), ("y = Mul(h, w)", "Mul"), ("y = Mul(h, act)", "Mul"),
+     ("i = Mul(act, v)\n y = Mul(h, i)", "Mul")],
+)  # fmt: skip
+@pytest.mark.parametrize("target", text.TARGETS)
+def test_what_follows_a_gain_is_not_taken_before_it(body, left, target):
+    """A bias, a weight or a gate that the node took would be scaled by the gain."""
+    model = text.model(
+        "sq = Mul(x, x)\n m = ReduceMean<axes = [-1]>(sq)\n e = Add(m, eps)\n s = Sqrt(e)\n"
+        " r = Reciprocal(s)\n g = Mul(gain, r)\n h = Mul(x, g)\n"
+        f" v = Neg(x)\n z = Sigmoid(v)\n act = Mul(v, z)\n {body}",
+        inputs="float[B,5,8] x, float[B,1,8] gain",
+        outputs="float[B,5,8] y",
+    )
+    result = rx.optimize(model, target=target, prove=True)
+    assert [site.numerics for site in result.report.fused] == ["reordered"]
+    assert left in [node.op_type for node in result.model.graph]
+    gain = np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 1, 8)
+    agree(model, result, {"x": inputs((2, 5, 8)), "gain": gain}, rtol=3e-6, atol=1e-6)
+
+
+def test_a_residual_in_front_of_a_gain_stays_an_add():
+    model = text.model(
+        "x = Add(a, b)\n sq = Mul(x, x)\n m = ReduceMean<axes = [-1]>(sq)\n e = Add(m, eps)\n"
+        " s = Sqrt(e)\n r = Reciprocal(s)\n g = Mul(gain, r)\n y = Mul(x, g)\n z = Mul(x, y)",
+        inputs="float[B,5,8] a, float[B,5,8] b, float[B,1,8] gain",
+        outputs="float[B,5,8] z",
+    )
+    report = rx.optimize(model, prove=True).report
+    assert len(report.fused) == 1
+    (kept,) = report.unfolded
+    assert (kept.reason, kept.kind) == ("residual-kept", "residual")
+    assert "behind the norm" in kept.message
+
+
+@pytest.mark.parametrize(("shape", "axis"), [("2,8,5", 1), ("2,8,5,3", 1), ("2,3,8,5", 2)])
+def test_gains_of_rows_that_are_not_last(shape, axis):
+    sizes = [*map(int, shape.split(","))]
+    gains = [size if place <= axis else 1 for place, size in enumerate(sizes)]
+    model = text.model(
+        f"sq = Mul(x, x)\n m = ReduceMean<axes = [{axis}]>(sq)\n e = Add(m, eps)\n s = Sqrt(e)\n"
+        " r = Reciprocal(s)\n g = Mul(gain, r)\n y = Mul(x, g)",
+        inputs=f"float[{shape}] x, float[{','.join(map(str, gains))}] gain",
+        outputs=f"float[{shape}] y",
+    )
+    result = rx.optimize(model, prove=True)
+    assert [site.numerics for site in result.report.fused] == ["reordered"]
+    gain = np.random.default_rng(1).standard_normal(gains).astype(np.float32)
+    agree(model, result, {"x": inputs(sizes), "gain": gain}, rtol=3e-6, atol=1e-6)
+    for target in ("ort", "onnx"):
+        (refusal,) = rx.optimize(model, target=target).report.refused
+        assert (refusal.reason, refusal.kind) == ("channels", "norm")
