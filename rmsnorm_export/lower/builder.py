@@ -146,6 +146,15 @@ class SiteBuilder:
         """Return a new initializer of ones: the scale of a norm that has none."""
         return self._constant(np.ones(tuple(dims), numpy_dtype(dtype)), dtype, "ones")
 
+    def number(self, value: float, dtype: int) -> ir.Value:
+        """Return a new initializer of one number."""
+        return self._constant(np.array(value, numpy_dtype(dtype)), dtype, "factor")
+
+    def taken(self) -> list[ir.Node]:
+        """Return the nodes so far, which are then no longer here."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
     def reshape(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
         """Return ``value`` with the dimensions ``dims`` (one may be -1)."""
         shape = self._constant(np.array(dims, np.int64), ir.DataType.INT64, "scale_shape")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
 
-from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import NUMERICS_ORDER, Numerics
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
@@ -84,16 +82,6 @@ def strictest(match: Match) -> tuple[Numerics, str]:
 
 Lowering: TypeAlias = Callable[[Sequence[Match], LowerContext], "list[Lowered | Refusal]"]
 """The function ``lower`` of a target's module: for every match of a model new nodes, or why not."""
-
-
-def lower_all(
-    matches: Sequence[Match], target: Target, context: LowerContext
-) -> list[Lowered | Refusal]:
-    """New nodes for ``target``, or a refusal, for each match of a model."""
-    lowering: Lowering = importlib.import_module(TARGETS[target].module).lower
-    free = [match for match in matches if match.beside is None]
-    outcomes = iter(lowering(free, context))
-    return [next(outcomes) if match.beside is None else match.beside for match in matches]
 
 
 def refuse_match(

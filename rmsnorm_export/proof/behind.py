@@ -69,7 +69,9 @@ class _Stages:
         replaced = [old for old, _ in lowered.replace]
         self._ends = [f"y{replaced.index(value)}" for value in ends]
         scale, bias = random_weights(match.spec, math.prod(layout.row), proving.seed)
-        self.weights = fitted(match.scale, scale, layout), fitted(match.bias, bias, layout)
+        self.weights = tuple(
+            fitted(v, w, layout, match) for v, w in ((match.scale, scale), (match.bias, bias))
+        )
         self.runs: list[Callable[[ir.Model, Mapping[str, Array]], Mapping[str, Array]]]
         self.runs = [run_numpy, *([run_onnxruntime] if match.dtype == FLOAT else [])]
 

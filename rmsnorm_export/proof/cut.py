@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import Constants, standard
 
 MAX_CONSTANT = 64
 """Largest constant, in elements, that is copied: epsilon, axes, shapes; never a weight."""
@@ -44,8 +44,8 @@ def cut(
     """A model that computes ``outputs`` from ``inputs``: copies of the nodes between them.
 
     Works on values of the main graph, of a subgraph and of a function body alike, and on nodes that
-    are in no graph yet: producers are followed, wherever they are. Constants of at most 64 elements
-    are copied; nothing else is read.
+    are in no graph yet: producers are followed, wherever they are. Constants of at most 64
+    elements, or of one number alone, are copied; nothing else is read.
 
     Args:
         outputs: values to compute; named ``y0``, ``y1``, ... in the new model.
@@ -185,7 +185,11 @@ class _Walk:
         tensor, missing = value.const_value, ""
         if tensor is None or value.is_graph_input():
             missing = f"{value.name!r}, an input of the graph or function"
-        elif tensor.size > MAX_CONSTANT and value not in self._allowed:
+        elif not (
+            tensor.size <= MAX_CONSTANT
+            or value in self._allowed
+            or Constants().repeated(value) is not None
+        ):
             missing = f"{value.name!r}, an initializer of {tensor.size} elements"
         if tensor is None or missing:
             why, fix = "they need a value that is not given", "give it among the inputs of the cut"

@@ -277,7 +277,8 @@ def _row_sizes(
     stated = tuple(size for size in declared if size is not None)
     if len(stated) == len(declared) == axes:
         return stated
-    weights = [value for value in (match.scale, match.bias) if value is not None]
+    scale = None if match.gain else match.scale
+    weights = [value for value in (scale, match.bias) if value is not None]
     stored = [shape for value in weights if (shape := static_shape(value)) is not None]
     if n is None and stored:
         n = math.prod(stored[0])

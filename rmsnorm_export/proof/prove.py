@@ -163,7 +163,7 @@ def _proof_key(
         for model in (pair.original, pair.new)
     ]
     shapes = tuple(
-        None if value is None else site.weight_shape(value, layout.row)
+        None if value is None else site.weight_shape(value, layout.row, match)
         for value in (match.scale, match.bias)
     )
     scale: tuple[object, ...] = ()
@@ -216,16 +216,17 @@ class _SiteRuns:
         weights: dict[str, Array] = {"random weight": random}
         if match.scale is not None:
             weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed)
-            if stored_scale is not None:
+            if stored_scale is not None and not match.gain:
                 weights["stored weight"] = stored_scale.astype(np.float64)
         for label, weight in weights.items():
-            scale = site.fitted(match.scale, weight, layout)
-            bias = site.fitted(match.bias, addend, layout)
+            scale = site.fitted(match.scale, weight, layout, match)
+            bias = site.fitted(match.bias, addend, layout, match)
             if match.bias is match.scale:  # one value is fed one array
                 bias = scale
             spread = None
             if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
+                spread = spread * match.factor
             for batch in batches(match.spec, match.dtype, layout.lead, row, self.seed):
                 expected, mean_square = self._expected(batch, scale, bias)
                 rows = Rows(
@@ -249,6 +250,8 @@ class _SiteRuns:
         if spec.kind == "GatedRMSNorm":
             gate = batch.x if match.gate is match.x else batch.gate
         with np.errstate(all="ignore"):
+            if scale is not None and match.factor != 1.0:
+                scale = scale.astype(np.float64) * match.factor
             weights = (None if value is None else value.reshape(row) for value in (scale, bias))
             result = reference_float64(spec, batch.x, *weights, residual=residual, gate=gate)
             y, total = result if isinstance(result, tuple) else (result, batch.x)
@@ -296,7 +299,7 @@ def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:
             pair = cut(empty)
             match, ones = pair.match, np.ones(math.prod(layout.row))
             x = np.zeros((*lead, *layout.row), numpy_dtype(match.dtype))
-            scale, bias = (site.fitted(v, ones, empty) for v in (match.scale, match.bias))
+            scale, bias = (site.fitted(v, ones, empty, match) for v in (match.scale, match.bias))
             feeds = pair.feeds(Batch(x, x, x, ()), scale, bias)
             before = _shapes(run_numpy, pair.original, feeds)
         except Error:

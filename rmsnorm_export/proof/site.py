@@ -193,13 +193,18 @@ def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
             )
 
 
-def weight_shape(value: ir.Value, row: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the declared shape of a scale or bias, or else that of the normalised axes."""
+def weight_shape(value: ir.Value, row: tuple[int, ...], match: Match) -> tuple[int, ...]:
+    """Return the declared shape of a scale or bias, or else that of the normalised axes.
+
+    A gain of any shape is proved as one number per feature: it is multiplied with as it is.
+    """
+    if match.gain:
+        return (*row, *(1,) * (-1 - match.spec.last_axis))
     declared = static_shape(value)
     return declared if declared is not None and math.prod(declared) == math.prod(row) else row
 
 
-def fitted(value: ir.Value | None, values: Array, layout: Layout) -> Array | None:
+def fitted(value: ir.Value | None, values: Array, layout: Layout, match: Match) -> Array | None:
     """Return ``values`` in the type and shape of a scale or bias; None where there is none.
 
     Raises:
@@ -207,7 +212,7 @@ def fitted(value: ir.Value | None, values: Array, layout: Layout) -> Array | Non
     """
     if value is None:
         return None
-    shape = weight_shape(value, layout.row)
+    shape = weight_shape(value, layout.row, match)
     if values.size != math.prod(shape):
         raise InputError(
             "A scale or bias does not fit the row.",

@@ -14,7 +14,8 @@ from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.radial import SEQUENCE, same_dims
+from rmsnorm_export.recognize.radial import same_dims
+from rmsnorm_export.recognize.sums import told_by_scale
 
 UNIT_TOLERANCE = 1.5e-7
 """Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
@@ -43,9 +44,13 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if norm.group is not None and norm.scale is None:
         # Without a scale over the whole row the norm of the cut row says it all.
         return None
-    if not is_unit(norm.radial):
+    factor = _factor(norm)
+    if factor is None:
         return None  # the factor sqrt(n) of an L2 norm may follow
-    if norm.radial.last == SEQUENCE and norm.scale is None:
+    apart = factor != 1.0 or (norm.scale is not None and not norm.scale.per_feature)
+    if apart and (norm.bias or norm.gate or norm.group or norm.partial):
+        return None
+    if norm.scale is None and told_by_scale(ctx, norm.radial.x, norm.radial.last):
         return None  # a mean over tokens
     dtype, stash = norm.dtype, norm.radial.stash
     rounding = _rounding(norm, dtype, stash)
@@ -62,7 +67,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
             x, gate, first = pair[0], pair[1], True
     if x is None or (gate is not None and not _same_shape(ctx, gate.z, x)):
         return None
-    epsilon = norm.radial.epsilon
+    # Of a multiple of an RMSNorm, too, the epsilon is that of the norm.
+    epsilon = norm.radial.epsilon * factor ** (1 if norm.radial.d or norm.radial.floor else 2)
     edges = norm.radial.edges
     if norm.radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
         edges = (*edges, "a mean square that is inverted before the root is taken")
@@ -77,11 +83,15 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     size = ctx.types.static_last(norm.x.root)
     narrow = norm.radial.narrow
     associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
-    associated = associated and norm.radial.last == -1
+    associated = associated and norm.radial.last == -1 and not apart
     if int(norm.product) in HALF_TYPES and norm.association and not associated:
         narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
     elif norm.association and not associated:
         edges = (*edges, _ASSOCIATIONS[norm.association])
+    if factor != 1.0:
+        edges = (*edges, "a scale with the root of the row length in it")
+        if dtype != stash and not before:
+            narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
     if int(stash) in HALF_TYPES and not norm.radial.plain:
         narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     spec = NormSpec(
@@ -95,7 +105,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         scale_before_cast=before,
         round_rstd=rstd,
         association=norm.association if associated else 0,
-        scale_offset=norm.scale.offset if norm.scale is not None else 0.0,
+        scale_offset=norm.scale.offset if norm.scale is not None and not apart else 0.0,
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
         activation=gate.activation if gate is not None else "silu",
@@ -116,7 +126,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         x=x,
         output=output,
         dtype=int(dtype),
-        scale=norm.scale.stored if norm.scale is not None else None,
+        scale=None if norm.scale is None else norm.scale.value if apart else norm.scale.stored,
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
         gate=gate.z.first.get(dtype) if gate is not None else None,
@@ -128,7 +138,24 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         edges=edges,
         opaque_scale=not all(w.early for w in weights),
         scope=ctx.scope,
+        gain=norm.scale is not None and not norm.scale.per_feature,
+        factor=factor,
     )
+
+
+def _factor(norm: Norm) -> float | None:
+    """Return what makes of the RMSNorm the row with its scale: 1, or 1 / sqrt(n) of an L2 norm.
+
+    None: any other number, or no scale to take it.
+    """
+    radial = norm.radial
+    if radial is None or is_unit(radial):
+        return 1.0
+    if norm.scale is None or not radial.size or norm.native is not None:
+        return None
+    root = math.sqrt(radial.size)
+    near = abs(radial.unit * root - 1.0) <= UNIT_TOLERANCE + radial.slack
+    return 1.0 / root if near else None
 
 
 def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool, bool] | None:

@@ -19,6 +19,7 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Sqrt": np.sqrt,
     "Neg": np.negative,
     "Abs": np.abs,
+    "Exp": np.exp,
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
 }
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
@@ -203,6 +204,13 @@ def _converted(source: np.ndarray, to: int) -> np.ndarray | None:
     # Of a float that an integer type does not hold every machine makes something else.
     lossy = dtype.is_integer() and source.dtype.kind not in "iub"
     return None if lossy and not (converted == np.trunc(source)).all() else converted
+
+
+def rounding_of(constant: np.ndarray) -> float:
+    """Half an ulp of a constant in f16 or bf16; those in f32 are within UNIT_TOLERANCE."""
+    if constant.dtype.itemsize != 2 or constant.dtype.kind in "iu":
+        return 0.0
+    return 2.0**-11 if constant.dtype == np.float16 else 2.0**-8
 
 
 def _stored(value: ir.Value) -> ir.TensorProtocol | None:

@@ -151,21 +151,29 @@ class Weight:
         stored: the stored tensor behind casts and the offset.
         offset: what is added to ``stored``.
         early: defined before every node that computes on data (initializer or graph input).
+        per_feature: False: any factor, of another shape or computed from data.
     """
 
     value: ir.Value
     stored: ir.Value
     offset: float
     early: bool
+    per_feature: bool = True
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class WeightedInverse:
-    """``scale / rms``, from a product that was associated the other way."""
+    """``scale / rms``, from a product that was associated the other way.
+
+    Attributes:
+        dtype: type of this value; not that of the product where it was ``rounded``.
+        scale: None where it is not known to leave the shape of x.
+    """
 
     radial: Radial
-    scale: Weight
+    scale: Weight | None
     dtype: ir.DataType
+    rounded: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -196,6 +204,7 @@ class Norm:
         association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met.
         inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
+        wide: what a native node is between Casts: the same, as if made by other operators.
     """
 
     x: View
@@ -212,6 +221,7 @@ class Norm:
     association: int = 0
     inverted: bool = False
     native: Match | None = None
+    wide: Norm | None = None
 
 
 Fact = Square | Radial | WeightedInverse | Activated | Norm

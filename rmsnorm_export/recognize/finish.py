@@ -40,13 +40,14 @@ def finish(
         if taken.spec.kind == "GatedRMSNorm" and not (fold_gate or taken.native):
             continue
         taken = _with_nodes(taken)
-        if fold_gate and taken.x not in outputs:
+        behind = taken.gain or taken.factor != 1.0  # nodes of their own
+        if fold_gate and not behind and taken.x not in outputs:
             taken = _input_gate(ctx, taken)
         if taken.x not in outputs:
             taken = _residual(ctx, taken, folded, fold_residual)
-        if fold_quantize:
+        if fold_quantize and not behind:
             taken = _quantizer(ctx, taken)
-        if fold_rotary:
+        if fold_rotary and not behind:
             taken = _rotary(ctx, taken)
         matches.append(taken)
     return tuple(matches)
@@ -217,6 +218,9 @@ def _stays_apart(
     if match.spec.kind != "RMSNorm":
         return ("a node takes a gate or a sum, not both", f"the gate {match.gate}",
                 "omit the gate from the node if the sum matters more")  # fmt: skip
+    if match.gain or match.factor != 1.0:
+        return ("the scale is a node of its own behind the norm", f"the scale {match.scale}",
+                "multiply with the scale last")  # fmt: skip
     if ctx.types.dtype(total) != match.dtype:
         return ("the sum is of another type than the norm", ctx.describe(total),
                 "add in the type in which the norm is computed")  # fmt: skip

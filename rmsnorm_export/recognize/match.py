@@ -105,6 +105,8 @@ class Match:
             multiplied with x first",)``; () when every row is the same.
         opaque_scale: the scale is computed from other values in the graph (not an initializer,
             input or a view of one), so it may depend on anything before it.
+        gain: the scale is any factor that leaves the shape of x, in a node behind the norm.
+        factor: what the scale is multiplied with first: 1 / sqrt(n) of an L2 norm.
         apart: why the sum that is normalised, or what makes codes of the output or turns it, is no
             part of this match, though it looks like it.
         quantized: the output is codes of the norm, and not the norm.
@@ -132,6 +134,8 @@ class Match:
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
     opaque_scale: bool = False
+    gain: bool = False
+    factor: float = 1.0
     apart: tuple[Refusal, ...] = ()
     quantized: Quantized | None = None
     rotary: Rotary | None = None

@@ -20,7 +20,7 @@ from rmsnorm_export.op.spec import (
 )
 from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import Norm
+from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weight
 from rmsnorm_export.recognize.match import Match, Quantized, Rotary
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import row_size
@@ -50,8 +50,30 @@ def native(ctx: Context, node: ir.Node) -> None:
     if match.quantized is None and match.rotary is None and match.beside is None:
         dtype = ir.DataType(match.dtype)
         view = ctx.view(match.x)
-        ctx.facts[match.output] = Norm(view, None, dtype, dtype, owner=match, native=match)
+        wide = _wide(ctx, node, match)
+        ctx.facts[match.output] = Norm(
+            view, None, dtype, dtype, owner=match, native=match, wide=wide
+        )
     ctx.matches[match.output] = match
+
+
+def _wide(ctx: Context, node: ir.Node, match: Match) -> Norm | None:
+    """An operator of another package that rounds nothing by itself, and no sum: Casts may."""
+    spec, dtype = match.spec, ir.DataType(match.dtype)
+    plain = spec.kind == "RMSNorm" and spec.stash_type == match.dtype not in HALF_TYPES
+    if not plain or node.domain == DOMAIN or spec.last_axis != -1 or match.scale is match.x:
+        return None
+    view, value = ctx.view(match.x), match.offset_scale
+    ones = ctx.constants.repeated(value)
+    scale = None
+    if value is not None and (ones is None or ones.flat[0] != 1):
+        scale = Weight(value, value, 0.0, not match.opaque_scale)
+    radial = Radial(
+        view, Candidate(node, ctx.scope), node.graph, spec.axis, match.n, True, dtype, dtype,
+        b=spec.epsilon, rooted=True, inverse=True,
+    )  # fmt: skip
+    events: tuple[Event, ...] = () if scale is None else (("scale", dtype),)
+    return Norm(view, radial, dtype, dtype, events, scale, owner=match)
 
 
 def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.complete import complete, is_unit
-from rmsnorm_export.recognize.consts import producer_of, standard
+from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -25,7 +24,8 @@ from rmsnorm_export.recognize.facts import (
 )
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import row_size
-from rmsnorm_export.recognize.weights import as_weight
+from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, told_by_scale
+from rmsnorm_export.recognize.weights import as_gain, as_weight
 
 
 def mul(ctx: Context, node: ir.Node) -> None:
@@ -48,7 +48,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
             multiply_radial(ctx, node, fact, other)
             return
         if isinstance(fact, WeightedInverse):
-            normalise(ctx, node, other, fact.radial, fact.scale)
+            _meet(ctx, node, other, fact)
             return
     for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Square):
@@ -95,6 +95,7 @@ def div(ctx: Context, node: ir.Node) -> None:
         elif fact_b.rooted:
             inverse = dataclasses.replace(fact_b, inverse=True, m=1.0)
             normalise(ctx, node, a, inverse, None)
+            _as_inverse(ctx, node, a, inverse)
         else:
             _count_not_constant(ctx, node, fact_b, a)
         return
@@ -174,13 +175,6 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
     ctx.set_radial(node.outputs[0], step)
 
 
-def rounding_of(constant: np.ndarray) -> float:
-    """Half an ulp of a constant in f16 or bf16; those in f32 are within UNIT_TOLERANCE."""
-    if constant.dtype.itemsize != 2 or constant.dtype.kind in "iu":
-        return 0.0
-    return 2.0**-11 if constant.dtype == np.float16 else 2.0**-8
-
-
 def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     number = ctx.constants.scalar(other)
     array = ctx.constants.array(other)
@@ -205,10 +199,39 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
             ctx.facts[node.outputs[0]] = WeightedInverse(radial, scale, radial.dtype)
             return
     normalise(ctx, node, other, radial, None)
+    _as_inverse(ctx, node, other, radial)
+
+
+def _as_inverse(ctx: Context, node: ir.Node, gain: ir.Value, radial: Radial) -> None:
+    """``gain / rms`` of what is no row that was squared: x may follow."""
+    if node.outputs[0] in ctx.facts or not radial.kept:
+        return
+    if ctx.view(gain).root is not ctx.view(radial.x.root).root:
+        scale = as_gain(ctx, gain, _whole_row(radial))
+        ctx.facts[node.outputs[0]] = WeightedInverse(radial, scale, radial.dtype)
+
+
+def _meet(ctx: Context, node: ir.Node, x: ir.Value, weighted: WeightedInverse) -> None:
+    """``x * (scale / rms)``, the inner product in the type of x or rounded to it."""
+    radial, candidate = weighted.radial, weighted.radial.candidate
+    if weighted.scale is None and _part_squared(ctx, ctx.view(x), radial) is not None:
+        candidate.flaw = None  # that of the product without x
+        ctx.flaw(
+            candidate, node, "scale-shape", "what 1 / rms is multiplied with is not known to leave "
+            "the shape of x", ctx.describe(x), "store shapes in the model (value_info)",
+        )  # fmt: skip
+    elif weighted.scale is not None:
+        normalise(ctx, node, x, radial, weighted.scale, rounded=weighted.rounded)
 
 
 def normalise(
-    ctx: Context, node: ir.Node, numerator: ir.Value, radial: Radial, scale: Weight | None
+    ctx: Context,
+    node: ir.Node,
+    numerator: ir.Value,
+    radial: Radial,
+    scale: Weight | None,
+    *,
+    rounded: bool = False,
 ) -> None:
     """``numerator * (1 / rms)``: the place where a chain becomes a norm, or does not."""
     candidate = radial.candidate
@@ -238,16 +261,20 @@ def normalise(
         return
     if not _sound(ctx, node, view, radial):
         return
-    if (
-        scale is not None
-        and as_weight(ctx, scale.value, view.root, radial.axis, radial.last) is None
-    ):
-        return
+    if scale is not None and not scale.per_feature:
+        scale = as_gain(ctx, scale.value, view.root)
+    elif scale is not None:
+        scale = as_weight(ctx, scale.value, view.root, radial.axis, radial.last)
     dtype = ctx.types.dtype(numerator)
-    if dtype is None:
+    if dtype is None or (association and scale is None):
         return
-    events: tuple[Event, ...] = () if scale is None else (("scale", dtype),)
-    norm = Norm(view, radial, dtype, dtype, events, scale, partial=part, association=association)
+    product = radial.stash if rounded else dtype
+    events: tuple[Event, ...] = () if scale is None else (("scale", product),)
+    if rounded:
+        narrow = f"scale / rms rounded to {type_name(int(dtype))}"
+        radial = dataclasses.replace(radial, narrow=(*radial.narrow, narrow))
+        events = (*events, ("cast", dtype))
+    norm = Norm(view, radial, product, dtype, events, scale, partial=part, association=association)
     norm.inverted = node.op_type == "Mul"
     extend(ctx, node, norm)
 
@@ -307,7 +334,10 @@ def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, 
         part = _part_squared(ctx, ctx.view(x), radial)
         if part is None:
             continue
-        scale = as_weight(ctx, other, ctx.view(x).root, radial.axis, radial.last)
+        root = ctx.view(x).root
+        scale = as_weight(ctx, other, root, radial.axis, radial.last)
+        if scale is None and ctx.view(other).root is not root:
+            scale = as_gain(ctx, other, root)
         if scale is not None:
             return ctx.view(x), scale, part
     return None
@@ -450,14 +480,16 @@ def lp_normalization(ctx: Context, node: ir.Node) -> None:
         return
     view, candidate = ctx.view(x), ctx.candidate(node)
     candidate.rooted = True
-    axes = radials.row_axes(ctx, node, (attributes.get_int("axis", -1),), view, candidate)
+    axes = row_axes(ctx, node, (attributes.get_int("axis", -1),), view, candidate)
     dtype = ctx.types.dtype(x)
     if axes is None or dtype is None:
         return
     axis, last = axes
+    if told_by_scale(ctx, view, last):
+        not_trailing(ctx, node, axes[:1], ctx.types.rank(x), candidate)
     size = row_size(ctx.types.shape(x), axis, last)
     if not size:
-        ctx.flaw(candidate, node, *radials.length_unknown(ctx, view))
+        ctx.flaw(candidate, node, *length_unknown(ctx, view))
         return
     radial = Radial(
         view, candidate, node.graph, axis, size, True, dtype, dtype, a=float(size), rooted=True,

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
+from rmsnorm_export.recognize.facts import Flaw, Radial, Square
 from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.shape_rules import axes_of, row_size
+from rmsnorm_export.recognize.shape_rules import axes_of
 
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
     """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
-    fact = _square_of(ctx, value)
+    fact = square_of(ctx, value)
     if fact is not None:
         fact.flaw = fact.flaw or flaw
         ctx.facts[node.outputs[0]] = fact
 
 
-def _square_of(ctx: Context, value: ir.Value) -> Square | None:
+def square_of(ctx: Context, value: ir.Value) -> Square | None:
     """The square of ``value``, computed in its type; None where that is no float type."""
     dtype = ctx.types.dtype(value)
     if dtype is None:
@@ -107,148 +106,6 @@ def root_squared(ctx: Context, node: ir.Node, radial: Radial) -> None:
     a, b = radial.a * radial.c**2, radial.b * radial.c**2
     step = dataclasses.replace(radial, rooted=False, a=a, b=b, c=1.0, plain=False)
     ctx.set_radial(node.outputs[0], step)
-
-
-def reduce(ctx: Context, node: ir.Node) -> None:
-    """ReduceMean, ReduceSum of a square; ReduceSumSquare, ReduceL2 of a tensor."""
-    operand = node.inputs[0]
-    if operand is None:
-        return
-    op = node.op_type
-    if op in ("ReduceMean", "ReduceSum"):
-        fact = ctx.facts.get(operand)
-        if not isinstance(fact, Square):
-            return
-    else:
-        squares = _square_of(ctx, operand)
-        if squares is None:
-            return
-        fact = squares
-    axes = axes_of(node, ctx.constants)
-    if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
-        return
-    _reduce(ctx, node, fact, axes, kept=bool(node.attributes.get_int("keepdims", 1)))
-
-
-def dot(ctx: Context, node: ir.Node) -> None:
-    """Einsum of x with itself over the last axis: a sum of squares."""
-    a, b = (*node.inputs, None)[:2]
-    terms = _DOT.fullmatch(node.attributes.get_string("equation", "").replace(" ", ""))
-    if a is None or b is None or len(node.inputs) != 2 or not terms or terms[2] in terms[1]:
-        return
-    fact = _square_of(ctx, a) if ctx.magnitude(a).root is ctx.magnitude(b).root else None
-    if fact is not None:
-        _reduce(ctx, node, fact, (-1,), kept=False)
-
-
-_DOT = re.compile(r"([.A-Za-z]*)([A-Za-z]),\1\2->\1")
-
-
-def _reduce(
-    ctx: Context, node: ir.Node, fact: Square, axes: tuple[int, ...] | None, *, kept: bool
-) -> None:
-    """``node`` is the mean of the squares in ``fact``, their sum, or the root of it."""
-    op = node.op_type
-    candidate = ctx.candidate(node)
-    candidate.centred = centred(ctx, fact.x.root)
-    if fact.flaw is not None:
-        ctx.flaw(candidate, node, *fact.flaw)
-    axis, last = row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
-    dims = ctx.types.shape(fact.x.root) if axis is not None else None
-    size = row_size(dims, axis, last)
-    factor = fact.factor
-    if size == 0:
-        ctx.flaw(
-            candidate, node, "empty-row", "the rows have no elements",
-            ctx.describe(fact.x.root), "nothing is computed here; check the export",
-        )  # fmt: skip
-    if op != "ReduceMean":
-        if size is None:
-            ctx.flaw(candidate, node, *length_unknown(ctx, fact.x))
-        factor *= size or 1
-    radial = Radial(
-        fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
-        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack, last=last,
-    )  # fmt: skip
-    if op == "ReduceL2":
-        radial = dataclasses.replace(radial, rooted=True)
-    radial.plain = op == "ReduceMean" and fact.factor == 1.0
-    if fact.factor != 1.0:
-        radial.edges = ("squares that are scaled before they are summed",)
-    radial.spoiled = candidate.flaw is not None
-    ctx.set_radial(node.outputs[0], radial)
-    if last == SEQUENCE and axes is not None:
-        _not_trailing(ctx, node, axes, 3, candidate)  # told where no scale follows: see complete
-
-
-def length_unknown(ctx: Context, x: View) -> Flaw:
-    """The flaw of squares that are summed, not averaged, over a row of any length."""
-    return (
-        "row-length-unknown", "the squares are summed over a row whose length is not static",
-        f"x is {ctx.describe(x.root)}", "export with a static size for the normalised axes",
-    )  # fmt: skip
-
-
-def row_axes(
-    ctx: Context, node: ir.Node, axes: tuple[int, ...] | None, x: View, candidate: Candidate
-) -> tuple[int, int] | None:
-    """First and last of the reduced axes, negative: the trailing ones, or those of channels."""
-    rank = None
-    if axes is None:
-        ctx.flaw(
-            candidate, node, "axes-not-constant", "the reduced axes are not constant",
-            ctx.describe(node.inputs[1] if len(node.inputs) > 1 else None),
-            "make the axes a constant",
-        )  # fmt: skip
-        return None
-    if axes and all(axis < 0 for axis in axes):
-        negative = sorted(axes)
-    else:
-        rank = ctx.types.rank(x.root)
-        if rank is None:
-            ctx.flaw(
-                candidate, node, "rank-unknown",
-                "the reduced axes cannot be told from the end because the rank of x is unknown",
-                f"axes {list(axes)}, x is {ctx.describe(x.root)}",
-                "use negative axes, or store shapes in the model (value_info)",
-            )  # fmt: skip
-            return None
-        negative = sorted(axis if axis < 0 else axis - rank for axis in axes)
-        if not axes:
-            negative = list(range(-rank, 0))
-            if rank != 1:
-                ctx.flaw(
-                    candidate, node, "all-axes", "the mean is taken over the whole tensor",
-                    f"no axes given, x has rank {rank}",
-                    "a norm over all axes is left alone; name its axes if it is meant as one",
-                )  # fmt: skip
-    second = len(negative) == 1 and (ctx.types.rank(x.root) or 0) + negative[0] == 1
-    if second and negative[0] in _CHANNELS:
-        behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]
-        row = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
-        return negative[0], -1 if row else negative[0]
-    trailing = negative == list(range(-len(negative), 0))  # none for a scalar
-    if not (negative and trailing) or (rank is not None and -negative[0] > rank):
-        _not_trailing(ctx, node, axes, rank, candidate)
-        return None
-    return negative[0], -1
-
-
-def _not_trailing(
-    ctx: Context, node: ir.Node, axes: tuple[int, ...], rank: int | None, candidate: Candidate
-) -> None:
-    ctx.flaw(
-        candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
-        f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),
-        "RMSNorm normalises the last axes; transpose x so that they are last",
-    )  # fmt: skip
-
-
-SEQUENCE = -2
-"""The second axis of rank 3: channels of NCL, or tokens. A scale along it tells them apart."""
-
-_CHANNELS = (SEQUENCE, -3, -4)
-"""The second axis of NCL, NCHW and NCDHW."""
 
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
@@ -432,7 +289,7 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
     if node.op_type == "Unsqueeze":
         restored = not radial.kept and _unsqueezed(ctx, node, radial)
-    elif radial.kept and _expanded_as(ctx, node, radial.x.root):
+    elif radial.kept and expanded_as(ctx, node, radial.x.root):
         restored = True
     else:
         dims, original = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
@@ -455,7 +312,7 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     )  # fmt: skip
 
 
-def _expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
+def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     """``Expand(..., Shape(x))``."""
     shape = producer_of(node.inputs[1], "Shape") if node.op_type == "Expand" else None
     if shape is None or shape.inputs[0] is None:

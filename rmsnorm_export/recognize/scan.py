@@ -17,7 +17,7 @@ from rmsnorm_export.op.native import (
     SKIP_SIMPLIFIED,
 )
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize import product, structural
+from rmsnorm_export.recognize import product, structural, sums
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
@@ -37,11 +37,16 @@ Transfer = Callable[[Context, ir.Node], None]
 
 _STANDARD: dict[str, Transfer] = {
     "Pow": radials.power,
-    "ReduceMean": radials.reduce,
-    "ReduceSum": radials.reduce,
-    "ReduceSumSquare": radials.reduce,
-    "ReduceL2": radials.reduce,
-    "Einsum": radials.dot,
+    "ReduceMean": sums.reduce,
+    "ReduceSum": sums.reduce,
+    "ReduceSumSquare": sums.reduce,
+    "ReduceL2": sums.reduce,
+    "GlobalAveragePool": sums.reduce,
+    "AveragePool": sums.reduce,
+    "MatMul": sums.contract,
+    "Gemm": sums.contract,
+    "Conv": sums.contract,
+    "Einsum": sums.dot,
     "Sqrt": radials.root_or_inverse,
     "Reciprocal": radials.root_or_inverse,
     "Max": radials.clamp,

@@ -31,9 +31,16 @@ def cast(ctx: Context, node: ir.Node, source: ir.Value | None = None) -> None:
     if isinstance(fact, Norm):
         if source is None or not ctx.exclusive(source, node):
             return
+        if fact.wide is not None and not fact.events:
+            fact = fact.wide
         extend(ctx, node, dataclasses.replace(fact, dtype=to, events=(*fact.events, ("cast", to))))
     elif isinstance(fact, Radial):
         _cast_radial(ctx, node, fact, to)
+    elif isinstance(fact, WeightedInverse):
+        if not fact.rounded and fact.dtype == fact.radial.stash and not widens(fact.dtype, to):
+            ctx.facts[output] = dataclasses.replace(fact, dtype=to, rounded=True)
+        else:
+            _lossy(ctx, node, fact.radial, "the product of 1 / rms with the scale")
     elif isinstance(fact, Square):
         low = fact.dtype if widens(fact.dtype, to) else to
         narrow = (*fact.narrow, f"square rounded to {type_name(int(low))}")

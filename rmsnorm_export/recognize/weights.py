@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import FLOATS, Context, widens
 from rmsnorm_export.recognize.facts import Weight
+from rmsnorm_export.recognize.radial import expanded_as
 
 _MAX_ANCESTORS = 16
 _SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
@@ -28,6 +29,7 @@ def as_weight(
     that may depend on the data is a gate or modulation and is left where it is, unless it is
     ``computed``: an operand that an operator calls its scale.
     """
+    value = _before_repeating(ctx, value, x)
     if ctx.view(value).root is ctx.view(x).root or ctx.types.dtype(value) not in FLOATS:
         return None
     dims = ctx.types.shape(value)
@@ -53,6 +55,34 @@ def as_weight(
     stored, offset = _stored(ctx, value, tail)
     early = stored.is_initializer() or stored.is_graph_input()
     return Weight(value, stored, offset, early or standard(stored.producer()) == "Constant")
+
+
+def _before_repeating(ctx: Context, value: ir.Value, x: ir.Value) -> ir.Value:
+    """What Expand or Tile has repeated along axes of ``x``, where ``x`` has as many of them."""
+    node = producer_of(value, "Expand", "Tile")
+    if node is None or node.inputs[0] is None:
+        return value
+    return node.inputs[0] if expanded_as(ctx, node, x) or keeps_shape(ctx, value, x) else value
+
+
+def keeps_shape(ctx: Context, value: ir.Value, x: ir.Value) -> bool:
+    """A product of ``x`` with ``value`` certainly has the shape of ``x``."""
+    dims, shape = ctx.types.shape(value), ctx.types.shape(x)
+    if dims is None or shape is None or len(dims) > len(shape):
+        return False
+    pairs = zip(dims, shape[len(shape) - len(dims) :], strict=True)
+    return all(d == 1 or (d is not None and d == size) for d, size in pairs)
+
+
+def as_gain(ctx: Context, value: ir.Value, x: ir.Value) -> Weight | None:
+    """``value`` as a factor of ``x`` that leaves its shape, whatever it is computed from.
+
+    None for a constant number, of which an RMSNorm is another multiple.
+    """
+    number = ctx.constants.scalar(value)
+    if number is not None or ctx.types.dtype(value) not in FLOATS or not keeps_shape(ctx, value, x):
+        return None
+    return Weight(value, value, 0.0, value.is_initializer(), per_feature=False)
 
 
 def _is_weight(value: ir.Value, x: ir.Value) -> bool:

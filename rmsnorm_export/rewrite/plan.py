@@ -13,7 +13,8 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.lower import LowerContext, Lowered, lower_all
+from rmsnorm_export.lower.behind import lower_all
+from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN
@@ -95,6 +96,9 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         outcome = outcomes.get(match) or outcomes.get(part or match)
         lowered = outcome if isinstance(outcome, Lowered) else None
         larger = lowered is not None and part in _parts(lowered.part)[1:]
+        if lowered is not None and part is not None and part.dtype != match.dtype:
+            # Casts around the norm, here and there.
+            larger = larger and all(node.op_type != "Cast" for node in lowered.nodes)
         if part is not None and not (larger or row.shares_functions):
             outcome = None
         if isinstance(outcome, Refusal):

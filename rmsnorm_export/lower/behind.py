@@ -1,0 +1,99 @@
+"""Scales that no operator takes as they are: a factor in front of them, or a Mul behind the norm.
+
+``x * (gain / rms)`` becomes ``norm(x) * gain``, whatever the shape of the gain and whatever it is
+computed from; ``x / ||x|| * scale`` becomes ``norm(x, scale / sqrt(n))``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rmsnorm_export.lower.builder import SiteBuilder
+from rmsnorm_export.lower.lower import LowerContext, Lowered, Lowering, strictest
+from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
+from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.refusal import Refusal
+
+
+def lower_all(
+    matches: Sequence[Match], target: Target, context: LowerContext
+) -> list[Lowered | Refusal]:
+    """New nodes for ``target``, or a refusal, for each match of a model."""
+    lowering: Lowering = importlib.import_module(TARGETS[target].module).lower
+    parts = [split(match, context) for match in matches if match.beside is None]
+    outcomes = lowering([part.norm for part in parts], context)
+    lowered = iter(
+        outcome if isinstance(outcome, Refusal) else part.joined(outcome)
+        for part, outcome in zip(parts, outcomes, strict=True)
+    )
+    return [next(lowered) if match.beside is None else match.beside for match in matches]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """One match, and the ``norm`` that a target takes for it.
+
+    Attributes:
+        site: the nodes in front of the norm, and then those behind it; None: there are none.
+        scale: what the norm is multiplied with; None where that is its own scale.
+        inner: the same for the part of the match that stands for it in the norm.
+    """
+
+    match: Match
+    norm: Match
+    site: SiteBuilder | None = None
+    scale: ir.Value | None = None
+    inner: Split | None = None
+
+    def joined(self, lowered: Lowered) -> Lowered:
+        """Return the nodes of the norm, or of a part of it, with those around it."""
+        match, site = self.match, self.site
+        if lowered.part is not self.norm:
+            return lowered if self.inner is None else self.inner.joined(lowered)
+        if site is None:
+            return dataclasses.replace(lowered, part=match)
+        front, outputs = site.taken(), dict(lowered.replace)
+        if self.scale is not None:
+            scaled = site.like(match.output, self.norm.dtype, "scaled")
+            site.add("Mul", [outputs[match.output], self.scale], scaled, "scale")
+            outputs[match.output] = site.cast(scaled, match.dtype, "output")
+        return dataclasses.replace(
+            lowered,
+            nodes=[*front, *lowered.nodes, *site.taken()],
+            replace=list(outputs.items()),
+            part=match,
+            initializers=[*site.initializers, *lowered.initializers],
+        )
+
+
+def split(match: Match, context: LowerContext) -> Split:
+    """Return what a target takes of ``match``, and what is around it."""
+    inner = None if match.inner is None else split(match.inner, context)
+    if inner is not None and inner.norm is match.inner:
+        inner = None
+    norm = match if inner is None else dataclasses.replace(match, inner=inner.norm)
+    scale, spec, types = match.scale, match.spec, context.types
+    if scale is None or not (match.gain or match.factor != 1.0):
+        return Split(match, norm, inner=inner)
+    site = SiteBuilder(match, strictest(match)[0], context)
+    dtype = spec.stash_type if match.gain and spec.scale_before_cast else match.dtype
+    own = types.dtype(scale) or dtype
+    computed = dtype if match.gain else FLOAT if own in HALF_TYPES else own
+    scale = site.cast(scale, computed, "gain")
+    if match.factor != 1.0:
+        factor = site.number(match.factor, computed)
+        scale = site.add("Mul", [scale, factor], site.like(scale, computed, "gain"), "gain")
+    if not match.gain:
+        norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
+        return Split(match, norm, site, inner=inner)
+    norm = dataclasses.replace(
+        norm, scale=None, offset_scale=None, gain=False, factor=1.0, opaque_scale=False,
+        spec=spec.canonical(dtype), dtype=dtype, x=site.cast(match.x, dtype, "x"),
+        aliases=match.aliases if dtype == match.dtype else (),
+    )  # fmt: skip
+    return Split(match, norm, site, scale, inner)

@@ -1,0 +1,223 @@
+"""Transfer functions of what sums the squares of a row: which axes, how many, times what."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import onnx_ir as ir
+
+from rmsnorm_export.recognize.consts import rounding_of
+from rmsnorm_export.recognize.context import Context
+from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
+from rmsnorm_export.recognize.radial import centred, square_of
+from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.shape_rules import axes_of, row_size
+
+_POOLS = ("GlobalAveragePool", "AveragePool")
+_MEANS = ("ReduceMean", *_POOLS)
+
+
+def reduce(ctx: Context, node: ir.Node) -> None:
+    """ReduceMean, ReduceSum, a pool of a square; ReduceSumSquare, ReduceL2 of a tensor."""
+    operand = node.inputs[0]
+    if operand is None:
+        return
+    op = node.op_type
+    if op in (*_MEANS, "ReduceSum"):
+        fact = ctx.facts.get(operand)
+        if not isinstance(fact, Square):
+            return
+    else:
+        squares = square_of(ctx, operand)
+        if squares is None:
+            return
+        fact = squares
+    axes = _pooled(ctx, node, fact) if op in _POOLS else axes_of(node, ctx.constants)
+    if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
+        return
+    _reduce(ctx, node, fact, axes, kept=bool(node.attributes.get_int("keepdims", 1)))
+
+
+def _pooled(ctx: Context, node: ir.Node, fact: Square) -> tuple[int, ...]:
+    """The axes that a pool takes the mean over, all of each; else with the reason in ``fact``."""
+    dims, rank = ctx.types.shape(fact.x.root) or (), ctx.types.rank(fact.x.root)
+    if node.op_type == "GlobalAveragePool" and (rank or 0) > 2:
+        return tuple(range(2, rank or 0))
+    window = tuple(node.attributes.get_ints("kernel_shape", ()))
+    strides = tuple(node.attributes.get_ints("strides", ())) or (1,) * len(window)
+    axes = tuple(axis for axis, k in enumerate(window, 2) if k != 1)
+    sizes = tuple(zip(window, dims[2:], strides, strict=False))
+    whole = len(sizes) == len(window) and all(k == n or k == by == 1 for k, n, by in sizes)
+    if axes and whole and all(set(_listed(node, name)) <= {at} for name, at in _UNPADDED.items()):
+        return axes
+    fact.flaw = fact.flaw or (
+        "rank-unknown" if rank is None
+        else "axes-not-trailing" if all(isinstance(n, int) for n in dims[2:])
+        else "row-length-unknown",
+        "the mean is not known to be over whole axes",
+        f"{node.op_type} {name_of(node)!r} with a window {list(window)} over "
+        f"{ctx.describe(fact.x.root)}", "pool over all of the last axis, or use ReduceMean",
+    )  # fmt: skip
+    return (-1,)
+
+
+_UNPADDED = {"pads": 0, "dilations": 1, "ceil_mode": 0, "auto_pad": "NOTSET"}
+
+
+def _listed(node: ir.Node, name: str) -> tuple[object, ...]:
+    value = node.attributes[name].value if name in node.attributes else ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def contract(ctx: Context, node: ir.Node) -> None:
+    """MatMul of a square with one number repeated: a sum. Any other is told by its reason."""
+    values = (*node.inputs, None)[:2]
+    swapped = not isinstance(ctx.fact(values[0]), Square)
+    value, other = values[::-1] if swapped else values
+    fact = ctx.fact(value)
+    if not isinstance(fact, Square) or other is None:
+        return
+    numbers, dims = ctx.constants.repeated(other), ctx.types.shape(fact.x.root)
+    columns = 1 if numbers is None else numbers.size // numbers.shape[0] if numbers.ndim else 0
+    n = None if dims is None or not dims else dims[-1]
+    if (
+        numbers is None
+        or swapped
+        or node.op_type != "MatMul"
+        or numbers.ndim > 2
+        or columns not in (1, n)
+    ):
+        flaw = fact.flaw or (
+            "weighted-square", "the squares are multiplied with another tensor",
+            ctx.describe(other), "an RMSNorm averages the plain squares of a row",
+        )  # fmt: skip
+        fact = dataclasses.replace(fact, flaw=flaw)
+    else:
+        factor = fact.factor * float(numbers.flat[0])
+        slack = fact.slack + rounding_of(numbers)
+        fact = dataclasses.replace(fact, factor=factor, slack=slack)
+    _reduce(ctx, node, fact, (-1,), kept=numbers is None or numbers.ndim != 1)
+
+
+def dot(ctx: Context, node: ir.Node) -> None:
+    """Einsum of x with itself over the last axis: a sum of squares."""
+    a, b = (*node.inputs, None)[:2]
+    terms = _DOT.fullmatch(node.attributes.get_string("equation", "").replace(" ", ""))
+    if a is None or b is None or len(node.inputs) != 2 or not terms or terms[2] in terms[1]:
+        return
+    fact = square_of(ctx, a) if ctx.magnitude(a).root is ctx.magnitude(b).root else None
+    if fact is not None:
+        _reduce(ctx, node, fact, (-1,), kept=False)
+
+
+_DOT = re.compile(r"([.A-Za-z]*)([A-Za-z]),\1\2->\1")
+
+
+def _reduce(
+    ctx: Context, node: ir.Node, fact: Square, axes: tuple[int, ...] | None, *, kept: bool
+) -> None:
+    """``node`` is the mean of the squares in ``fact``, their sum, or the root of it."""
+    op = node.op_type
+    candidate = ctx.candidate(node)
+    candidate.centred = centred(ctx, fact.x.root)
+    if fact.flaw is not None:
+        ctx.flaw(candidate, node, *fact.flaw)
+    axis, last = row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
+    dims = ctx.types.shape(fact.x.root) if axis is not None else None
+    size = row_size(dims, axis, last)
+    factor = fact.factor
+    if size == 0:
+        ctx.flaw(
+            candidate, node, "empty-row", "the rows have no elements",
+            ctx.describe(fact.x.root), "nothing is computed here; check the export",
+        )  # fmt: skip
+    spoiled = candidate.flaw is not None or (op not in _MEANS and size is None)
+    if axes is not None and told_by_scale(ctx, fact.x, last):  # where none follows: see complete
+        not_trailing(ctx, node, axes, ctx.types.rank(fact.x.root), candidate)
+    if op not in _MEANS:
+        if size is None:
+            ctx.flaw(candidate, node, *length_unknown(ctx, fact.x))
+        factor *= size or 1
+    radial = Radial(
+        fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
+        fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack, last=last,
+    )  # fmt: skip
+    if op == "ReduceL2":
+        radial = dataclasses.replace(radial, rooted=True)
+    radial.plain = op == "ReduceMean" and fact.factor == 1.0
+    if fact.factor != 1.0:
+        radial.edges = ("squares that are scaled before they are summed",)
+    radial.spoiled = spoiled
+    ctx.set_radial(node.outputs[0], radial)
+
+
+def length_unknown(ctx: Context, x: View) -> Flaw:
+    """The flaw of squares that are summed, not averaged, over a row of any length."""
+    return (
+        "row-length-unknown", "the squares are summed over a row whose length is not static",
+        f"x is {ctx.describe(x.root)}", "export with a static size for the normalised axes",
+    )  # fmt: skip
+
+
+def row_axes(
+    ctx: Context, node: ir.Node, axes: tuple[int, ...] | None, x: View, candidate: Candidate
+) -> tuple[int, int] | None:
+    """First and last of the reduced axes, negative: the trailing ones, or those of channels."""
+    rank = None
+    if axes is None:
+        ctx.flaw(
+            candidate, node, "axes-not-constant", "the reduced axes are not constant",
+            ctx.describe(node.inputs[1] if len(node.inputs) > 1 else None),
+            "make the axes a constant",
+        )  # fmt: skip
+        return None
+    if axes and all(axis < 0 for axis in axes):
+        negative = sorted(axes)
+    else:
+        rank = ctx.types.rank(x.root)
+        if rank is None:
+            ctx.flaw(
+                candidate, node, "rank-unknown",
+                "the reduced axes cannot be told from the end because the rank of x is unknown",
+                f"axes {list(axes)}, x is {ctx.describe(x.root)}",
+                "use negative axes, or store shapes in the model (value_info)",
+            )  # fmt: skip
+            return None
+        negative = sorted(axis if axis < 0 else axis - rank for axis in axes)
+        if not axes:
+            negative = list(range(-rank, 0))
+            if rank != 1:
+                ctx.flaw(
+                    candidate, node, "all-axes", "the mean is taken over the whole tensor",
+                    f"no axes given, x has rank {rank}",
+                    "a norm over all axes is left alone; name its axes if it is meant as one",
+                )  # fmt: skip
+    if len(negative) == 1 and -(ctx.types.rank(x.root) or 0) <= negative[0] < -1:
+        behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]
+        row = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
+        return negative[0], -1 if row else negative[0]
+    trailing = negative == list(range(-len(negative), 0))  # none for a scalar
+    if not (negative and trailing) or (rank is not None and -negative[0] > rank):
+        not_trailing(ctx, node, axes, rank, candidate)
+        return None
+    return negative[0], -1
+
+
+def not_trailing(
+    ctx: Context, node: ir.Node, axes: tuple[int, ...], rank: int | None, candidate: Candidate
+) -> None:
+    ctx.flaw(
+        candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
+        f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),
+        "RMSNorm normalises the last axes; transpose x so that they are last",
+    )  # fmt: skip
+
+
+def told_by_scale(ctx: Context, x: View, last: int) -> bool:
+    """Rows along an axis that may as well be tokens: a scale along it tells them apart.
+
+    The second axis of NCHW and NCDHW is that of channels.
+    """
+    channels = last in (-3, -4) and ctx.types.rank(x.root) == 1 - last
+    return last != -1 and not channels
