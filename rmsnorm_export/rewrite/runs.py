@@ -19,7 +19,6 @@ from rmsnorm_export.runtime.consumers import (
     BY_NAME,
     FUNCTIONS,
     NO_BFLOAT16,
-    NOT_KNOWN,
     Consumer,
     RunsIn,
     versions,
@@ -44,7 +43,7 @@ class Needs:
         forms: form of a norm -> name of a node in it.
         operators: other operators that the file does not define, with their domain -> a node.
         vectors: a norm node whose X has one axis; "" without.
-        bfloat16: an operator, and its node, that no CPU provider runs in that type; "" without.
+        bfloat16: an operator in that type, and its node, that ONNX Runtime's CPU provider has not.
     """
 
     opset: int
@@ -66,8 +65,7 @@ class Needs:
             if node.op_type in NO_BFLOAT16 and node.domain in DEFAULT_DOMAINS:
                 types = (value.dtype for value in node.inputs if value is not None)
                 if not bfloat16 and ir.DataType.BFLOAT16 in types:
-                    bfloat16 = f"{node.op_type} of bfloat16, which its CPU provider has not"
-                    bfloat16 += f" (node {name})"
+                    bfloat16 = f"{node.op_type} of bfloat16 (node {name})"
             if node.op_identifier() in model.functions:
                 forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
             elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
@@ -100,8 +98,9 @@ class Needs:
 
 def _open(needs: Needs, row: Consumer) -> str:
     """Say what is not known of a runtime; "": nothing."""
-    own = row.name == FACTS["bfloat16"]["name"] and needs.bfloat16
-    parts = (row.unknown(needs.operators), f"{NOT_KNOWN} {needs.bfloat16}" if own else "")
+    parts = [row.unknown(needs.operators)]
+    if row.name == FACTS["bfloat16"]["name"] and needs.bfloat16:
+        parts.append(f"its CPU provider has no {needs.bfloat16}, and others were not tried")
     return "; ".join(part for part in parts if part)
 
 

@@ -25,9 +25,6 @@ Evidence = Literal["run", "measured", "read"]
 FUNCTIONS = "model-local functions"
 """The form of the portable target."""
 
-NOT_KNOWN = "not known whether it has"
-"""Words in front of operators that may be those of a plugin or a library."""
-
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A runtime from one version to the next row's.
@@ -88,7 +85,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and self.has_operator(domain, operator) is None
         )
         parts = () if tried else ("its operators other than norms were not tried",)
-        named = (f"{NOT_KNOWN} {short(', '.join(names), 200)}",) if names else ()
+        named = (f"not known whether it has {short(', '.join(names), 200)}",) if names else ()
         return "; ".join((*parts, *named))
 
 

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS
@@ -16,6 +17,7 @@ from rmsnorm_export.runtime.session import open_session
 SHAPE = (2, 5, 64)
 NORMS = 3
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+HALF_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 BOUNDS = {"float32": 1e-4, "float16": 3e-2}
 """Largest distance from the raw file in ONNX Runtime, without graph optimization: the outputs are
 around 1, at most 10; a rounding of float16 there is 2**-8 at most, and three norms pass it on."""
@@ -91,3 +93,31 @@ def write_files(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, Array]]:
                 rx.optimize(raw, target=form).save(path)
             files[f"{form}-{name}"] = (path, expected)
     return files
+
+
+def operator_tests(opset: int) -> dict[str, list[onnx.ModelProto]]:
+    """ONNX's own tests of one operator up to ``opset`` that take float32, by operator."""
+    with np.errstate(all="ignore"):
+        cases = [case.model for case in collect_testcases(None)]
+    tests: dict[str, list[onnx.ModelProto]] = {}
+    for model in cases:
+        imports = {entry.domain: entry.version for entry in model.opset_import}
+        single = len(model.graph.node) == 1 and set(imports) == {""} and imports[""] <= opset
+        if single and not model.functions:
+            tests.setdefault(model.graph.node[0].op_type, []).append(model)
+    return tests
+
+
+def in_type(model: onnx.ModelProto, dtype: int) -> onnx.ModelProto | None:
+    """``model`` with its float32 inputs and outputs in ``dtype``; None: there is no such model."""
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    ends = [value.type.tensor_type for value in (*other.graph.input, *other.graph.output)]
+    floats = [end for end in ends if end.elem_type == TensorProto.FLOAT]
+    for end in floats:
+        end.elem_type = dtype
+    try:
+        onnx.shape_inference.infer_shapes(other, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError:
+        return None
+    return other if floats else None
