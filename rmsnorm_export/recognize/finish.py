@@ -160,8 +160,7 @@ def _graph_of(match: Match) -> object:
 def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> Match:
     """``RMSNorm(a + b)``; the sum stays available as the second output.
 
-    What keeps the sum as it is may stand between. A sum that repeats one operand over the other, or
-    adds a weight, is no residual.
+    What keeps the sum as it is may stand between. A sum with a weight or a vector is no residual.
     """
     total = ctx.view(match.x).root
     node = producer_of(total, "Add")
@@ -170,11 +169,11 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None or a.is_initializer() or b.is_initializer():
         return match
-    left, right = ctx.types.shape(a), ctx.types.shape(b)
-    if match.spec.kind == "SkipRMSNorm" or _repeats(left, right):
+    shapes = ctx.types.shape(a), ctx.types.shape(b)
+    vector = any(dims is not None and len(dims) < 2 for dims in shapes)
+    if match.spec.kind == "SkipRMSNorm" or (vector and _repeats(*shapes)):
         return match
-    shapes = same_where_added(left, right)
-    why = _stays_apart(ctx, match, total, node, shapes=shapes) if fold else _SWITCHED_OFF
+    why = _stays_apart(ctx, match, total, node, shapes) if fold else _SWITCHED_OFF
     if why is not None:
         message = f"the residual Add is not folded: {why[0]}"
         return _kept_apart(
@@ -212,7 +211,7 @@ def _repeats(left: Dims, right: Dims) -> bool:
 
 
 def _stays_apart(
-    ctx: Context, match: Match, total: ir.Value, node: ir.Node, *, shapes: bool
+    ctx: Context, match: Match, total: ir.Value, node: ir.Node, shapes: tuple[Dims, Dims]
 ) -> tuple[str, str, str] | None:
     """Return why no operator takes the sum that ``node`` adds, what was found and what to do."""
     if match.spec.kind != "RMSNorm":
@@ -233,8 +232,11 @@ def _stays_apart(
     if match.opaque_scale:
         return ("the scale may depend on the sum", "a scale that is computed in the graph",
                 "store the scale as a weight")  # fmt: skip
-    if not shapes:
-        operands = " + ".join(ctx.describe(v) for v in node.inputs)
+    operands = " + ".join(ctx.describe(v) for v in node.inputs)
+    if _repeats(*shapes):
+        return ("one operand is repeated over the other", operands,
+                "expand it in front of the sum, if that costs less than the sum")  # fmt: skip
+    if not same_where_added(*shapes):
         return ("its operands are not known to be of one shape", operands,
                 "store shapes in the model (value_info)")  # fmt: skip
     return None

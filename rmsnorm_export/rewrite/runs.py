@@ -12,7 +12,7 @@ from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs, graphs_in
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime.consumers import (
@@ -96,12 +96,15 @@ class Needs:
         return ""
 
 
-def _open(needs: Needs, row: Consumer) -> str:
-    """Say what is not known of a runtime; "": nothing."""
-    parts = [row.unknown(needs.operators)]
-    if row.name == FACTS["bfloat16"]["name"] and needs.bfloat16:
-        parts.append(f"its CPU provider has no {needs.bfloat16}, and others were not tried")
-    return "; ".join(part for part in parts if part)
+def _unknown(needs: Needs, row: Consumer) -> tuple[str, bool]:
+    """Say what is not known of a runtime, and whether that is of an operator of the file."""
+    parts = [] if row.tried else ["its operators other than norms were not tried"]
+    if names := row.unknown(needs.operators):
+        parts.append(f"not known whether it has {short(', '.join(names), 200)}")
+    bfloat16 = needs.bfloat16 if row.name == FACTS["bfloat16"]["name"] else ""
+    if bfloat16:
+        parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
+    return "; ".join(parts), bool(names or bfloat16)
 
 
 def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
@@ -113,9 +116,9 @@ def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
             if needs.refused_by(row):
                 break
             since = row.since
-        open_ = _open(needs, newest) if since else ""
+        unknown = _unknown(needs, newest) if since else ("", False)
         reason = needs.refused_by(newest)
-        verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, open_))
+        verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, *unknown))
     return tuple(verdicts)
 
 
@@ -140,8 +143,8 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
         raise _cannot_run(row, reason)
-    if open_ := _open(needs, row):
-        notes.append(f"{open_}; what is not known is taken as it is")
+    if unknown := _unknown(needs, row)[0]:
+        notes.append(f"{unknown}; what is not known is taken as it is")
     return model, tuple(notes)
 
 

@@ -16,7 +16,6 @@ import msgspec
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.support import FACTS
 
 Evidence = Literal["run", "measured", "read"]
@@ -75,18 +74,22 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             answers.add(name in takes if name in takes or listed else None)
         return answers.pop() if len(answers) == 1 else None
 
-    def unknown(self, operators: Iterable[tuple[str, str]]) -> str:
-        """Say which of the (domain, operator) are not known of it; "": none."""
-        tried = any("lacks" in _TRIED.get(f"{self.name}@{seen}", ()) for seen in self.seen)
-        names = sorted(
+    @property
+    def tried(self) -> bool:
+        """Whether ONNX's own tests of its operators were run in it."""
+        return any("lacks" in _TRIED.get(f"{self.name}@{seen}", ()) for seen in self.seen)
+
+    def unknown(self, operators: Iterable[tuple[str, str]]) -> list[str]:
+        """Return names of those of the (domain, operator) that are not known of it.
+
+        Where none of ONNX's own operators was tried those are not among them.
+        """
+        return sorted(
             qualified(domain, operator)
             for domain, operator in operators
-            if (tried or domain not in DEFAULT_DOMAINS)
+            if (self.tried or domain not in DEFAULT_DOMAINS)
             and self.has_operator(domain, operator) is None
         )
-        parts = () if tried else ("its operators other than norms were not tried",)
-        named = (f"not known whether it has {short(', '.join(names), 200)}",) if names else ()
-        return "; ".join((*parts, *named))
 
 
 def qualified(domain: str, operator: str) -> str:
@@ -105,6 +108,7 @@ class RunsIn:
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
         unknown: what is not known of its newest version, half a sentence; "" where all is.
+        perhaps: that is whether it has an operator of the file.
     """
 
     runtime: str
@@ -113,6 +117,7 @@ class RunsIn:
     reason: str
     evidence: Evidence
     unknown: str = ""
+    perhaps: bool = False
 
 
 CONSUMERS = msgspec.convert(FACTS["rows"], tuple[Consumer, ...])

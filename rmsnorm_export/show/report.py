@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.result import Fusions, Report
-from rmsnorm_export.runtime.consumers import NOT_KNOWN
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import group_lines, proof_lines, rewrite_sections, site_lines
@@ -103,7 +102,7 @@ def _runner_lines(report: Report) -> list[Line]:
     runners = []
     for entry in (entry for entry in report.runs_in if not entry.reason):
         words = " (not tried)" if entry.evidence == "read" else ""
-        words = " (perhaps)" if NOT_KNOWN in entry.unknown else words
+        words = " (perhaps)" if entry.perhaps else words
         runners.append(f"{entry.runtime} {entry.since}+{words}")
     reasons: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}

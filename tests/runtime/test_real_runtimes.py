@@ -27,6 +27,8 @@ from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
 from tests.tools.runtimes.measure import run_files
 
 SESSIONS = 30
+SOME_VERSIONS = ("IsInf", "IsNaN", "Pad")
+"""Operators that some versions of ONNX Runtime have in bfloat16, on the CPU."""
 Files = dict[str, tuple[Path, Any]]
 
 
@@ -178,11 +180,11 @@ def test_half_types_load_on_the_cpu_as_the_table_says(runtime: Installable, tmp_
             seen.setdefault((operator, dtype), []).append(loaded)
     assert len(seen) > 100
     bfloat16 = str(TensorProto.BFLOAT16)
-    seen.pop(("Pad", bfloat16), None)  # 1.31 has none in this type; those before and after have
     assert not [
         (operator, dtype)
         for (operator, dtype), answers in seen.items()
-        if any(answers) == (dtype == bfloat16 and operator in NO_BFLOAT16)
+        if (operator not in SOME_VERSIONS or dtype != bfloat16)
+        and any(answers) == (dtype == bfloat16 and operator in NO_BFLOAT16)
     ]
 
 
