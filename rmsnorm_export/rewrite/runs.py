@@ -34,6 +34,9 @@ _LAST_TYPES = {
 """Version of the format -> the last element type that it brought; functions came with 8."""
 
 
+_WIDENED = "a norm of rows of one number, each repeated by a vector"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
     """Requirements of a file beside the standard operators.
@@ -62,6 +65,8 @@ class Needs:
         bodies = (model.functions[key].graph for key in reached(model, frozenset()))
         for node in (node for graph in graphs_in(model.graph, *bodies) for node in graph):
             name = node.name or node.op_type
+            if _widens(node):
+                forms.setdefault(_WIDENED, f"node {name}")
             if node.op_type in NO_BFLOAT16 and node.domain in DEFAULT_DOMAINS:
                 types = (value.dtype for value in node.inputs if value is not None)
                 if not bfloat16 and ir.DataType.BFLOAT16 in types:
@@ -94,6 +99,29 @@ class Needs:
         if row.ir and self.ir_version > row.ir:
             return f"format version {self.ir_version}; it loads {row.ir} at most"
         return ""
+
+
+def _widens(node: ir.Node) -> bool:
+    """Tell whether a vector repeats what may be a norm of rows of one number.
+
+    ONNX Runtime takes such a vector for the scale of the norm, and then refuses to run it.
+    """
+    if node.op_type != "Mul" or node.domain not in DEFAULT_DOMAINS:
+        return False
+    for value, other in (node.inputs, node.inputs[::-1]):
+        producer = None if value is None else value.producer()
+        if producer is None or other is None or other.const_value is None:
+            continue
+        rows = (v.shape for v in (value, producer.inputs[0]) if v is not None and v.shape)
+        row, vector = next(rows, ir.Shape([])), other.const_value.shape
+        if (
+            producer.op_type in ("Div", "RMSNorm", "SkipRMSNorm")
+            and row[-1:] == (1,)
+            and len(vector) == 1
+            and vector[0] != 1
+        ):
+            return True
+    return False
 
 
 def _unknown(needs: Needs, row: Consumer) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
@@ -207,3 +208,31 @@ def test_bfloat16_on_the_cpu_is_of_few_operators(operator: str, said: str) -> No
     assert any(expected in note for note in result.report.notes) == bool(said)
     verdict = _runtimes(result.report.runs_in)["onnxruntime"]
     assert (verdict.reason, expected in verdict.unknown) == ("", bool(said))
+
+
+@pytest.mark.parametrize(("row", "vector", "runs"), [(1, 2, False), (1, 1, True), (2, 2, True)])
+def test_a_vector_behind_rows_of_one_number_is_not_for_onnxruntime(
+    row: int, vector: int, runs: bool
+) -> None:
+    """It is taken for the scale of the norm, in the source and in what is written for it."""
+    values = ", ".join(["0.5"] * vector)
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+      g (float[3, {row}] x) => (float[3, {max(row, vector)}] y)
+      <float two = {{2}}, float epsilon = {{1e-5}}, float[{vector}] w = {{{values}}}> {{
+        p = Pow (x, two)
+        m = ReduceMean <axes = [-1]> (p)
+        e = Add (m, epsilon)
+        r = Sqrt (e)
+        n = Div (x, r)
+        y = Mul (w, n)
+      }}"""
+    model = onnx.parser.parse_model(text)
+    result = rx.optimize(model)
+    feeds = {"x": np.ones((3, row), np.float32)}
+    for content in (model.SerializeToString(), result.to_bytes()):
+        with contextlib.nullcontext() if runs else pytest.raises(Exception, match="broadcastable"):
+            open_session(content).run(None, feeds)
+    for report in (result.report, rx.inspect(model)):
+        verdict = _runtimes(report.runs_in)["onnxruntime"]
+        assert (verdict.reason == "") == runs
+        assert runs or "rows of one number" in verdict.reason
