@@ -112,8 +112,9 @@ def _widens(node: ir.Node) -> bool:
         producer = None if value is None else value.producer()
         if producer is None or other is None or other.const_value is None:
             continue
-        rows = (v.shape for v in (value, producer.inputs[0]) if v is not None and v.shape)
-        row, vector = next(rows, ir.Shape([])), other.const_value.shape
+        shaped = (v.shape for v in (value, *producer.inputs[:1]) if v is not None)
+        row = next((shape for shape in shaped if shape is not None), ir.Shape([]))
+        vector = other.const_value.shape
         if (
             producer.op_type in ("Div", "RMSNorm", "SkipRMSNorm")
             and row[-1:] == (1,)
