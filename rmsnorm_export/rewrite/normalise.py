@@ -16,7 +16,7 @@ from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.native import SIMPLIFIED
+from rmsnorm_export.op.native import SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
@@ -51,8 +51,11 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
         model = _inline_own(model)
     forms = operators if runtime is None else (*runtime.forms, SIMPLIFIED)
     opset = model.opset_imports.get("", 0)
-    rounded = options.target is None or NUMERICS_ORDER.index(options.numerics) >= _UPCAST
-    mender = Mender(model, opset, frozenset(operators).intersection(forms), rounded)
+    rounded = NUMERICS_ORDER.index(options.numerics) >= _UPCAST
+    keeps = {*operators} & {*forms}
+    if options.target is None:
+        keeps = {SIMPLIFIED, SKIP_SIMPLIFIED}
+    mender = Mender(model, opset, frozenset(keeps), rounded)
     for graph in all_graphs(model):
         for node in list(graph):
             mender.mend(graph, node)

@@ -224,3 +224,10 @@ def test_a_scale_of_another_type(target: str, x: str, w: str) -> None:
     assert not {node.op_type for node in result.model.graph} & {*OWN}
     (a,), (b,) = _ran(source, TYPES[x], TYPES[w]), _ran(result.to_bytes(), TYPES[x], TYPES[w])
     _same(a, b)
+
+
+def test_inspect_counts_the_sums_that_are_in_a_node_already() -> None:
+    text = SKIP.replace("OUTPUTS", "").replace("T[", "float[").replace("OPSET", "17")
+    report = rx.inspect(onnx.parser.parse_model(text.replace("NAMES", "y").replace("BIAS", "")))
+    assert [(site.op, site.residual) for site in report.kept] == [(OWN[1], True)]
+    assert report.unfolded == ()

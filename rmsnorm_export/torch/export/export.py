@@ -97,11 +97,10 @@ def convert(
 
 def _opset(options: ExportOptions) -> int | None:
     opset, row = options.opset, options.consumer
-    needed = TARGETS[options.form].min_opset
+    oldest = max(OLDEST_OPSET, TARGETS[options.form].min_opset)
     if opset is None:
         # PyTorch's choice may be newer than an old runtime.
-        return needed or (OLDEST_OPSET if row and row.opset else None)
-    oldest = max(OLDEST_OPSET, needed)
+        return oldest if oldest > OLDEST_OPSET or (row and row.opset) else None
     if not oldest <= opset <= NEWEST_OPSET:
         raise UsageError(
             f"The opset is out of the range of the target {options.form}.",
