@@ -71,23 +71,20 @@ def _listed(node: ir.Node, name: str) -> tuple[object, ...]:
 
 
 def contract(ctx: Context, node: ir.Node) -> None:
-    """MatMul of a square with one number repeated: a sum. Any other is told by its reason."""
+    """MatMul of a square with one number repeated: a sum. Other weights of a sum have a reason."""
     values = (*node.inputs, None)[:2]
     swapped = not isinstance(ctx.fact(values[0]), Square)
     value, other = values[::-1] if swapped else values
     fact = ctx.fact(value)
     if not isinstance(fact, Square) or other is None:
         return
-    numbers, dims = ctx.constants.repeated(other), ctx.types.shape(fact.x.root)
-    columns = 1 if numbers is None else numbers.size // numbers.shape[0] if numbers.ndim else 0
-    n = None if dims is None or not dims else dims[-1]
-    if (
-        numbers is None
-        or swapped
-        or node.op_type != "MatMul"
-        or numbers.ndim > 2
-        or columns not in (1, n)
-    ):
+    numbers, weights = ctx.constants.repeated(other), ctx.types.shape(other)
+    n = (ctx.types.shape(fact.x.root) or (None,))[-1]
+    vector = weights is not None and sum(size != 1 for size in weights) <= 1
+    square = numbers is not None and weights == (n, n) and bool(numbers.flat[0])
+    if not vector and not square:
+        return  # a layer behind a squared activation
+    if numbers is None or swapped or node.op_type != "MatMul" or numbers.ndim > 2:
         flaw = fact.flaw or (
             "weighted-square", "the squares are multiplied with another tensor",
             ctx.describe(other), "an RMSNorm averages the plain squares of a row",

@@ -261,3 +261,24 @@ def test_gains_of_rows_that_are_not_last(shape, axis):
     for target in ("ort", "onnx"):
         (refusal,) = rx.optimize(model, target=target).report.refused
         assert (refusal.reason, refusal.kind) == ("channels", "norm")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rows", "columns"), [("1.5, 0.5", 8, 16), ("0, 0", 8, 8), ("0.125, 0.125", 16, 8)]
+)
+def test_a_layer_behind_a_squared_activation_is_no_sum(numbers, rows, columns):
+    """The residual sum with it is normalised as any other."""
+    n = columns
+    gamma = ", ".join(["0.5"] * n)
+    up = ", ".join(["0.25", "-0.25"] * (n * rows // 2))
+    model = text.model(
+        "h = MatMul(x, up)\n a = Relu(h)\n sq = Mul(a, a)\n d = MatMul(sq, k)\n t = Add(x, d)\n"
+        " p = Mul(t, t)\n m = ReduceMean<axes = [-1]>(p)\n e = Add(m, eps)\n s = Sqrt(e)\n"
+        " v = Div(t, s)\n y = Mul(v, g)",
+        inputs=f"float[B,5,{n}] x",
+        outputs=f"float[B,5,{n}] y",
+        constants=f"{text.CONSTANTS}, float[{n}] g = {{{gamma}}}, float[{n},{rows}] up = {{{up}}}, "
+        f"float[{rows},{columns}] k = {{{', '.join([numbers] * (rows * columns // 2))}}}",
+    )
+    (site,) = rx.optimize(model, prove=True).report.fused
+    assert (site.op, site.residual) == ("SkipRMSNorm", True)
