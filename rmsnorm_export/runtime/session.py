@@ -118,7 +118,7 @@ def session_options(
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised as well
     options.intra_op_num_threads = threads
     # Idle threads of one session would otherwise spin on the core that another one needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
