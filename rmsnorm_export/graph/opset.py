@@ -133,8 +133,8 @@ def _check_operators(model: ir.Model, opset: int) -> None:
                 why = f"{node.op_type} has no attribute {name} (node {label(node)})"
                 raise _not_lowered(opset, why)
         for value, formal in zip((*node.inputs, *node.outputs), _formal(schema, node), strict=True):
-            known = value.type if value is not None else None
-            name = known.dtype.name.lower() if isinstance(known, ir.TensorType) else ""
+            stored = value.type if value is not None else None
+            name = stored.dtype.name.lower() if isinstance(stored, ir.TensorType) else ""
             if name and f"tensor({name})" not in formal.types:
                 raise _not_lowered(opset, f"{node.op_type} takes no {name} (node {label(node)})")
 

@@ -39,9 +39,9 @@ class _Outputs:
         """Return the type and dimensions of an output; unknown where the node does not say it."""
         if call.index >= len(self.types):
             return (None, None)
-        dims = (_dims(shapes, call) for shapes in self.alternatives)
-        known = next((found for found in dims if found is not None), None)
-        return (_dtype(self.types[call.index], call), known)
+        fitting = (_dims(shapes, call) for shapes in self.alternatives)
+        dims = next((each for each in fitting if each is not None), None)
+        return (_dtype(self.types[call.index], call), dims)
 
 
 _TEXTS = {
@@ -74,16 +74,16 @@ def _read(text: str) -> _Outputs:
 
 def _dtype(text: str, call: Call) -> ir.DataType | None:
     """Return the first type that is known; one by name stands for inputs that are absent."""
-    given = False
+    present = False
     for source in text.split("/") if text else ():
         if source.isdigit():
-            found, given = _input(call, int(source))[0], given or not _absent(call, int(source))
+            dtype, present = _input(call, int(source))[0], present or not _absent(call, int(source))
         elif source.isupper():
-            found = None if given else ir.DataType[source]
+            dtype = None if present else ir.DataType[source]
         else:
-            found = ir.DataType(_attribute(call.node, source) or 0) or None
-        if found is not None:
-            return found
+            dtype = ir.DataType(_attribute(call.node, source) or 0) or None
+        if dtype is not None:
+            return dtype
     return None
 
 
@@ -119,18 +119,18 @@ def _dims(shapes: _Shapes, call: Call) -> Dims:
                 return None
             sizes += front
             continue
-        known = {name: letters[name] if name in letters else _attribute(call.node, name)
+        named = {name: letters[name] if name in letters else _attribute(call.node, name)
                  for name in _NAME.findall(term)}  # fmt: skip
-        if any(name not in letters and size is None for name, size in known.items()):
+        if any(name not in letters and size is None for name, size in named.items()):
             return None  # the node does not have the attribute
-        sizes.append(_size(ast.parse(term, mode="eval").body, known))
+        sizes.append(_size(ast.parse(term, mode="eval").body, named))
     return tuple(sizes)
 
 
 def _holds(call: Call, name: str, value: str) -> bool:
     if name.isdigit():
-        found = _input(call, int(name))[0]
-        return found is not None and found.name == value
+        dtype = _input(call, int(name))[0]
+        return dtype is not None and dtype.name == value
     return (_attribute(call.node, name) or 0) == int(value)
 
 
@@ -153,14 +153,14 @@ def _bound(patterns: tuple[str, ...], call: Call) -> tuple[dict[str, Dim], Dims]
     return letters, broadcast(ellipses)
 
 
-def _size(term: ast.expr, known: dict[str, Dim]) -> Dim:
+def _size(term: ast.expr, named: dict[str, Dim]) -> Dim:
     """Compute a size; None where it is no number, or a quotient is none."""
     if isinstance(term, ast.Name):
-        return known[term.id]
+        return named[term.id]
     if isinstance(term, ast.Constant):
         return int(term.value)  # type: ignore[arg-type]
     assert isinstance(term, ast.BinOp)
-    left, right = _size(term.left, known), _size(term.right, known)
+    left, right = _size(term.left, named), _size(term.right, named)
     if not isinstance(left, int) or not isinstance(right, int):
         return None
     if isinstance(term.op, ast.FloorDiv) and (right <= 0 or left % right):

@@ -33,14 +33,14 @@ class Length:
 def lengths(model: ir.Model) -> dict[str, Length]:
     """Map integer inputs of attention operators that count tokens to how many there are."""
     types = Types(model, Constants())
-    found = {}
+    counted = {}
     for value in model.graph.inputs:
         for node, index in value.uses():
             count = _COUNTS.get((node.op_type, index)) if node.domain == MICROSOFT_DOMAIN else None
             length = _length(node, count, types, model) if count is not None else None
             if length is not None and value.name:
-                found[value.name] = length
-    return found
+                counted[value.name] = length
+    return counted
 
 
 def _length(
