@@ -88,7 +88,11 @@ def compare_output(
         reason = "NaN or infinities in different places"
     elif metrics.max_abs > bound:
         reason = f"largest difference {metrics.max_abs:.3g}, {bound:.3g} allowed"
-    return OutputComparison(name, metrics, bound, not reason, reason, tolerance)
+    floats = [a if is_float(a.dtype) else np.zeros(0) for a in (expected, computed)]
+    nan, inf = ([int(count(a).sum()) for a in floats] for count in (np.isnan, np.isinf))
+    return OutputComparison(
+        name, metrics, bound, not reason, reason, tolerance, (nan[0], nan[1]), (inf[0], inf[1])
+    )
 
 
 def _largest_finite(array: Array, other: Array) -> float:

@@ -29,6 +29,9 @@ _FAILURES: dict[Agreement, tuple[str, str]] = {
 }
 """The problem, and what to do about it."""
 
+_MOST_ODD = 3
+"""Outputs with NaN or infinities that are named."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputComparison:
@@ -42,6 +45,7 @@ class OutputComparison:
         reason: what failed, or "".
         tolerance: where the bound comes from, e.g. ``float16: 0.01 of the largest element`` or
             ``given: rtol 0.001``.
+        nan, inf: how many elements are NaN, or infinite, in the first model and in the second.
     """
 
     name: str
@@ -50,6 +54,17 @@ class OutputComparison:
     passed: bool
     reason: str
     tolerance: str = ""
+    nan: tuple[int, int] = (0, 0)
+    inf: tuple[int, int] = (0, 0)
+
+    def no_numbers(self) -> str:
+        """Say how many elements are none, e.g. ``2 NaN, 3 infinite``; "" where all are numbers."""
+        counts = [
+            (str(a) if a == b else f"{a} and {b}", what)
+            for (a, b), what in ((self.nan, "NaN"), (self.inf, "infinite"))
+            if a or b
+        ]
+        return ", ".join(f"{count} {what}" for count, what in counts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,6 +162,12 @@ class Verification(Shown):
         reasons = [f"{output.name}: {output.reason}" for output in failed]
         reason = "" if passed else "; ".join(reasons) or self.not_run or "there is no output"
         object.__setattr__(self, "reason", reason)
+
+    def no_numbers(self) -> str:
+        """Say which outputs hold NaN or infinities, e.g. ``; y: 2 NaN``; "" where none does."""
+        odd = [f"; {o.name}: {o.no_numbers()}" for o in self.outputs if o.no_numbers()]
+        more = f"; {len(odd) - _MOST_ODD:,} outputs more" if len(odd) > _MOST_ODD else ""
+        return "".join(odd[:_MOST_ODD]) + more
 
     def error(self, what: str = "", *, fix: str = "") -> VerificationError | None:
         """Return what a command ends with; None when all passed.

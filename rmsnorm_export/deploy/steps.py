@@ -133,7 +133,9 @@ class ExportStep(Step):
                     products.summary += "; pytorch CANNOT BE COMPARED with raw"
                     products.failure = problem
                 else:
-                    products.summary += f"; pytorch {_WORDS[parity.verdict]} raw"
+                    products.summary += (
+                        f"; pytorch {_WORDS[parity.verdict]} raw{parity.no_numbers()}"
+                    )
                     products.failure = parity.error(fix="[export] rtol is the bound")
                     (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
         return products
@@ -234,7 +236,7 @@ class VerifyStep(Step):
             models = map(self.settings.place, (a, b))
             outcome = verify(*models, **keywords(self.table.options))
             (folder / f"{a}-{b}.json").write_text(to_json(outcome), encoding="utf-8")
-            words.append(f"{a} {_WORDS[outcome.verdict]} {b}")
+            words.append(f"{a} {_WORDS[outcome.verdict]} {b}{outcome.no_numbers()}")
             errors.append(outcome.error(fix="[verify] rtol and atol set the bounds"))
         if self.skipped:
             words.append(f"engine not compared: {self.skipped}")

@@ -19,7 +19,9 @@ _COLUMNS: dict[str, Callable[[OutputComparison], str]] = {
     "": lambda output: "ok" if output.passed else "FAILED",
 }
 _DETAILS: dict[str, Callable[[OutputComparison], str]] = {
-    "NaN, inf": lambda o: "agree" if o.metrics.nan_inf_agree else "do NOT agree",
+    "NaN, inf": lambda o: (
+        o.no_numbers() + ("" if o.metrics.nan_inf_agree else " do NOT agree") or "none"
+    ),
     "elements by ulp": lambda o: ", ".join(f"{n}: {c:,}" for n, c in o.metrics.ulp_histogram),
     "why so much is allowed": lambda output: one_line(output.tolerance),
 }
@@ -51,8 +53,10 @@ def verification_blocks(
     passed = sum(output.passed for output in verified.outputs)
     within = f"{passed:,} of {plural(len(verified.outputs), 'output')} within bounds"
     within = one_line(verified.not_run) or within
-    verdict = f"the models {_VERDICTS[verified.verdict]}: {within}"
-    lines: list[Block] = [(verdict, "good" if verified.passed else "bad")]
+    odd = one_line(verified.no_numbers())
+    verdict = f"the models {_VERDICTS[verified.verdict]}: {within}{odd}"
+    kind = "bad" if not verified.passed else "warn" if odd else "good"
+    lines: list[Block] = [(verdict, kind)]
     if verbose < 0:
         return lines
     for label, path, backend in zip("AB", compared, verified.backends, strict=True):

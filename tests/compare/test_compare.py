@@ -19,6 +19,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.metrics import compare_arrays
+from rmsnorm_export.show import headline_of
 
 from .broken import fill
 
@@ -205,7 +206,11 @@ ZEROS, ONES, EMPTY = (np.full((n, 3), value, np.float32) for n, value in ((2, 0)
     ],
 )
 def test_what_holds_nothing_to_compare_is_no_pass(a: Any, b: Any, words: str) -> None:
+    """The verdict counts what is no number, also where both models have it."""
     outcome = verify(DIVIDED, DIVIDED, inputs={"a": a, "b": b})
+    nans = int((a == 0).sum())
+    assert (outcome.outputs[0].nan, outcome.outputs[0].inf) == ((nans, nans), (0, 0))
+    assert headline_of(outcome).endswith(f"; a_y: {nans} NaN" if nans else "within bounds")
     assert outcome.verdict == ("not compared" if words else "agree")
     assert (outcome.passed, outcome.first_difference) == (not words, None)
     assert words in outcome.reason
@@ -229,6 +234,18 @@ def test_what_cannot_be_run_neither_agrees_nor_differs(kind: str, node: str, ope
         assert outcome.error().exit_code == ExitCode.NOT_RUN == 7
         assert from_json(to_json(outcome), Verification) == outcome
         assert "could NOT BE RUN here" in outcome.to_text()
+
+
+def test_infinities_are_counted_on_both_sides() -> None:
+    x = np.array([[3e38, 1, 2, 3]], np.float32)
+    twice = parsed("y = Add (x, x)")
+    outcome = verify(twice, twice, inputs={"x": x})
+    assert (outcome.verdict, outcome.outputs[0].inf) == ("agree", (1, 1))
+    assert headline_of(outcome).endswith("; y: 1 infinite")
+    assert from_json(outcome.to_json(), Verification) == outcome
+    kept = verify(twice, parsed("y = Max (x, x)"), inputs={"x": x})
+    assert headline_of(kept).endswith("; y: 1 and 0 infinite")
+    assert "do NOT agree" in kept.to_text(verbose=1)
 
 
 def test_a_mask_beside_them_does_not_allow_every_number() -> None:
