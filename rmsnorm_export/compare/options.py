@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.backends import backend_choices
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import Bound, Count, Options, Seed, option
-from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Shapes, dims_option, shapes_option
+from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 from rmsnorm_export.torch_options import TRUST_HELP
-
-if TYPE_CHECKING:
-    from rmsnorm_export.op.dtypes import Array
-    from rmsnorm_export.system.files import StrPath
-
-    Inputs = StrPath | Mapping[str, Array]
-else:
-    Inputs = Any  # NumPy is not loaded for --help
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rmsnorm_export.compare.backend import Answer, Backend, RunModel, choose_backend
@@ -16,15 +15,9 @@ from rmsnorm_export.errors import ExitCode, NotRunError, UsageError, Verificatio
 from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
-from rmsnorm_export.runtime.inputs import (
-    SIZE_CHOICES,
-    check_inputs,
-    first_run,
-    make_inputs,
-    read_npz,
-)
+from rmsnorm_export.runtime.inputs import first_run, input_candidates
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, NOTHING_COMPARED
-from rmsnorm_export.runtime.sizes import ONE_POINT, input_shapes
+from rmsnorm_export.runtime.sizes import ONE_POINT
 
 if TYPE_CHECKING:
     import torch
@@ -156,24 +149,18 @@ def _first_answer(candidates: Iterable[Feeds], run: RunModel) -> tuple[Feeds, An
 
 def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterable[Feeds], str]:
     """Return inputs to try, and where they come from: those given, or random ones of some sizes."""
-    declared, inputs = a.declared() or b.declared(), options.inputs
-    if inputs is not None:
-        feeds = dict(inputs) if isinstance(inputs, Mapping) else read_npz(inputs)
-        source = "given arrays" if isinstance(inputs, Mapping) else os.fspath(inputs)
-        return [feeds if declared is None else check_inputs(feeds, declared)], source
-    if declared is None:
+    declared = a.declared() or b.declared()
+    if declared is None and options.inputs is None:
         raise UsageError(
             "The inputs of two PyTorch models are not known.",
             found="no inputs are given",
             fix="give them, by the names of forward's parameters",
         )
-    limits, usual = a.limits() or b.limits(), {**a.shapes(), **b.shapes()}
-    shapes, dims, seed = options.shapes, options.dims, options.seed
-    chosen = (
-        input_shapes(declared, shapes, dims, usual=usual, sizes=sizes) for sizes in SIZE_CHOICES
-    )
-    random = (make_inputs(declared, limits, one, seed=seed) for one in chosen)
-    return random, f"random, seed {seed}"
+    make, source = input_candidates(
+        declared, a.limits() or b.limits(), options.inputs, seed=options.seed,
+        shapes=options.shapes, dims=options.dims, usual={**a.shapes(), **b.shapes()},
+    )  # fmt: skip
+    return make(), source
 
 
 def _run_second(b: Backend, feeds: Feeds) -> Answer:

@@ -15,7 +15,15 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line, quoted
 from rmsnorm_export.runtime.lengths import Length, lengths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
-from rmsnorm_export.runtime.sizes import Declared, Shape, Signature, is_fixed, shape_text
+from rmsnorm_export.runtime.sizes import (
+    Declared,
+    Inputs,
+    Shape,
+    Signature,
+    input_shapes,
+    is_fixed,
+    shape_text,
+)
 from rmsnorm_export.system.reading import open_regular
 
 Outcome = TypeVar("Outcome")
@@ -189,6 +197,35 @@ def make_inputs(
         else:
             feeds[name] = np.ones(shape, dtype)
     return feeds
+
+
+def input_candidates(
+    declared: Signature | None, limits: Limits, inputs: Inputs | None, seed: int = 0, **sizes: Any
+) -> tuple[Callable[[], Iterable[dict[str, Array]]], str]:
+    """Return what makes inputs to try in turn, and where they come from.
+
+    Args:
+        declared: inputs of the model; None: not known, and given arrays are not checked.
+        limits: see ``index_limits``.
+        inputs: arrays, or a file of them; None: random ones of some sizes.
+        seed: of the random numbers.
+        **sizes: of ``input_shapes``.
+
+    Raises:
+        InputError: those given do not fit the model.
+    """
+    if inputs is not None:
+        given = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
+        arrays = dict(given) if declared is None else check_inputs(given, declared)
+        source = "given arrays" if isinstance(inputs, Mapping) else os.fspath(inputs)
+        return lambda: [arrays], source
+
+    def random() -> Iterator[dict[str, Array]]:
+        for choice in SIZE_CHOICES:
+            shapes = input_shapes(declared or {}, **sizes, sizes=choice)
+            yield make_inputs(declared or {}, limits, shapes, seed=seed)
+
+    return random, f"random, seed {seed}"
 
 
 def index_limits(model: ir.Model) -> Limits:

@@ -19,11 +19,19 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import option
 from rmsnorm_export.printable import quoted, short
+
+if TYPE_CHECKING:
+    from rmsnorm_export.op.dtypes import Array
+    from rmsnorm_export.system.files import StrPath
+
+    Inputs = StrPath | Mapping[str, Array]
+else:
+    Inputs = Any  # NumPy is not loaded for --help
 
 Shape = tuple[int, ...]
 Rows = tuple[Shape, ...]
