@@ -21,7 +21,7 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import DOMAIN, QUANTIZE, NormSpec
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import plural, short
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
@@ -38,6 +38,7 @@ _cut = functools.partial(short, limit=200)
 
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 _OF_ROWS = ("x", "residual", "gate")
+_IN_HALF = "squares in float16 overflow above 255: {} (see --numerics upcast, inspect --health)"
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
 
 
@@ -62,6 +63,7 @@ def describe_plan(
         fused.append(dataclasses.replace(described, op=op, proof=proofs.get(site)))
     kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
     opset, nodes = default_opset(plan.model), count_nodes(plan.model)
+    half = plan.still_in_half()
     return Report(
         source=loaded.description,
         target=options.target,
@@ -74,7 +76,7 @@ def describe_plan(
         opset_after=opset,
         nodes_before=nodes,
         nodes_after=nodes,
-        notes=loaded.notes,
+        notes=(*loaded.notes, *([_IN_HALF.format(plural(half, "norm"))] if half else [])),
         drawings=() if gallery is None else tuple(gallery.drawings),
     )
 

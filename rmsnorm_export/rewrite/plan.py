@@ -17,7 +17,7 @@ from rmsnorm_export.lower.behind import lower_all
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.op.spec import DOMAIN, FLOAT16
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
@@ -46,6 +46,7 @@ class Plan:
         refusals: what is left alone, and why.
         unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
             they are no part of them; those of ``sites`` are there (``Lowered.apart``).
+        in_half: the innermost norm of each that the source computes in float16.
     """
 
     model: ir.Model
@@ -55,6 +56,12 @@ class Plan:
     kept: tuple[Match, ...]
     refusals: tuple[Refusal, ...]
     unfolded: tuple[Refusal, ...]
+    in_half: tuple[Match, ...] = ()
+
+    def still_in_half(self) -> int:
+        """Count the norms whose squares are float16 after the rewrite, too."""
+        wider = {_parts(s.part)[-1] for s in self.sites if s.numerics in ("upcast", "unclamped")}
+        return sum(match not in wider for match in self.in_half)
 
     def without(self, refused: Mapping[Lowered, Refusal]) -> Plan:
         """Return the plan with these sites refused and their new nodes given up."""
@@ -115,7 +122,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         if outcome is None or (part is not None and not larger):
             kept.append(node)
     ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
-    return Plan(model, types, names, *ends)
+    in_half = tuple(_parts(m)[-1] for m in parts if m.spec.stash_type == FLOAT16)
+    return Plan(model, types, names, *ends, in_half)
 
 
 def _recognized(
