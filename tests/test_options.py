@@ -29,7 +29,12 @@ from rmsnorm_export.options import (
     takes,
     written,
 )
-from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions, Requirement
+from rmsnorm_export.rewrite.options import (
+    HealthOptions,
+    InspectOptions,
+    OptimizeOptions,
+    Requirement,
+)
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
 
@@ -141,7 +146,7 @@ def test_values_that_cannot_be(options: dict[str, Any], words: tuple[str, ...]) 
 
 RECORDS = (
     *(BenchOptions, BuildOptions, ExportOptions, GenerationOptions, InspectOptions),
-    *(OptimizeOptions, Requirement, SourceOptions, VerifyOptions),
+    *(HealthOptions, OptimizeOptions, Requirement, SourceOptions, VerifyOptions),
 )
 EVERY = [(record, entry) for record in RECORDS for entry in spread(record)]
 

@@ -13,7 +13,7 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.cli.outcome import first_problem, is_folder
 from rmsnorm_export.errors import Error
-from rmsnorm_export.rewrite.options import InspectOptions, Requirement
+from rmsnorm_export.rewrite.options import HealthOptions, Requirement
 
 if TYPE_CHECKING:
     from rmsnorm_export.rewrite.result import Report
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @define(
     "inspect",
-    InspectOptions,
+    HealthOptions,
     Requirement,
     params=[click.Argument(["models"], type=FILE, nargs=-1, required=True, metavar="MODEL...")],
 )
@@ -34,13 +34,16 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
     \b
     Examples:
       rmsnorm-export inspect model.onnx
+      rmsnorm-export inspect --health --inputs sample.npz model.onnx
       rmsnorm-export inspect --require all --target ort models/*.onnx
     """
     from rmsnorm_export.rewrite.optimize import inspect
     from rmsnorm_export.rewrite.result import GenerationExport
 
     requirement = Requirement(require=require)
-    files.check(*models)
+    files.check(*models, arrays := options["inputs"])
+    if arrays is not None:
+        files.remember(arrays)
     reports: dict[str, Report] = {}
     problem: Error | None = None
     with console.progress(files.state, "Looking for RMSNorms") as step:

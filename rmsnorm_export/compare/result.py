@@ -59,12 +59,11 @@ class OutputComparison:
 
     def no_numbers(self) -> str:
         """Say how many elements are none, e.g. ``2 NaN, 3 infinite``; "" where all are numbers."""
-        counts = [
-            (str(a) if a == b else f"{a} and {b}", what)
-            for (a, b), what in ((self.nan, "NaN"), (self.inf, "infinite"))
-            if a or b
-        ]
-        return ", ".join(f"{count} {what}" for count, what in counts)
+        counts = ((self.nan, "NaN"), (self.inf, "infinite"))
+        texts = (
+            f"{a} {what}" if a == b else f"{a} and {b} {what}" for (a, b), what in counts if a or b
+        )
+        return ", ".join(texts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def spread_weights(spec: NormSpec, n: int, dtype: int, seed: int) -> Float64Arra
     well overflow or be subnormal.
     """
     rng = np.random.default_rng(seed + 2)
-    largest, least = _limits(dtype)
+    largest, least = limits(dtype)
     if dtype == DOUBLE:  # float64 is the yardstick: nothing may overflow in it
         largest, least = 2.0**300, 2.0**-300
     top = math.log2(largest / (4 * math.sqrt(n)))
@@ -121,12 +121,12 @@ def _case_row(
     normal = rng.standard_normal(n)
     # Sizes between half and all of an amplitude: sums of squares are known within a factor of 4.
     sized = rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
-    largest = _limits(dtype)[0]
-    stash_largest, stash_normal = _limits(spec.stash_type)
+    largest = limits(dtype)[0]
+    stash_largest, stash_normal = limits(spec.stash_type)
     # The sum of n squares stays a factor of 4 below the largest number; so does a residual sum.
     survives = math.sqrt(stash_largest / n) / 4
     # Where X can hold such numbers; half types have none whose float32 squares are subnormal.
-    near = max(math.sqrt(stash_normal), 4 * _limits(dtype)[1])
+    near = max(math.sqrt(stash_normal), 4 * limits(dtype)[1])
     at_epsilon = max(bounds.where_epsilon_counts(spec), 64 * math.sqrt(stash_normal))
     rows: dict[str, Float64Array | float] = {
         "random": normal,
@@ -167,7 +167,7 @@ def _in_steps(row: Float64Array, n: int, spec: NormSpec, dtype: int) -> Float64A
 
 
 @functools.cache
-def _limits(dtype: int) -> tuple[float, float]:
+def limits(dtype: int) -> tuple[float, float]:
     """The largest number of a type and its smallest normal one."""
     info: Any = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
     return float(info.max), float(info.smallest_normal)

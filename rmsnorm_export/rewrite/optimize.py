@@ -20,7 +20,7 @@ from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
-from rmsnorm_export.rewrite.options import InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
@@ -76,8 +76,8 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
     return Result(model, report)
 
 
-@takes(InspectOptions)
-def inspect(source: Source, options: InspectOptions) -> Report:
+@takes(HealthOptions)
+def inspect(source: Source, options: HealthOptions) -> Report:
     """List the RMSNorms of a model, and what `optimize` would do with each; changes nothing.
 
     Args:
@@ -88,11 +88,16 @@ def inspect(source: Source, options: InspectOptions) -> Report:
         reports = {n: inspect(f, **keywords(options)) for n, f in folder.files.items()}
         seconds = time.perf_counter() - start
         return cast("Report", GenerationExport(folder.folder, reports, (), "", seconds))
-    rewrite = OptimizeOptions(**keywords(options))
+    own = {field.name for field in dataclasses.fields(InspectOptions)}
+    rewrite = OptimizeOptions(**{k: v for k, v in keywords(options).items() if k in own})
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
         plan = plan_rewrite(loaded.model, rewrite)
         report = describe_plan(loaded, plan, rewrite, {})
+        if options.health or options.inputs is not None:
+            from rmsnorm_export.rewrite.survey import survey
+
+            report = dataclasses.replace(report, **survey(loaded, options.inputs))
         needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
         return dataclasses.replace(
             report,

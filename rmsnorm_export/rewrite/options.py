@@ -17,6 +17,7 @@ from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, opt
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import BY_NAME, Consumer, consumer
+from rmsnorm_export.runtime.sizes import Inputs
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same steps; reordered: one rounding of a half "
@@ -90,6 +91,18 @@ class InspectOptions(Options):
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     drawings: bool = only_api(
         False, help="Keep the nodes of the sites, before and after, for a report that draws them."
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HealthOptions(InspectOptions):
+    """The options of ``inspect`` alone."""
+
+    health: bool = option(
+        False, help="Say what norms and residual sums survive in half precision, and run the model."
+    )
+    inputs: Inputs | None = option(
+        None, file=True, metavar="FILE.npz", help="Arrays to run it on; without it random ones."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
 from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.lower.lower import Lowered
@@ -34,7 +35,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     for done, site in enumerate(plan.sites):
         if options.progress:
             options.progress("proving", done, len(plan.sites))
-        scale, numerics = _stored_scale(site.part), site.numerics
+        scale, numerics = stored_weight(site.part.scale), site.numerics
         proofs[site] = prove_site(site.part, site, proving, numerics=numerics, stored_scale=scale)
     if options.progress:
         options.progress("proving", len(plan.sites), len(plan.sites))
@@ -54,9 +55,9 @@ def _refuse(part: Match, proof: Proof) -> Refusal:
     return refuse(part.nodes[-1], reason, message, proof.reason, hint, part.scope)
 
 
-def _stored_scale(match: Match) -> np.ndarray | None:
-    """Return the real scale of a site: the only weight that is ever read, and only for a proof."""
-    tensor = match.scale.const_value if match.scale is not None else None
+def stored_weight(value: ir.Value | None) -> np.ndarray | None:
+    """Return the real scale or bias of a norm: the only weights that are ever read."""
+    tensor = None if value is None else value.const_value
     if tensor is None or tensor.size > _MAX_SCALE:
         return None
     try:

@@ -15,6 +15,7 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
+from rmsnorm_export.rewrite.health import Health, HealthRun
 from rmsnorm_export.runtime.consumers import RunsIn
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.shown import Shown
@@ -135,6 +136,9 @@ class Report(Shown):
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
         planned: nothing was changed (``inspect``): what could be, not what is.
+        health: what each norm and residual sum survives in half precision, where that was asked
+            for.
+        health_runs: of the model, in which ranges were measured for it.
     """
 
     source: str
@@ -155,6 +159,8 @@ class Report(Shown):
     runs_in: tuple[RunsIn, ...] = ()
     fusions: Fusions | None = None
     planned: bool = False
+    health: tuple[Health, ...] = ()
+    health_runs: tuple[HealthRun, ...] = ()
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
@@ -99,3 +100,17 @@ def test_stdin_is_left_alone(tmp_path: Path, stdin: str) -> None:
         done = subprocess.run(f"{command} --verify {stdin}", shell=True, **how)
         assert answers.read() == "y\n" * 50
     assert (done.returncode, done.stderr, "loud" in done.stdout) == (0, "", False)
+
+
+def test_the_health_of_a_file_on_given_and_on_random_inputs(run: Run, three: Path) -> None:
+    drawn = run("inspect", three, "--health")
+    assert "in half precision, inputs: random, seed 0, " in drawn.text
+    ports = onnx.load(three).graph.input
+    sizes = [[d.dim_value or 2 for d in one.type.tensor_type.shape.dim] for one in ports]
+    arrays = {one.name: np.full(s, 300, np.float32) for one, s in zip(ports, sizes, strict=True)}
+    np.savez(three.parent / "x.npz", **arrays)
+    given = run("inspect", three, "--inputs", "x.npz", "--format", "json").json
+    assert {(one["inputs"], one["op"]) for one in given["health_runs"]} == {("x.npz", "Pow")}
+    names = {Path(one["path"]).name for one in given["provenance"]["inputs"]}
+    assert names == {"three.onnx", "x.npz"}  # 300 * 300 is no float16
+    run("inspect", three, "--health", "--inputs", "no.npz").assert_error(3, "no.npz")

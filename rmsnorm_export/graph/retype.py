@@ -1,0 +1,55 @@
+"""Another float type for what a model computes; its weights stay as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from rmsnorm_export.graph.order import all_graphs
+
+Types = Mapping[int | None, ir.DataType]
+
+
+def retype(model: ir.Model, types: Types) -> None:
+    """Compute in other float types, in place; what reads a stored weight reads a Cast of it.
+
+    Initializers that a caller could replace become plain ones.
+
+    Args:
+        model: whose weights are not read.
+        types: element type -> that which takes its place.
+    """
+    for graph in all_graphs(model):
+        graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
+        weights = [value for value in graph.initializers.values() if value.dtype in types]
+        casts = [_cast(value, types[value.dtype]) for value in weights]
+        for node in graph:
+            _retype_attributes(node, types)
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+            if value.dtype in types:
+                value.type = ir.TensorType(types[value.dtype])
+        if len(graph):
+            graph.insert_before(graph[0], casts)
+        else:  # a branch that gives a weight
+            graph.extend(casts)
+
+
+def _cast(value: ir.Value, to: ir.DataType) -> ir.Node:
+    """Return a Cast, which all that read the value read now."""
+    out = ir.Value(name=f"{value.name}.to.{to.name}", type=ir.TensorType(to))
+    ir.convenience.replace_all_uses_with(value, out, replace_graph_outputs=True)
+    return ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], outputs=[out])
+
+
+def _retype_attributes(node: ir.Node, types: Types) -> None:
+    for name in {"to", "dtype", "output_dtype"} & node.attributes.keys():
+        if not node.attributes[name].is_ref() and node.attributes[name].value in types:
+            node.attributes[name] = ir.AttrInt64(name, types[node.attributes[name].value])
+    if node.op_type in ("Constant", "ConstantOfShape"):
+        tensor = ir.convenience.get_const_tensor(node.outputs[0])
+        tensor = tensor or node.attributes.get_tensor("value", None)
+        if tensor is not None and tensor.dtype in types:
+            node.attributes.clear()
+            array = tensor.numpy().astype(types[tensor.dtype].numpy())
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))

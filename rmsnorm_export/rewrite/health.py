@@ -1,0 +1,95 @@
+"""Whether norms and residual sums survive half precision: what is said of each, and of each run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Health:
+    """The inputs for which a norm or a residual sum is a number in its type.
+
+    Sums of squares are taken to be formed in float32 or wider and rounded once, as in ONNX Runtime.
+
+    Attributes:
+        site: name of its last node, functions put in the place of their calls.
+        kind: ``norm`` or ``residual sum``.
+        module: path of the PyTorch module it came from, where the exporter wrote it down.
+        scope: ``main`` or the subgraph that holds it.
+        dtype: element type of the rows; with ``converted`` that which they would have.
+        converted: all its float32, or bfloat16, is taken for float16: a conversion is foreseen.
+        largest: the largest magnitude in a row of which the norm is what float64 makes of it; of
+            each of two equal addends.
+        least: below this magnitude a row of such elements gives NaN, infinities or other numbers,
+            as without an epsilon; 0: no row does, not even zeros.
+        node, op, computed: the node that overflows above ``largest``, its operator, and the element
+            type of its result; "" where none does.
+        epsilon: as it is in the type in which it is added; None of a sum.
+        unchanged: rows above this magnitude have a mean square that epsilon does not change.
+        subnormal: that type holds epsilon as a subnormal number, which some devices take for 0.
+        assumed: what the file does not say and was taken for 1: ``scale``, ``bias``, ``gate``.
+        problem: why nothing is said of it, or "".
+        measured: the largest magnitude of its row, or of the sum, in a run; None: not known.
+        cure: that fits, or "".
+        keep: tensors that it is enough to keep in float32 for that.
+    """
+
+    site: str
+    kind: Literal["norm", "residual sum"]
+    module: str | None
+    scope: str
+    dtype: str
+    converted: bool
+    largest: float = 0.0
+    least: float = 0.0
+    node: str = ""
+    op: str = ""
+    computed: str = ""
+    epsilon: float | None = None
+    unchanged: float | None = None
+    subnormal: bool = False
+    assumed: tuple[str, ...] = ()
+    problem: str = ""
+    measured: float | None = None
+    cure: str = ""
+    keep: tuple[str, ...] = ()
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the run has a row, or a sum, that is larger than what is sure to survive."""
+        end = self.largest * (2 if self.kind == "residual sum" else 1)
+        return self.measured is not None and self.measured > end
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthRun:
+    """A run of the model whose values were looked at, and the first that overflows.
+
+    Attributes:
+        computed: ``in float32``, or ``in half precision`` with every value rounded to its type.
+        inputs: ``random, seed 0``, a path, or ``given arrays``.
+        runtime: that ran it.
+        values: how many values were looked at.
+        problem: why it was not run, or "".
+        tensor: the first that does not fit its type, or whose norm cannot take it, though all it is
+            computed from fits; "": none.
+        size: its largest magnitude.
+        node, op: what makes it, or the norm that overflows.
+        site: the norm that reads it, or else the last one before it; "" where there is none.
+        module: path of the PyTorch module of the node, where it is known.
+        cure: that fits.
+    """
+
+    computed: Literal["in float32", "in half precision"]
+    inputs: str
+    runtime: str = ""
+    values: int = 0
+    problem: str = ""
+    tensor: str = ""
+    size: float = 0.0
+    node: str = ""
+    op: str = ""
+    site: str = ""
+    module: str | None = None
+    cure: str = ""
