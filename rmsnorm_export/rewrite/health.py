@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+KEEP = "keep in float32"
+"""The cure of a norm for a conversion to float16."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Health:

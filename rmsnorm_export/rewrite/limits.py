@@ -30,7 +30,7 @@ from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.health import Health
+from rmsnorm_export.rewrite.health import KEEP, Health
 from rmsnorm_export.rewrite.proofs import stored_weight
 
 _HALVINGS = 10
@@ -157,7 +157,7 @@ class Limits:
         dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
         told |= {"node": name_of(node), "op": node.op_type, "computed": type_name(dtype)}
         if dtype == FLOAT16:
-            upcast = "keep in float32" if converted else "--numerics upcast"
+            upcast = KEEP if converted else "--numerics upcast"
             inner = (one for one in site.values if one not in (match.output, match.sum))
             keep = tuple(one.name for one in inner if fits)
             told |= {"cure": upcast if fits else "bfloat16", "keep": keep}

@@ -2,55 +2,67 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 from rmsnorm_export.printable import collapse, number, one_line, plural
-from rmsnorm_export.rewrite.health import Health, HealthRun
+from rmsnorm_export.rewrite.health import KEEP, Health, HealthRun
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.refusals import scoped
-from rmsnorm_export.show.text import Block, Line, Table, badness, grouped
-
-_OF_ONE = ("site", "module", "scope", "node", "measured", "keep", "converted")
-_SAID = [field.name for field in dataclasses.fields(Health) if field.name not in _OF_ONE]
-"""Fields of which sites in one row have the same."""
+from rmsnorm_export.show.text import Line, badness, grouped, titled
 
 
-def health_blocks(report: Report, *, verbose: int = 0) -> list[Block]:
-    """Return a table of sites of which the same is said, its heads those of ``Health``; and the
-    runs."""
+def health_lines(report: Report, *, verbose: int = 0) -> list[Line]:
+    """Return the sites of which the same is said, and how the model was run for them."""
     if not report.health_runs:
         return []
-    rows, styles = [], []
-    for group in grouped(report.health, lambda one: _said(one) if verbose <= 0 else one):
-        sizes = (math.nan if one.measured is None else one.measured for one in group)
-        sites = (scoped(one.module or one.site, one.scope) for one in group)
-        keep = collapse(name for one in group for name in one.keep)
-        seen = number(max(sizes, key=badness))
-        rows.append([*_said(group[0]), seen, ", ".join(collapse(sites)), ", ".join(keep)])
-        styles.append("bad" if any(one.beyond for one in group) else "")
     failing = sum(bool(one.cure) for one in report.health)
-    title = (
-        f"health: {failing} of {plural(len(report.health), 'norm and residual sum')} need a cure"
-    )
+    title = f"health: {failing} of {len(report.health)} norms and residual sums need a cure"
     if any(one.converted for one in report.health):
         title += " once the model is converted to float16"
-    lines = [line for run in report.health_runs for line in _run_lines(run)]
+    lines: list[Line] = []
+    for group in grouped(report.health, lambda one: _what_holds(one) if verbose <= 0 else one):
+        lines += _group_lines(group)
+    lines += ["", *(line for run in report.health_runs for line in _run_lines(run))]
     if report.unfused:
-        lines.append(f"  not told of {plural(len(report.unfused), 'refused norm')}")
-    return [Table(title, [*_SAID, "measured", "sites", "keep"], rows, styles=styles), "", *lines]
+        lines.append(f"  nothing is said of {plural(len(report.unfused), 'refused norm')}")
+    return titled(title, lines)
 
 
-def _said(one: Health) -> tuple[str, ...]:
-    return tuple(_cell(getattr(one, name)) for name in _SAID)
+def _what_holds(one: Health) -> tuple[str, ...]:
+    """Return what is said of a site without having run the model, in a line each."""
+    values = "addends" if one.kind == "residual sum" else "values"
+    limit = f"safe for {values} up to {number(one.largest)}"
+    if one.problem:
+        limit = f"not known: {one_line(one.problem)}"
+    elif one.node:
+        limit += f"; beyond, its {one.op} overflows {one.computed}"
+    if one.assumed:
+        limit += f" (taken for 1, as the file does not hold it: {', '.join(one.assumed)})"
+    lines = [f"{one.kind}  {one.dtype}  {limit}"]
+    if one.least:
+        lines.append(
+            f"  small    values below {number(one.least)} give NaN, infinities or other numbers"
+        )
+    if one.epsilon is not None and not one.problem:
+        kind = ", a subnormal number, which some devices take for 0" if one.subnormal else ""
+        kind = ", which vanishes in the type" if one.epsilon == 0 else kind
+        above = f"; it changes nothing above {number(one.unchanged or 0.0)}"
+        lines.append(f"  epsilon  {number(one.epsilon)}{kind}{above if one.epsilon else ''}")
+    return (*lines, one.cure)
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return number(value)
-    if isinstance(value, tuple):
-        return ", ".join(value)
-    return one_line(str(value)) if value else ""
+def _group_lines(group: list[Health]) -> list[Line]:
+    first, *details, cure = _what_holds(group[0])
+    style = "bad" if any(one.beyond for one in group) else "warn" if cure else ""
+    sizes = [one.measured for one in group if one.measured is not None]
+    if sizes:
+        details.append(f"  measured {number(max(sizes, key=badness))} at most")
+    if cure:
+        keep = ", ".join(collapse(name for one in group for name in one.keep))
+        kept = f"keep {keep} in float32" if keep else ""
+        cures = (kept,) if cure == KEEP else (cure, kept)
+        details.append(f"  cure     {', or '.join(filter(None, cures))}")
+    sites = ", ".join(collapse(scoped(one.module or one.site, one.scope) for one in group))
+    lines: list[Line] = [(f"  {len(group)} x  {first}", style), f"      sites    {sites}"]
+    return [*lines, *(f"    {detail}" for detail in details)]
 
 
 def _run_lines(run: HealthRun) -> list[Line]:

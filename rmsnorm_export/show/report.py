@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.result import Fusions, Report
-from rmsnorm_export.show.health import health_blocks
+from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import group_lines, proof_lines, rewrite_sections, site_lines
-from rmsnorm_export.show.text import Line, flat, note_lines, titled
+from rmsnorm_export.show.text import Line, note_lines, titled
 
 
 def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Line]:
@@ -39,7 +39,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
             lines += titled(f"{title} ({len(sites)})", shown)
     lines += [
         *refusal_lines(report, verbose=verbose),
-        *flat(health_blocks(report, verbose=verbose)),
+        *health_lines(report, verbose=verbose),
     ]
     return [*lines, *_outcome(report, output)]
 
@@ -51,7 +51,7 @@ def report_sections(report: Report) -> list[Section]:
         Section("Summary", summary),
         *rewrite_sections(report),
         *refusal_sections(report),
-        *([Section("Health", health_blocks(report))] if report.health else []),
+        *([Section("Health", health_lines(report))] if report.health else []),
     ]
 
 

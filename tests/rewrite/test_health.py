@@ -303,7 +303,7 @@ def test_a_norm_that_is_one_node_is_told_the_same(target: str, numerics: str, li
 def test_health_is_shown_as_text_page_and_json() -> None:
     report = rx.inspect(plain("1e-5"), health=True)
     text = to_text(report)
-    assert "health: 1 of 2 norm and residual sums need a cure\n" in text
+    assert "health: 1 of 2 norms and residual sums need a cure\n" in text
     for words in ("residual sum", "Pow", "subnormal", "--numerics upcast", "p, m{0-2}, v"):
         assert words in text
         assert words in to_html(report)
