@@ -16,7 +16,6 @@ from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
-from rmsnorm_export.recognize.sums import told_by_scale
 
 UNIT_TOLERANCE = 1.5e-7
 """Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
@@ -52,9 +51,6 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     apart = factor != 1.0 or (norm.scale is not None and not norm.scale.per_feature)
     if apart and (norm.bias or norm.gate or norm.group or norm.partial):
         return None
-    alone = norm.scale is None and not norm.radial.stated  # that of a unit row may follow
-    if alone and told_by_scale(ctx, norm.radial.x, norm.radial.last):
-        return None  # a mean over tokens
     dtype, stash = norm.dtype, norm.radial.stash
     rounding = _rounding(norm, dtype, stash)
     if rounding is None:

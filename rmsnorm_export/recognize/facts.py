@@ -45,6 +45,7 @@ class Candidate:
         taken: a match was made of it.
         flaw: the first reason against it.
         centred: the node that took the mean from the row, so that this is a variance.
+        axes: of the mean, where they are neither the last ones nor one; else ().
     """
 
     node: ir.Node
@@ -53,6 +54,7 @@ class Candidate:
     taken: bool = False
     flaw: Refusal | None = None
     centred: ir.Node | None = None
+    axes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True, eq=False)

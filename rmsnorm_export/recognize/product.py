@@ -24,7 +24,7 @@ from rmsnorm_export.recognize.facts import (
 )
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import row_size
-from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, told_by_scale
+from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes
 from rmsnorm_export.recognize.weights import as_gain, as_weight
 
 
@@ -318,6 +318,8 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
             "layer-norm", "the row is centred first: this is a LayerNorm",
             f"{name_of(centred)!r} subtracts the mean", "LayerNormalization is the better node",
         ))  # fmt: skip
+    if radial.candidate.axes:
+        problems.append(not_trailing(ctx, radial))
     for problem in problems:
         ctx.flaw(radial.candidate, node, *problem)
     return not problems and not radial.spoiled and radial.epsilon >= 0
@@ -486,8 +488,6 @@ def lp_normalization(ctx: Context, node: ir.Node) -> None:
     if axes is None or dtype is None:
         return
     axis, last = axes
-    if told_by_scale(ctx, view, last):
-        not_trailing(ctx, node, axes[:1], ctx.types.rank(x), candidate)
     size = row_size(ctx.types.shape(x), axis, last)
     if not size:
         ctx.flaw(candidate, node, *length_unknown(ctx, view))

@@ -288,20 +288,18 @@ def _floor(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float | None, 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
+    row = radial.candidate.axes or tuple(range(radial.axis, radial.last + 1))
+    dims, whole = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
+    restored = False
     if node.op_type == "Unsqueeze":
-        restored = not radial.kept and _unsqueezed(ctx, node, radial)
+        restored = not radial.kept and _unsqueezed(ctx, node, radial, row)
     elif radial.kept and expanded_as(ctx, node, radial.x.root):
         restored = True
-    else:
-        dims, original = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
-        k = -radial.axis
-        restored = (
-            dims is not None
-            and original is not None
-            and len(dims) == len(original)
-            and same_dims(dims[:-k], original[:-k])
-            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], original[-k:]))
-        )
+    elif dims is not None and whole is not None:
+        ones = tuple(1 if i - len(whole) in row else size for i, size in enumerate(whole))
+        # Expand puts axes that are missing in front, wherever they were.
+        placed = radial.kept or node.op_type != "Expand" or -radial.axis == len(whole)
+        restored = placed and (same_dims(dims, ones) or same_dims(dims, whole))
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
@@ -321,7 +319,7 @@ def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
 
 
-def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
+def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:
     axes = axes_of(node, ctx.constants)
     if not axes:
         return False
@@ -330,7 +328,7 @@ def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
         if rank is None:
             return False
         axes = tuple(axis if axis < 0 else axis - rank for axis in axes)
-    return sorted(axes) == list(range(radial.axis, radial.last + 1))
+    return sorted(axes) == sorted(row)
 
 
 def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:

@@ -158,7 +158,7 @@ def test_look_alikes(changes, reason):
         (1, "v = Mul(root, unit)\n y = Mul(gamma, v)", None),
         (-1, "y = Identity(unit)", "not-the-mean"),
         (-1, "y = Mul(unit, gamma)", None),  # the root of n goes into the scale
-        (0, "y = Mul(unit, root)", "axes-not-trailing"),
+        (0, "y = Mul(unit, root)", "row-length-unknown"),
     ],
 )
 def test_rows_of_length_one_are_norms_where_the_root_of_n_follows(axis, behind, reason):
