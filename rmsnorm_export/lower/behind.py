@@ -18,6 +18,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.types import Types
 
 
 def lower_all(
@@ -78,9 +79,14 @@ def split(match: Match, context: LowerContext) -> Split:
         inner = None
     norm = match if inner is None else dataclasses.replace(match, inner=inner.norm)
     scale, spec, types = match.scale, match.spec, context.types
-    if scale is None or not (match.gain or match.factor != 1.0):
+    if not (match.gain or match.factor != 1.0):
         return Split(match, norm, inner=inner)
     site = SiteBuilder(match, strictest(match)[0], context)
+    if scale is None:
+        own = FLOAT if match.dtype in HALF_TYPES else match.dtype
+        scale = site.ones(_row(match, types), own, match.factor)
+        norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
+        return Split(match, norm, site, inner=inner)
     dtype = spec.stash_type if match.gain and spec.scale_before_cast else match.dtype
     own = types.dtype(scale) or dtype
     computed = dtype if match.gain else FLOAT if own in HALF_TYPES else own
@@ -97,3 +103,11 @@ def split(match: Match, context: LowerContext) -> Split:
         aliases=match.aliases if dtype == match.dtype else (),
     )  # fmt: skip
     return Split(match, norm, site, scale, inner)
+
+
+def _row(match: Match, types: Types) -> Sequence[int]:
+    """Return the shape of a scale of one number for each feature."""
+    axis, last, dims = match.spec.axis, match.spec.last_axis, types.shape(match.x)
+    if axis == last or dims is None:
+        return (match.n or 1, *(1,) * (-1 - last))
+    return [size for size in dims[axis:] if isinstance(size, int)]

@@ -21,6 +21,9 @@ UNIT_TOLERANCE = 1.5e-7
 """Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
 or sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
 
+_LONGEST_ROW = 1 << 24
+"""Of one number that is stored as a scale."""
+
 SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 """Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum
 that is not itself subnormal."""
@@ -88,7 +91,9 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     elif norm.association and not associated:
         edges = (*edges, _ASSOCIATIONS[norm.association])
     if factor != 1.0:
-        edges = (*edges, "a scale with the root of the row length in it")
+        in_it = "a constant number" if norm.radial.told else "the root of the row length"
+        edges = (*edges, f"a scale with {in_it} in it")
+        before = before or (norm.scale is None and stash != dtype and not rstd)
         if dtype != stash and not before:
             narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
     if int(stash) in HALF_TYPES and (norm.radial.length or not norm.radial.plain):
@@ -159,14 +164,22 @@ def unit_row(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
 
 
 def _factor(norm: Norm) -> float | None:
-    """Return what makes of the RMSNorm the row with its scale: 1, or 1 / sqrt(n) of an L2 norm.
+    """Return what makes of the RMSNorm the row with its scale: 1, 1 / sqrt(n) of an L2 norm, or
+    the number that is multiplied with it.
 
-    None: any other number, or no scale to take it.
+    None: no number and no scale to tell a norm from a row of length one.
     """
-    radial = norm.radial
+    radial, scale = norm.radial, norm.scale
     if radial is None or is_unit(radial):
         return 1.0
-    if norm.scale is None or not radial.size or norm.native is not None:
+    if not radial.size or norm.native is not None:
+        return None
+    if radial.told and (scale is not None or radial.size <= _LONGEST_ROW):
+        wide = radial.stash == ir.DataType.DOUBLE
+        factor = radial.unit if wide else float(np.float32(radial.unit))
+        return factor if 0 < factor < math.inf else None
+    # Of a row of length one that is multiplied with data the root of n is to follow.
+    if scale is None or not (scale.per_feature or norm.association or scale.early):
         return None
     root = math.sqrt(radial.size)
     near = abs(radial.unit * root - 1.0) <= UNIT_TOLERANCE + radial.slack

@@ -7,7 +7,7 @@ import math
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of
+from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Flaw, Radial, Square
 from rmsnorm_export.recognize.refusal import name_of
@@ -41,7 +41,8 @@ def power(ctx: Context, node: ir.Node) -> None:
     if base is None or exponent is None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
-    if isinstance(fact := ctx.facts.get(base), Radial):
+    fact = ctx.facts.get(base) or (ctx.rows.get(base) if number in (0.5, -0.5) else None)
+    if isinstance(fact, Radial):
         fits = array is not None and ctx.fits(array.ndim, fact)
         _power_of_mean(ctx, node, fact, number if fits else None)
         return
@@ -141,8 +142,10 @@ def quantized(node: ir.Node) -> Flaw:
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:
     """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial) and node.op_type == "Sqrt":
-        _take_root(ctx, node, fact, inverse=False)
+    if node.op_type == "Sqrt" and node.inputs[0] is not None:
+        fact = fact or ctx.rows.get(node.inputs[0])
+        if isinstance(fact, Radial):
+            _take_root(ctx, node, fact, inverse=False)
     elif isinstance(fact, Radial):
         inverse_of(ctx, node, fact, 1.0)
 
@@ -178,9 +181,17 @@ def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) ->
         )  # fmt: skip
         return
     plain = radial.plain and node.op_type != "Pow" and numerator == 1.0
-    ctx.set_radial(
-        node.outputs[0], dataclasses.replace(radial, inverse=True, m=numerator, plain=plain)
-    )
+    told = numerator != 1.0
+    step = dataclasses.replace(radial, inverse=True, m=numerator, plain=plain, told=told)
+    ctx.set_radial(node.outputs[0], step)
+
+
+def times(ctx: Context, inverse: Radial, constant: ir.Value | None, factor: float) -> Radial:
+    """``factor / rms``, where ``constant`` is that number, or what was divided by."""
+    array = ctx.constants.array(constant)
+    slack = inverse.slack + (0.0 if array is None else rounding_of(array))
+    m, told = inverse.m * factor, inverse.told or factor != 1.0
+    return dataclasses.replace(inverse, m=m, slack=slack, plain=False, told=told)
 
 
 def subtract(ctx: Context, node: ir.Node) -> None:

@@ -299,12 +299,13 @@ class Types:
         inner._owners = self._bodies()
         for position, value in enumerate(function.inputs):
             inner.seed(value, inputs[position] if position < len(inputs) else UNKNOWN)
-        # The types of one call are not those of the function: a CastLike is no constant here.
-        type_of, self._constants.type_of = self._constants.type_of, None
+        # The types of one call are not those of the function: a CastLike is no constant here, nor
+        # is a size.
+        info_of, self._constants.info_of = self._constants.info_of, None
         try:
             return inner.info(function.outputs[call.index])
         finally:
-            self._constants.type_of = type_of
+            self._constants.info_of = info_of
 
 
 def _complete(dims: Dims) -> bool:

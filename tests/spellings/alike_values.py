@@ -365,7 +365,7 @@ def norm_with_wrong_count(a: Alike) -> str:
     return a.g.op("Div", x, root)
 
 
-@look_alike(refusal=False)
+@look_alike(most=1)
 def unit_norm_with_wrong_count(a: Alike) -> str:
     x = a.g.op("LpNormalization", a.input(), axis=-1, p=2)
     return a.g.op("Mul", x, a.scalar(float(np.sqrt(7))))
