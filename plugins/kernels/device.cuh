@@ -1,8 +1,5 @@
-// The part of CUDA's language that plain C++ lacks. Without nvcc the kernels run on a CPU: shim.h
-// (plugins/tests/shim) then has the same names, with fibres for the threads of a block.
+// The instructions that CUDA's C++ has no word for.
 #pragma once
-
-#ifdef __CUDACC__
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -176,7 +173,7 @@ __device__ inline void wait_for_words(Mailbox* box, unsigned parity) {
     do {
         asm volatile(
             "{\n.reg .pred done;\n"
-            "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n"
             "selp.u32 %0, 1, 0, done;\n}"
             : "=r"(done)
             : "r"(shared_address(box)), "r"(parity)
@@ -200,7 +197,3 @@ __device__ inline uint4* shared_memory() {
 }
 
 }  // namespace rmsnorm_export
-
-#else
-#include "shim.h"
-#endif

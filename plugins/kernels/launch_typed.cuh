@@ -54,7 +54,11 @@ inline cudaError_t allow(Kernel kernel, Choice const& choice, Device const& devi
         return cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), attribute, value);
     };
     cudaError_t status = cudaSuccess;
-    if (shared_bytes_of(choice) > kSharedByDefault) {
+    if (choice.staged > 0) {
+        // Else an SM may keep the division of a kernel before it, with room for one block.
+        status = set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    }
+    if (status == cudaSuccess && shared_bytes_of(choice) > kSharedByDefault) {
         // For all launches to come, those of other lengths among them.
         status = set(cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
     }
@@ -71,13 +75,13 @@ struct AtOnce {
     Choice choice{};
     std::int64_t most{0};
 };
+constexpr std::size_t kKnown = 64;
+inline thread_local AtOnce known[kKnown];
 
 // The blocks, or clusters, that the device runs at once; 0 when it has no room for a cluster. The
 // runtime is asked once for each length of a row, as a rule: a launch takes microseconds.
 inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& device,
                            std::int64_t& most) {
-    constexpr std::size_t kKnown = 64;
-    thread_local AtOnce known[kKnown];
     void const* const entry = reinterpret_cast<void const*>(kernel);
     std::size_t const place = reinterpret_cast<std::uintptr_t>(entry) / 16 +
                               static_cast<std::size_t>(choice.threads / 32 * 5 + choice.cluster);
@@ -94,6 +98,10 @@ inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& de
         Configuration launch{choice, false};
         launch.config.gridDim = dim3(static_cast<unsigned>(choice.cluster));
         status = cudaOccupancyMaxActiveClusters(&found, entry, &launch.config);
+        if (status == cudaErrorInvalidClusterSize) {  // of a part of a GPU that can never place it
+            status = cudaSuccess;
+            found = 0;
+        }
     } else if (status == cudaSuccess) {
         status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
             &found, entry, choice.threads, static_cast<std::size_t>(shared_bytes_of(choice)));
@@ -211,7 +219,7 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
 }
 
 template <typename T>
-cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
+cudaError_t launch_once(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
     Choice const& choice = task.choice;
     Kernel kernel = nullptr;
     std::int64_t most = 0;  // blocks, or clusters, that run at once
@@ -249,6 +257,15 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
     }
     bool const early = tactic == Tactic::kLowLatency && may_overlap(device.sm);
     return enqueue(kernel, task, blocks * choice.cluster, early, stream);
+}
+
+template <typename T>
+cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
+    cudaError_t const status = launch_once<T>(task, device, tactic, stream);
+    if (status == cudaSuccess) return status;
+    // Another context of the device, or that after a reset, does not know what was allowed.
+    for (AtOnce& one : known) one = {};
+    return launch_once<T>(task, device, tactic, stream);
 }
 
 }  // namespace rmsnorm_export
