@@ -9,7 +9,8 @@
             flashinfer where they are installed, and the unfused chain
 
 gpu_kernels.json and .md are written after each step, logs of other programs beside them. Nothing
-is fetched from a network. Whole models and engines are measured by ``rmsnorm-export bench`` on the
+is fetched from a network: a machine without one needs PyTorch, Triton, ml_dtypes and onnx_ir, and a
+folder for --built. Whole models and engines are measured by ``rmsnorm-export bench`` on the
 GPU's provider.
 
 NOT RUN ON A GPU YET: this was written without one, and run with interpreted kernels.
@@ -38,7 +39,9 @@ try:
     from bench.gpu.machine import Built, Machine
     from bench.gpu.report import Report
 except ImportError as error:
-    say(f"error: the kernels cannot run here\nfound: {error}\nfix: pip install torch")
+    say(
+        f"error: the kernels cannot run here\nfound: {error}\nfix: pip install torch ml_dtypes onnx_ir"
+    )
     raise SystemExit(6) from error
 
 STEPS = ("first", "correct", "sanitize", "speed")

@@ -48,14 +48,9 @@ __device__ unsigned greater_magnitude(unsigned a, unsigned b) {
         asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=r"(greater) : "r"(a), "r"(b));
     }
 #else
-    if constexpr (std::is_same_v<T, float>) {
-        greater = max(a & 0x7fffffffU, b & 0x7fffffffU);
-    } else {
-        using P = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-        auto const magnitudes = [](unsigned& word) { return __habs2(reinterpret_cast<P&>(word)); };
-        P const pair = __hmax2_nan(magnitudes(a), magnitudes(b));
-        greater = reinterpret_cast<unsigned const&>(pair);
-    }
+    // As whole numbers they are in the same order.
+    greater = std::is_same_v<T, float> ? max(a & 0x7fffffffU, b & 0x7fffffffU)
+                                       : __vmaxu2(a & 0x7fff7fffU, b & 0x7fff7fffU);
 #endif
     return greater;
 }

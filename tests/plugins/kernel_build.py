@@ -157,6 +157,20 @@ def driver() -> pathlib.Path:
     return cache.entry("kernels", "driver", key, fill) / "driver"
 
 
+def defects() -> pathlib.Path:
+    """The program of plugins/tests/ptx/defects.cu, on the interpreter."""
+    source, code = PTX / "defects.cu", "-gencode=arch=compute_90,code=compute_90"
+    nvcc = [find_nvcc(), "-std=c++17", "--no-compress", code, "-I", PTX, "-I", KERNELS, "--cuda"]
+
+    def fill(folder: pathlib.Path) -> None:
+        run([*nvcc, source, "-o", folder / "defects.ii"])
+        host = ["g++", "-std=c++17", "-fpreprocessed", "-x", "c++", folder / "defects.ii"]
+        run([*host, "-x", "none", *interpreter(), "-o", folder / "defects"])
+
+    key = source_hash(PTX, KERNELS, settings=(_version(), *nvcc))
+    return cache.entry("kernels", "defects", key, fill) / "defects"
+
+
 def _library(name: str, entry: str, parts: Sequence[object], *more: pathlib.Path) -> pathlib.Path:
     """A library of sources, of the kernels' folders and ``more``, and objects."""
     command = [*_compiler(), "-shared", *parts]

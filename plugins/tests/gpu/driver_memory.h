@@ -91,7 +91,8 @@ inline void enter_context(int which) {
     }
     for (auto const at = static_cast<std::size_t>(which); contexts.size() <= at;) {
         contexts.emplace_back();
-        auto const create = reinterpret_cast<int (*)(void**, unsigned, int)>(function("cuCtxCreate_v2"));
+        auto const create =
+            reinterpret_cast<int (*)(void**, unsigned, int)>(function("cuCtxCreate_v2"));
         if (create(&contexts.back(), 0, 0) != 0) need(cudaErrorUnknown, "another context");
     }
     reinterpret_cast<int (*)(void*)>(function("cuCtxSetCurrent"))(

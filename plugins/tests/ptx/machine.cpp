@@ -52,8 +52,9 @@ bool Warp::may_use_global(Instruction const& at, int lane, Address address, unsi
     bool const known = tensor != tensors.end() && address >= tensor->second.begin &&
                        address + bytes <= tensor->first;
     if (!known) {
-        bool const wrong = !tensors.empty() || (__asan_region_is_poisoned != nullptr &&
-                           __asan_region_is_poisoned(reinterpret_cast<void*>(address), bytes));
+        bool const wrong = !tensors.empty() ||
+                           (__asan_region_is_poisoned != nullptr &&
+                            __asan_region_is_poisoned(reinterpret_cast<void*>(address), bytes));
         if (wrong) machine.complain(at, "beyond every tensor");
         return !wrong;
     }
@@ -98,8 +99,8 @@ void Machine::deliver(std::size_t which) {
     end_phase(box->second);
 }
 
-// Runs an instruction that concerns more than the lanes of this warp: `lanes` of `all` that are at the
-// same place. False when the warp has to wait.
+// Runs an instruction that concerns more than the lanes of this warp: `lanes` of `all` that are at
+// the same place. False when the warp has to wait.
 bool Machine::control(Warp& warp, Instruction const& at, int place, Lanes all, Lanes lanes) {
     set(warp, all, place + 1);
     bool const whole = lanes == warp.alive;

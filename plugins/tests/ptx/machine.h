@@ -1,7 +1,8 @@
-// Runs a kernel with the semantics of the PTX ISA: threads of their own, warps that diverge and meet
-// again, barriers of a block and of a cluster, mbarriers, copies and messages that arrive late and in
-// any order. It complains of what a GPU would do silently: races in shared memory, two threads that
-// write one byte, accesses beyond a tensor or before griddepcontrol.wait, lanes that are missing.
+// Runs a kernel with the semantics of the PTX ISA: threads of their own, warps that diverge and
+// meet again, barriers of a block and of a cluster, mbarriers, copies and messages that arrive late
+// and in any order. It complains of what a GPU would do silently: races in shared memory, two
+// threads that write one byte, accesses beyond a tensor or before griddepcontrol.wait, lanes that
+// are missing.
 //
 // It shows nothing of ptxas, of the weak memory model, or of speed.
 #pragma once
@@ -16,8 +17,8 @@ namespace ptx {
 
 using Address = std::uint64_t;
 
-// A tensor that kernels may touch, and which thread has written a byte in this launch. Where none is
-// known every address is taken for right, unless AddressSanitizer knows better.
+// A tensor that kernels may touch, and which thread has written a byte in this launch. Where none
+// is known every address is taken for right, unless AddressSanitizer knows better.
 struct Tensor {
     Address begin;
     std::vector<std::uint32_t> writers;
@@ -109,8 +110,10 @@ struct Warp {
     }
 
     // Whether the lane may use these bytes; complains where it may not.
-    bool may_use_shared(Instruction const& at, int lane, Address address, unsigned bytes, bool write);
-    bool may_use_global(Instruction const& at, int lane, Address address, unsigned bytes, bool write);
+    bool may_use_shared(Instruction const& at, int lane, Address address, unsigned bytes,
+                        bool write);
+    bool may_use_global(Instruction const& at, int lane, Address address, unsigned bytes,
+                        bool write);
     Mailbox* mailbox(Instruction const& at, Address address);
 };
 

@@ -26,7 +26,8 @@ inline unsigned magnitude_code(double value, Format const& format, bool saturate
         if (std::isnan(value)) return ~0U;
         return magnitude_code(format.most, format, true) + (saturate ? 0 : 1);
     }
-    int const exponent = magnitude > 0 ? std::max(std::ilogb(magnitude), format.least) : format.least;
+    int const exponent =
+        magnitude > 0 ? std::max(std::ilogb(magnitude), format.least) : format.least;
     auto const units =
         static_cast<std::int64_t>(std::nearbyint(std::ldexp(magnitude, format.bits - exponent)));
     auto const code = ((static_cast<std::int64_t>(exponent) - format.least) << format.bits) + units;

@@ -84,19 +84,31 @@ template <typename V>
 void add_whole_numbers(Table& table, std::string const& type) {
     using U = std::make_unsigned_t<V>;
     constexpr unsigned kBits = 8 * sizeof(V);
-    auto const undefined = [](V a, V b) { return b == 0 || (std::is_signed_v<V> && b == V(-1) && a == V(U{1} << (kBits - 1))); };
+    auto const undefined = [](V a, V b) {
+        return b == 0 || (std::is_signed_v<V> && b == V(-1) && a == V(U{1} << (kBits - 1)));
+    };
     table["add" + type] = pure([](U a, U b) -> U { return a + b; });
     table["sub" + type] = pure([](U a, U b) -> U { return a - b; });
     table["neg" + type] = pure([](U a) -> U { return U{0} - a; });
     table["mul.lo" + type] = pure([](U a, U b) -> U { return a * b; });
     table["mad.lo" + type] = pure([](U a, U b, U c) -> U { return a * b + c; });
-    table["div" + type] = pure([undefined](V a, V b) -> V { return undefined(a, b) ? V(-1) : a / b; });
-    table["rem" + type] = pure([undefined](V a, V b) -> V { return undefined(a, b) ? V(0) : a % b; });
+    table["div" + type] =
+        pure([undefined](V a, V b) -> V { return undefined(a, b) ? V(-1) : a / b; });
+    table["rem" + type] =
+        pure([undefined](V a, V b) -> V { return undefined(a, b) ? V(0) : a % b; });
     table["min" + type] = pure([](V a, V b) { return std::min(a, b); });
     table["max" + type] = pure([](V a, V b) { return std::max(a, b); });
-    table["shr" + type] = pure([](V a, u32 by) -> V { return a >> std::min(by, kBits - 1) >> (by >= kBits); });
+    table["shr" + type] =
+        pure([](V a, u32 by) -> V { return a >> std::min(by, kBits - 1) >> (by >= kBits); });
     add_comparisons<V>(table, type);
     add_moves<V>(table, type);
+}
+
+template <typename From, typename... To>
+void add_conversions(Table& table, std::string const& from, char const* const (&to)[6]) {
+    int i = 0;
+    ((table[std::string("cvt") + to[i++] + from] = pure([](From a) { return static_cast<To>(a); })),
+     ...);
 }
 
 template <typename V>
@@ -120,7 +132,7 @@ template <typename H>
 void add_half_numbers(Table& table, std::string const& type) {
     using P = Two<H>;
     auto const one = [](double a, double b, double c) { return H(std::fma(a, b, c)); };
-    auto const greater = [](H a, H b) { 
+    auto const greater = [](H a, H b) {
         double const x = std::fabs(double(a)), y = std::fabs(double(b));
         H result{x > y ? x : y};
         if (std::isnan(x) || std::isnan(y)) result.code = 0x7fff;
@@ -128,7 +140,8 @@ void add_half_numbers(Table& table, std::string const& type) {
     };
     table["cvt.rn" + type + ".f32"] = pure([](float a) { return H(a); });
     table["cvt.f32" + type] = pure([](H a) { return float(double(a)); });
-    table["cvt.rn" + type + "x2.f32"] = pure([](float high, float low) { return P{H(low), H(high)}; });
+    table["cvt.rn" + type + "x2.f32"] =
+        pure([](float high, float low) { return P{H(low), H(high)}; });
     table["fma.rn" + type + "x2"] = pure([one](P a, P b, P c) {
         return P{one(double(a.low), double(b.low), double(c.low)),
                  one(double(a.high), double(b.high), double(c.high))};
@@ -138,10 +151,6 @@ void add_half_numbers(Table& table, std::string const& type) {
     });
     table["mul.rn" + type + "x2"] = table["mul" + type + "x2"] = pure([](P a, P b) {
         return P{H(double(a.low) * double(b.low)), H(double(a.high) * double(b.high))};
-    });
-    table["abs" + type + "x2"] = pure([](u32 a) -> u32 { return a & 0x7fff7fffU; });
-    table["max.NaN" + type + "x2"] = pure([greater](P a, P b) {
-        return P{greater(a.low, b.low), greater(a.high, b.high)};  // of magnitudes alone
     });
     table["max.NaN.xorsign.abs" + type + "x2"] = pure([greater](P a, P b) {
         auto const signed_one = [&](H x, H y) {
@@ -154,11 +163,6 @@ void add_half_numbers(Table& table, std::string const& type) {
 }
 
 void add_conversions(Table& table) {
-    table["cvt.u32.u64"] = pure([](u64 a) -> u32 { return static_cast<u32>(a); });
-    table["cvt.u64.u32"] = pure([](u32 a) -> u64 { return a; });
-    table["cvt.s64.s32"] = pure([](s32 a) -> s64 { return a; });
-    table["cvt.u32.u16"] = pure([](u16 a) -> u32 { return a; });
-    table["cvt.u16.u32"] = pure([](u32 a) { return static_cast<u16>(a); });
     table["cvt.f64.f32"] = pure([](float a) -> double { return a; });
     table["cvt.rn.f32.s32"] = pure([](s32 a) { return static_cast<float>(a); });
     table["cvt.sat.f32.f32"] = pure([](float a) { return a > 0 ? std::min(a, 1.0F) : 0.0F; });
@@ -166,9 +170,8 @@ void add_conversions(Table& table) {
         if (std::isnan(a)) return 0;
         return static_cast<s32>(std::clamp(std::nearbyint(double{a}), -0x1p31, 0x1p31 - 1));
     });
-    table["cvt.rn.satfinite.e4m3x2.f32"] = pure([](float high, float low) {
-        return static_cast<u16>(e4m3_of(high) << 8 | e4m3_of(low));
-    });
+    table["cvt.rn.satfinite.e4m3x2.f32"] = pure(
+        [](float high, float low) { return static_cast<u16>(e4m3_of(high) << 8 | e4m3_of(low)); });
     table["cvt.pack.sat.s8.s32.b32"] = pure([](s32 a, s32 b, u32 c) -> u32 {
         auto const byte = [](s32 value) { return static_cast<u8>(std::clamp(value, -128, 127)); };
         return c << 16 | static_cast<u32>(byte(a)) << 8 | byte(b);
@@ -203,7 +206,8 @@ void add_others(Table& table) {
     });
     table["div.approx.f32"] = pure([](float a, float b) { return about(double{a} / b); });
     auto const approximate = [&](char const* name, double (*f)(double)) {
-        table[name] = pure([f](float a) { return without_denormals(about(f(without_denormals(a)))); });
+        table[name] =
+            pure([f](float a) { return without_denormals(about(f(without_denormals(a)))); });
     };
     approximate("rsqrt.approx.ftz.f32", [](double a) { return 1 / std::sqrt(a); });
     approximate("rcp.approx.ftz.f32", [](double a) { return 1 / a; });
@@ -238,7 +242,9 @@ struct Access {
         : space(name.find(".param") != name.npos    ? kParameter
                 : name.find(".shared") != name.npos ? kShared
                                                     : kGlobal),
-          count(name.find(".v4") != name.npos ? 4 : name.find(".v2") != name.npos ? 2 : 1),
+          count(name.find(".v4") != name.npos   ? 4
+                : name.find(".v2") != name.npos ? 2
+                                                : 1),
           bytes(static_cast<unsigned>(std::stoi(name.substr(name.rfind('.') + 2))) / 8),
           sign(name[name.rfind('.') + 1] == 's') {}
 
@@ -268,7 +274,8 @@ struct Access {
 
     void load(Warp& warp, Instruction const& at, Lanes lanes) const {
         each(lanes, [&](int i) {
-            auto const* from = bytes_of(warp, at, at.operands[static_cast<std::size_t>(count)], i, false);
+            auto const* from =
+                bytes_of(warp, at, at.operands[static_cast<std::size_t>(count)], i, false);
             for (int k = 0; from != nullptr && k < count; ++k, from += bytes) {
                 u64 value = 0;
                 std::memcpy(&value, from, bytes);
@@ -306,7 +313,8 @@ u32 shared_address(Warp const& warp, Operand const& operand, int lane) {
 void copy_later(Warp& warp, Instruction const& at, Lanes lanes) {
     each(lanes, [&](int i) {
         u32 const to = shared_address(warp, at.operands[0], i);
-        Address const from = warp.get<u64>(at.operands[1].at, i) + static_cast<u64>(at.operands[1].offset);
+        Address const from =
+            warp.get<u64>(at.operands[1].at, i) + static_cast<u64>(at.operands[1].offset);
         if (!warp.may_use_global(at, i, from, 16, false)) return;
         if (!warp.may_use_shared(at, i, to, 16, true)) return;
         unsigned char* const there = &warp.block->shared[to];
@@ -336,10 +344,10 @@ void add_messages(Table& table) {
     table["mbarrier.init.shared::cta.b64"] = [](Warp& warp, Instruction const& at, Lanes lanes) {
         each(lanes, [&](int i) {
             u32 const count = warp.get<u32>(at.operands[1].at, i);
-            bool const fresh = warp.block->boxes
-                                   .emplace(shared_address(warp, at.operands[0], i),
-                                            Mailbox{count, count, 0, 0})
-                                   .second;
+            bool const fresh =
+                warp.block->boxes
+                    .emplace(shared_address(warp, at.operands[0], i), Mailbox{count, count, 0, 0})
+                    .second;
             if (!fresh) warp.block->machine->complain(at, "an mbarrier is opened twice");
         });
     };
@@ -354,17 +362,17 @@ void add_messages(Table& table) {
             warp.block->machine->end_phase(*box);
         });
     };
-    table["mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"] =
-        [](Warp& warp, Instruction const& at, Lanes lanes) {
-            each(lanes, [&](int i) {
-                Mailbox const* const box = warp.mailbox(at, shared_address(warp, at.operands[1], i));
-                u32 const parity = warp.get<u32>(at.operands[2].at, i) & 1;
-                warp.put(at.operands[0].at, i, u32{box == nullptr || (box->phase & 1) != parity});
-            });
-        };
-    table["mapa.shared::cluster.u32"] = pure([](u32 address, u32 rank) -> u32 {
-        return rank << kRankShift | address;
-    });
+    table["mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"] = [](Warp& warp,
+                                                                           Instruction const& at,
+                                                                           Lanes lanes) {
+        each(lanes, [&](int i) {
+            Mailbox const* const box = warp.mailbox(at, shared_address(warp, at.operands[1], i));
+            u32 const parity = warp.get<u32>(at.operands[2].at, i) & 1;
+            warp.put(at.operands[0].at, i, u32{box == nullptr || (box->phase & 1) != parity});
+        });
+    };
+    table["mapa.shared::cluster.u32"] =
+        pure([](u32 address, u32 rank) -> u32 { return rank << kRankShift | address; });
     table["st.async.shared::cluster.mbarrier::complete_tx::bytes.b32"] =
         [](Warp& warp, Instruction const& at, Lanes lanes) {
             each(lanes, [&](int i) {
@@ -392,6 +400,17 @@ Table every_operation() {
         add_whole_numbers<u32>(table, sort + std::string("32"));
         add_whole_numbers<u64>(table, sort + std::string("64"));
     }
+    auto const convert = [&](auto value, char const* from) {
+        add_conversions<decltype(value), u16, u32, u64, s16, s32, s64>(
+            table, from, {".u16", ".u32", ".u64", ".s16", ".s32", ".s64"});
+    };
+    convert(u8{}, ".u8");
+    convert(u16{}, ".u16");
+    convert(u32{}, ".u32");
+    convert(u64{}, ".u64");
+    convert(s16{}, ".s16");
+    convert(s32{}, ".s32");
+    convert(s64{}, ".s64");
     add_whole_numbers<s16>(table, ".s16");
     add_whole_numbers<s32>(table, ".s32");
     add_whole_numbers<s64>(table, ".s64");
@@ -403,7 +422,9 @@ Table every_operation() {
     add_others(table);
     add_messages(table);
     auto const nothing = [](Warp&, Instruction const&, Lanes) {};
-    table["griddepcontrol.wait"] = [](Warp& warp, Instruction const&, Lanes) { warp.waited = true; };
+    table["griddepcontrol.wait"] = [](Warp& warp, Instruction const&, Lanes) {
+        warp.waited = true;
+    };
     table["griddepcontrol.launch_dependents"] = nothing;
     table["fence.mbarrier_init.release.cluster"] = nothing;
     table["cp.async.commit_group"] = table["prefetch.global.L2"] = nothing;
@@ -420,7 +441,8 @@ Operation const& operation_of(std::string const& name) {
     if (known != table.end()) return known->second;
     bool const load = name.substr(0, 3) == "ld.";
     if (!load && name.substr(0, 3) != "st.") throw std::runtime_error("no operation " + name);
-    return table[name] = [access = Access(name), load](Warp& warp, Instruction const& at, Lanes lanes) {
+    return table[name] = [access = Access(name), load](Warp& warp, Instruction const& at,
+                                                       Lanes lanes) {
         if (load) {
             access.load(warp, at, lanes);
         } else {

@@ -134,7 +134,8 @@ private:
             }
             int const count = std::atoi(&name[bracket + 1]);
             for (int i = 0; i < count; ++i) {
-                scopes_.back()[std::string(name.substr(0, bracket)) + std::to_string(i)] = allot(wide);
+                scopes_.back()[std::string(name.substr(0, bracket)) + std::to_string(i)] =
+                    allot(wide);
             }
         }
     }
@@ -175,23 +176,21 @@ private:
     }
 
     Operand value_of(Text text) {
-        static std::map<Text, int> const given{
-            {"%tid.x", kThread},   {"%ctaid.x", kBlock},        {"%ntid.x", kThreads},
-            {"%nctaid.x", kBlocks}, {"%cluster_ctarank", kRank}, {"_", kNowhere}};
+        static std::map<Text, int> const given{{"%tid.x", kThread},         {"%ctaid.x", kBlock},
+                                               {"%ntid.x", kThreads},       {"%nctaid.x", kBlocks},
+                                               {"%cluster_ctarank", kRank}, {"_", kNowhere}};
         if (auto const at = given.find(text); at != given.end()) return {at->second};
-        // Parameters and shared memory are spaces of their own, from 0 on.
-        for (Text const base : {"_param_0", "shared_bytesE"}) {
-            if (text.size() > base.size() && text.substr(text.size() - base.size()) == base) {
-                return constant(0);
-            }
-        }
-        if (text[0] == '0' && text.size() > 9 && std::string_view("fFdD").find(text[1]) != Text::npos) {
+        if (text[0] == '0' && text.size() > 9 &&
+            std::string_view("fFdD").find(text[1]) != Text::npos) {
             return constant(std::strtoull(&text[2], nullptr, 16));
         }
         if (text[0] == '-' || (text[0] >= '0' && text[0] <= '9')) {
             return constant(std::strtoull(text.data(), nullptr, 0));
         }
-        return named(text);
+        auto const is = [&](auto const& scope) { return scope.count(std::string(text)) > 0; };
+        bool const declared = std::any_of(scopes_.begin(), scopes_.end(), is);
+        // Of parameters and of shared memory: spaces of their own, from 0 on.
+        return declared || text[0] == '%' ? named(text) : constant(0);
     }
 
     Program program_;

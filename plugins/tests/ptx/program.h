@@ -1,5 +1,5 @@
-// A kernel's PTX as a list of instructions. Every operand is a register: constants have some of their
-// own, and so have %tid and its like, which are filled before a thread begins.
+// A kernel's PTX as a list of instructions. Every operand is a register: constants have some of
+// their own, and so have %tid and its like, which are filled before a thread begins.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ struct Instruction {
 
 struct Program {
     std::string name;
-    std::uint64_t parameter_bytes{0};
-    unsigned most_threads{0};
+    std::uint64_t parameter_bytes{8};  // a pointer, or a structure that says how many
+    unsigned most_threads{1024};
     int registers{kGiven};
     std::map<std::uint64_t, int> constants;
     std::vector<Instruction> instructions;

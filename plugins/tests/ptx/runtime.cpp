@@ -1,5 +1,6 @@
-// The calls of the CUDA runtime that a launch makes, for a device whose kernels are interpreted: of the
-// PTX that nvcc has put into the object files, that of the architecture. Compiled without sanitizers.
+// The calls of the CUDA runtime that a launch makes, for a device whose kernels are interpreted: of
+// the PTX that nvcc has put into the object files, that of the architecture. Compiled without
+// sanitizers.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -64,8 +65,8 @@ bool allowed(void const* function, cudaLaunchConfig_t const& config) {
     return static_cast<int>(config.dynamicSmemBytes) <= std::max(room, kSharedByDefault);
 }
 
-// A wrapper holds the address of a header of 16 bytes and then images: u16 kind (1: PTX), u16 version,
-// u32 bytes of their own header, u64 bytes of what follows it.
+// A wrapper holds the address of a header of 16 bytes and then images: u16 kind (1: PTX), u16
+// version, u32 bytes of their own header, u64 bytes of what follows it.
 Unit* read_images(void const* wrapper) {
     auto const word = [](char const* at) {
         std::uint64_t value;
@@ -90,9 +91,11 @@ cudaError_t launch(cudaLaunchConfig_t const& config, void const* function, void*
     unsigned cluster = 1;
     for (unsigned i = 0; i < config.numAttrs; ++i) {
         cudaLaunchAttribute const& attribute = config.attrs[i];
-        if (attribute.id == cudaLaunchAttributeClusterDimension) cluster = attribute.val.clusterDim.x;
+        if (attribute.id == cudaLaunchAttributeClusterDimension)
+            cluster = attribute.val.clusterDim.x;
     }
-    bool const many = cluster > 8 && !attribute_of(function, cudaFuncAttributeNonPortableClusterSizeAllowed);
+    bool const many =
+        cluster > 8 && !attribute_of(function, cudaFuncAttributeNonPortableClusterSizeAllowed);
     if (many) return cudaErrorInvalidClusterSize;
     if (!allowed(function, config)) return cudaErrorInvalidValue;
     int const preferred = attribute_of(function, cudaFuncAttributePreferredSharedMemoryCarveout);
@@ -101,7 +104,8 @@ cudaError_t launch(cudaLaunchConfig_t const& config, void const* function, void*
     if (config.dynamicSmemBytes > 4096 && known) {
         complaints.insert("an SM may have too little shared memory for its blocks");
     }
-    if (config.gridDim.x == 0 || config.gridDim.x % cluster != 0) return cudaErrorInvalidConfiguration;
+    if (config.gridDim.x == 0 || config.gridDim.x % cluster != 0)
+        return cudaErrorInvalidConfiguration;
     auto const entry = entries().find(function);
     Image* image = nullptr;
     if (entry == entries().end()) return cudaErrorInvalidDeviceFunction;
@@ -111,9 +115,10 @@ cudaError_t launch(cudaLaunchConfig_t const& config, void const* function, void*
     }
     Program const* const program = image != nullptr ? image->program(entry->second.name) : nullptr;
     if (program == nullptr) return cudaErrorNoKernelImageForDevice;
-    Launch const launch{program, static_cast<unsigned char const*>(arguments[0]), config.gridDim.x,
-                        config.blockDim.x, cluster, static_cast<unsigned>(config.dynamicSmemBytes),
-                        image->sm >= 90, settings.schedule};
+    Launch const launch{program,          static_cast<unsigned char const*>(arguments[0]),
+                        config.gridDim.x, config.blockDim.x,
+                        cluster,          static_cast<unsigned>(config.dynamicSmemBytes),
+                        image->sm >= 90,  settings.schedule};
     launched.blocks = config.gridDim.x;
     launched.threads = config.blockDim.x;
     launched.cluster = cluster;
@@ -187,8 +192,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void cons
     return cudaSuccess;
 }
 
-// Of a config whose grid is one cluster. What is larger than the portable size and has no room at all
-// is an error on some GPUs.
+// Of a config whose grid is one cluster. What is larger than the portable size and has no room at
+// all is an error on some GPUs.
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const* entry,
                                            cudaLaunchConfig_t const* config) {
     int const wanted = static_cast<int>(config->gridDim.x);
