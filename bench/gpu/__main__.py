@@ -39,9 +39,8 @@ try:
     from bench.gpu.machine import Built, Machine
     from bench.gpu.report import Report
 except ImportError as error:
-    say(
-        f"error: the kernels cannot run here\nfound: {error}\nfix: pip install torch ml_dtypes onnx_ir"
-    )
+    say(f"error: the kernels cannot run here\nfound: {error}")
+    say("fix: pip install torch ml_dtypes onnx_ir")
     raise SystemExit(6) from error
 
 STEPS = ("first", "correct", "sanitize", "speed")
