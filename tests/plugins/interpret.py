@@ -28,7 +28,8 @@ from tests.tools.lib.command import parser
 
 _SHORT = (8, 16, 24, 64, 128, 136, 256, 264, 512, 1024, 1032, 2048, 4096, 4104, 5120, 8192, 8200)
 _LONG = (12288, 16384, 16392, 20480, 32768, 32776, 65536, 65544, 131072, 131080, 262144)
-_ORDERS = ({}, {"scale_before_cast": True}, {"scale_before_cast": True, "scale_offset": 1.0})
+_WIDE = {"scale_before_cast": True}
+_ORDERS = ({}, _WIDE, _WIDE | {"scale_offset": 1.0}, {"epsilon_outside": True})
 _CODES = (("none", FP8), *itertools.product(("static", "per_row"), (FP8, INT8)))
 _KINDS = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
 COUNTED = (256, 4096, 16384, 65536)
@@ -55,7 +56,7 @@ def stratified(rng: np.random.Generator) -> Iterator[tuple[str, Job]]:
             yield f"{kind} {quantize}", dataclasses.replace(job, has_sum=bool(rng.random() < 0.8))
     for dtype, order, interleaved, table, low_latency in itertools.product(
         (F32, F16, BF16),
-        (*_ORDERS, {"round_rstd": True}),
+        _ORDERS,
         (False, True),
         (F32, None),
         (False, True),
