@@ -82,8 +82,7 @@ class Mender:
                 stays = self.opset < TARGETS["onnx"].min_opset  # no operator there is
             elif _used(node.outputs[1:2]) and not stays:
                 node = self._split_inverse(graph, node, x)
-            if node.op_type not in self.keeps:
-                scale = self._spread(graph, node, x, scale)
+            scale = self._spread(graph, node, x, scale)
             if not (stays or _used(node.outputs[1:])):
                 self._mend(graph, node, x, scale)
 
