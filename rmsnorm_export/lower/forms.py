@@ -38,6 +38,7 @@ _SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
 
 _SAID = frozenset({
     "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
+    "scale_rstd",
     "epsilon_clamp",
 })  # fmt: skip
 """The attributes for which the forms have a word, or a class of numerics that does without."""
@@ -367,7 +368,8 @@ def _rounding(match: Match) -> str:
     spec = match.spec
     steps = [f"{type_name(match.dtype)} normalised in {type_name(spec.stash_type)}"]
     if spec.round_rstd:
-        steps.append("1 / rms rounded")
-    steps.append("scaled before the cast" if spec.scale_before_cast else "scaled after the cast")
+        steps.append("scale / rms rounded" if spec.scale_rstd else "1 / rms rounded")
+    if not spec.scale_rstd:
+        steps.append(f"scaled {'before' if spec.scale_before_cast else 'after'} the cast")
     steps.extend((*match.narrow, *match.edges))
     return ", ".join(steps)

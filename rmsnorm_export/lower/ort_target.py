@@ -32,6 +32,7 @@ from rmsnorm_export.runtime.support import everywhere
 
 _SAID_WITH_A_SUM = frozenset({
     "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
+    "scale_rstd",
 })  # fmt: skip
 
 

@@ -33,6 +33,7 @@ _ASSOCIATIONS = (
     "",
     "a scale that is multiplied with 1 / rms first",
     "a scale that is multiplied with x first",
+    "a scale that is multiplied with 1 / rms first",
 )
 
 
@@ -59,6 +60,9 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if rounding is None:
         return None
     before, rstd = rounding
+    weighted = norm.association == 3 and norm.group is None and not apart
+    if weighted:
+        before, rstd = False, True
     view = norm.x if norm.group is None else norm.group[0]
     x, gate, first = view.first.get(dtype), norm.gate, False
     if gate is not None and (gate.dtype != stash or gate.z.first.get(dtype) is None):
@@ -85,7 +89,9 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     size = ctx.types.static_last(norm.x.root)
     narrow = norm.radial.narrow
     associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
-    associated = associated and norm.radial.last == -1 and not apart
+    associated = weighted or (associated and norm.radial.last == -1 and not apart)
+    if norm.association == 3 and not weighted:
+        narrow = (*narrow, f"scale / rms rounded to {type_name(int(dtype))}")
     if int(norm.product) in HALF_TYPES and norm.association and not associated:
         narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
     elif norm.association and not associated:
@@ -108,7 +114,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         stash_type=int(stash),
         scale_before_cast=before,
         round_rstd=rstd,
-        association=norm.association if associated else 0,
+        association=norm.association if associated and not weighted else 0,
+        scale_rstd=weighted,
         scale_offset=norm.scale.offset if norm.scale is not None and not apart else 0.0,
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,

@@ -207,7 +207,8 @@ class Norm:
         group: the row before it was cut in groups, and n, once the groups are joined again.
         partial: elements in the partial mean square; 0: all.
         owner: the last value of this chain that is a complete operator.
-        association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met.
+        association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met; 3: as
+            1, the product rounded to the type of x.
         inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
         wide: what a native node is between Casts: the same, as if made by other operators.

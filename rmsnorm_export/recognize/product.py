@@ -241,7 +241,7 @@ def normalise(
     """``numerator * (1 / rms)``: the place where a chain becomes a norm, or does not."""
     candidate = radial.candidate
     view = ctx.view(numerator)
-    association = 0 if scale is None else 1
+    association = 0 if scale is None else 3 if rounded else 1
     part = part_squared(ctx, view, radial)
     if part is None and scale is None:
         weighted = _weighted(ctx, numerator, radial)
@@ -276,8 +276,6 @@ def normalise(
     product = radial.stash if rounded else dtype
     events: tuple[Event, ...] = () if scale is None else (("scale", product),)
     if rounded:
-        narrow = f"scale / rms rounded to {type_name(int(dtype))}"
-        radial = dataclasses.replace(radial, narrow=(*radial.narrow, narrow))
         events = (*events, ("cast", dtype))
     norm = Norm(view, radial, product, dtype, events, scale, partial=part, association=association)
     norm.inverted = node.op_type == "Mul"

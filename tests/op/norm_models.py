@@ -153,6 +153,8 @@ FORMS: dict[str, dict] = {
     "group": {"group_size": 8},
     "partial": {"partial_size": 5},
     "rstd": {"round_rstd": True},
+    "rstd_scaled": {"round_rstd": True, "scale_rstd": True, "scale_offset": 1.0},
+    "rstd_channels": {"axis": -2, "last_axis": -2, "round_rstd": True, "scale_rstd": True},
     "rstd_group": {"round_rstd": True, "group_size": 8},
     "skip": {"kind": "SkipRMSNorm"},
     "skip_partial": {"kind": "SkipRMSNorm", "partial_size": 5},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -12,6 +14,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.recognize import text_models as text
 from tests.recognize.exports import EXPORTERS, N, export
+from tests.recognize.test_half_l2_norms import evaluated, hold_the_same_numbers, run
 from tests.sample import crossed
 
 HEADS = (2, 3, 5, N)
@@ -104,13 +107,42 @@ def test_they_are_found_and_proved(case, exporter):
     agree(model, result, {"input0": inputs(shape)}, rtol=3e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("formula", [k_diffusion, adaptive], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("target", text.TARGETS)
-def test_in_half_precision_the_rounded_inverse_needs_upcast(formula, target):
+def weighted_and_scaled(x, p):
+    return k_diffusion(x, p) * p.weight + p.bias
+
+
+@crossed(
+    2,
+    formula=[k_diffusion, weighted_and_scaled],
+    exporter=[*EXPORTERS],
+    dtype=[torch.float16, torch.bfloat16],
+)
+def test_in_half_precision_the_rounded_inverse_is_exact_in_a_body(formula, exporter, dtype):
+    model = export(formula, exporter, dtype=dtype)
+    half = dtype == torch.float16
+    stored = np.float16 if half else ml_dtypes.bfloat16
+    for target in ("portable", "plain"):
+        result = rx.optimize(model, target=target, prove=True)
+        (site,) = result.report.fused
+        assert (site.numerics, site.attributes["scale_rstd"]) == ("exact", 1)
+        hold_the_same_numbers(model, result, *[evaluated, run][: 1 + half], dtype=stored)
+        if target == "portable":
+            assert site.op == "RMSNorm_round_rstd_scale_rstd"
+            assert any("not the plugin: it does not know" in note for note in site.notes)
+            again = rx.optimize(onnx.load_from_string(result.to_bytes()), target="plain")
+            hold_the_same_numbers(model, again, evaluated, dtype=stored)
+
+
+@pytest.mark.parametrize(
+    ("formula", "target"),
+    [*((k_diffusion, target) for target in ("ort", "onnx")),
+     *((adaptive, target) for target in text.TARGETS)],
+)  # fmt: skip
+def test_in_half_precision_operators_need_upcast_for_the_rounded_inverse(formula, target):
     model = export(formula, "torchscript17", dtype=torch.float16)
     (refusal,) = rx.optimize(model, target=target).report.refused
     assert (refusal.reason, refusal.kind) == ("numerics", "norm")
-    assert "scale / rms rounded to float16" in refusal.found
+    assert "scale / rms rounded" in refusal.found
     result = rx.optimize(model, target=target, numerics="upcast", prove=True)
     assert [site.numerics for site in result.report.fused] == ["upcast"]
     agree(model, result, {"input0": inputs((2, 5, N)).astype(np.float16)}, rtol=2e-3, atol=1e-6)
