@@ -57,7 +57,7 @@ class Case:
         shape = self.shape
         row = own = row_shape(self.spec, shape)
         if self.spec.scale_varies:
-            own = (shape[0], *(1,) * (len(shape) - 2), shape[-1])
+            own = (shape[-2], 1)
         drawn = {
             "x": (self.dtype, shape, 1.0),
             "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
