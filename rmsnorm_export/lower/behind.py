@@ -79,7 +79,9 @@ def split(match: Match, context: LowerContext) -> Split:
         inner = None
     norm = match if inner is None else dataclasses.replace(match, inner=inner.norm)
     scale, spec, types = match.scale, match.spec, context.types
-    if not (match.gain or match.factor != 1.0):
+    gain = match.gain and not spec.scale_varies  # else the operator takes it
+    norm = norm if gain == match.gain else dataclasses.replace(norm, gain=False)
+    if not (gain or match.factor != 1.0):
         return Split(match, norm, inner=inner)
     site = SiteBuilder(match, strictest(match)[0], context)
     if scale is None:
@@ -87,14 +89,14 @@ def split(match: Match, context: LowerContext) -> Split:
         scale = site.ones(_row(match, types), own, match.factor)
         norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
         return Split(match, norm, site, inner=inner)
-    dtype = spec.stash_type if match.gain and spec.scale_before_cast else match.dtype
+    dtype = spec.stash_type if gain and spec.scale_before_cast else match.dtype
     own = types.dtype(scale) or dtype
-    computed = dtype if match.gain else FLOAT if own in HALF_TYPES else own
+    computed = dtype if gain else FLOAT if own in HALF_TYPES else own
     scale = site.cast(scale, computed, "gain")
     if match.factor != 1.0:
         factor = site.number(match.factor, computed)
         scale = site.add("Mul", [scale, factor], site.like(scale, computed, "gain"), "gain")
-    if not match.gain:
+    if not gain:
         norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
         return Split(match, norm, site, inner=inner)
     norm = dataclasses.replace(

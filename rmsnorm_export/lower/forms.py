@@ -214,7 +214,8 @@ class OneOperator:
             return [Form("plain", "exact")]
         half = dtype in HALF_TYPES and spec.stash_type == FLOAT
         plain_runs = half and bool(everywhere(self.operator, dtype))
-        if spec.round_rstd:
+        weighted = spec.scale_rstd and scale.value is not None
+        if spec.round_rstd and not weighted:
             if dtype not in HALF_TYPES:
                 return []
             note = "1 / rms is not rounded on the way"
@@ -230,9 +231,11 @@ class OneOperator:
         if scale.value is None:
             # T(v * 1) is T(v), in whichever order.
             return [Form("plain" if plain_runs else "wide", "exact")]
-        if spec.scale_before_cast:
+        if spec.scale_before_cast or weighted:
             exact_in_half = half and self.scales_first and scale.fits(dtype)
-            return [Form("plain" if exact_in_half else "wide", "exact")]
+            form = Form("plain" if exact_in_half else "wide", "exact")
+            note = "scale / rms is not rounded on the way"
+            return [dataclasses.replace(form, numerics="upcast", note=note) if weighted else form]
         split = [] if -1 in scale.dims else [Form("split", "exact")]
         if not half:
             return split

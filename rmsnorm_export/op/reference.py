@@ -200,7 +200,7 @@ class _Formula:
         rms = root(spec, mean_square(spec, rows, self.stash, self.mean), self.stash)
         if factor is not None and (spec.association or spec.scale_rstd):
             # One group only: the scale of the whole row fits the rows as they are cut here.
-            factor = np.broadcast_to(factor, row.shape[axis:]).reshape(1, size)
+            factor = np.broadcast_to(factor, row.shape).reshape(rows.shape)
             if spec.association == 2:
                 rows = numerator = self.out(rows * factor)
         if not spec.round_rstd:
@@ -261,7 +261,7 @@ def _widened(spec: NormSpec, operands: dict[str, Array | None]) -> dict[str, Flo
     check_operands(spec, {name: (element_type(v.dtype), v.shape) for name, v in present.items()})
     wide = {name: value.astype(np.float64) for name, value in present.items()}
     for name, value in wide.items():
-        if name in ("scale", "bias"):
+        if name == "bias" or (name == "scale" and not spec.scale_varies):
             wide[name] = value.reshape(row_shape(spec, present["x"].shape))
         elif name in ("x", "residual", "gate"):
             wide[name] = np.moveaxis(value, spec.last_axis, -1)

@@ -109,6 +109,7 @@ class NormSpec:
             largest number (Clip).
         scale_rstd: with ``round_rstd``, 1 / rms is multiplied with the scale, in S, before it is
             rounded to T; nothing is scaled behind it.
+        scale_varies: the scale is of any shape that broadcasts to that of X.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -134,6 +135,7 @@ class NormSpec:
     last_axis: int = -1
     unit_length: int = 0
     scale_rstd: bool = False
+    scale_varies: bool = False
     activation: Activation = "silu"
     gate_first: bool = False
     rotary_dim: int = 0
@@ -162,6 +164,8 @@ class NormSpec:
             "scale_rstd excludes association and group_size": (
                 self.scale_rstd and (self.association or self.group_size)
             ),
+            "scale_varies needs axis = -1": self.scale_varies and self.axis != -1,
+            "scale_varies and group_size exclude each other": self.scale_varies * self.group_size,
             "last_axis must be -1 or axis": self.last_axis not in (-1, self.axis),
             "association needs last_axis = -1": self.last_axis != -1 and self.association,
             "activation must be silu or sigmoid": self.activation not in get_args(Activation),
@@ -296,6 +300,7 @@ ATTRIBUTE_WORDS = {
     "last_axis": "Last normalised axis, negative: -1, or axis for rows with axes behind them.",
     "unit_length": "1: the root of the sum, not of the mean; 2: the largest number if infinite.",
     "scale_rstd": "1: with round_rstd, scale / rms is rounded to T; nothing is scaled behind it.",
+    "scale_varies": "1: the scale has any shape that broadcasts to that of X.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
     "rotary_dim": "Elements at the start of the row that are turned; 0: all.",

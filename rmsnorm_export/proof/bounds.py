@@ -47,7 +47,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import root
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, ORIGINAL, NormSpec
 
-_DERIVED_FOR = ORIGINAL | {"unit_length", "scale_rstd"}
+_DERIVED_FOR = ORIGINAL | {"unit_length", "scale_rstd", "scale_varies"}
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
 

@@ -42,8 +42,11 @@ def is_unit(radial: Radial) -> bool:
     return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
 
 
-def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
-    """The match whose output is ``norm``, or None when no single operator computes it."""
+def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False) -> Match | None:
+    """The match whose output is ``norm``, or None when no single operator computes it.
+
+    ``varies``: a scale that is no row of numbers is that of the operator, not behind it.
+    """
     if norm.native is not None or norm.radial is None:
         return _extended_native(norm, output)
     if norm.group is not None and norm.scale is None:
@@ -52,7 +55,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     factor = _factor(norm)
     if factor is None:
         return None  # the factor sqrt(n) of an L2 norm may follow
-    apart = factor != 1.0 or (norm.scale is not None and not norm.scale.per_feature)
+    gain = norm.scale is not None and not norm.scale.per_feature
+    apart = factor != 1.0 or gain
     if apart and (norm.bias or norm.gate or norm.group or norm.partial):
         return None
     dtype, stash = norm.dtype, norm.radial.stash
@@ -60,7 +64,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if rounding is None:
         return None
     before, rstd = rounding
-    weighted = norm.association == 3 and norm.group is None and not apart
+    weighted = norm.association == 3 and norm.group is None and gain == varies
     if weighted:
         before, rstd = False, True
     view = norm.x if norm.group is None else norm.group[0]
@@ -89,7 +93,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     size = ctx.types.static_last(norm.x.root)
     narrow = norm.radial.narrow
     associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
-    associated = weighted or (associated and norm.radial.last == -1 and not apart)
+    associated = associated and norm.radial.last == -1 and factor == 1.0 and gain == varies
+    associated = associated or weighted
     if norm.association == 3 and not weighted:
         narrow = (*narrow, f"scale / rms rounded to {type_name(int(dtype))}")
     if int(norm.product) in HALF_TYPES and norm.association and not associated:
@@ -100,7 +105,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         in_it = "a constant number" if norm.radial.told else "the root of the row length"
         edges = (*edges, f"a scale with {in_it} in it")
         before = before or (norm.scale is None and stash != dtype and not rstd)
-        if dtype != stash and not before:
+        if dtype != stash and not (before or weighted):
             narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
     if int(stash) in HALF_TYPES and (norm.radial.length or not norm.radial.plain):
         narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
@@ -116,6 +121,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         round_rstd=rstd,
         association=norm.association if associated and not weighted else 0,
         scale_rstd=weighted,
+        scale_varies=varies,
         scale_offset=norm.scale.offset if norm.scale is not None and not apart else 0.0,
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
@@ -132,6 +138,9 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         seen = dict.fromkeys((*norm.radial.x.latest.values(), *view.latest.values()))
         aliases = tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), dtype))
     weights = [w for w in (norm.scale, norm.bias) if w is not None]
+    inner = norm.owner or norm.unit
+    if gain and not varies and norm.association > 1 and norm.radial.axis == -1 and narrow:
+        inner = complete(ctx, norm, output, varies=True)
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
         x=x,
@@ -143,13 +152,13 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         gate=gate.z.first.get(dtype) if gate is not None else None,
         n=n,
         rank=ctx.types.rank(x),
-        inner=norm.owner or norm.unit,
+        inner=inner,
         aliases=aliases,
         narrow=narrow,
         edges=edges,
         opaque_scale=not all(w.early for w in weights),
         scope=ctx.scope,
-        gain=norm.scale is not None and not norm.scale.per_feature,
+        gain=gain,
         factor=factor,
     )
 

@@ -129,6 +129,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         output=node.outputs[0],
         dtype=int(dtype),
         scale=scale,
+        gain=spec.scale_varies,
         offset_scale=scale if spec.scale_offset == 0 else None,
         bias=bias if own else None,
         residual=other if skip else None,

@@ -147,7 +147,9 @@ def _root(value: Tensor) -> Tensor:
 def _scale_factor(plan: NormPlan, scale: Tensor, row: Tensor) -> Tensor:
     """Return ``scale_offset + scale`` in the product's type and the normalised axes' shape."""
     dtype = plan.stash if plan.spec.scale_rstd else plan.product
-    factor = scale.to(dtype).reshape(row.shape[plan.spec.axis :])
+    factor = scale.to(dtype)
+    if not plan.spec.scale_varies:
+        factor = factor.reshape(row.shape[plan.spec.axis :])
     return factor + plan.offset if plan.offset else factor
 
 
