@@ -29,12 +29,6 @@ SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 that is not itself subnormal."""
 
 _ZEROS = "rows of zeros that stay zero without an epsilon"
-_ASSOCIATIONS = (
-    "",
-    "a scale that is multiplied with 1 / rms first",
-    "a scale that is multiplied with x first",
-    "a scale that is multiplied with 1 / rms first",
-)
 
 
 def is_unit(radial: Radial) -> bool:
@@ -59,63 +53,35 @@ def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False
     apart = factor != 1.0 or gain
     if apart and (norm.bias or norm.gate or norm.group or norm.partial):
         return None
-    dtype, stash = norm.dtype, norm.radial.stash
-    rounding = _rounding(norm, dtype, stash)
-    if rounding is None:
+    radial, dtype, stash = norm.radial, norm.dtype, norm.radial.stash
+    rounding, row = _rounding(norm, dtype, stash), _gated_row(ctx, norm)
+    epsilon, edges = _epsilon(radial, factor)
+    if rounding is None or row is None or not math.isfinite(epsilon):
         return None
-    before, rstd = rounding
+    (before, rstd), (x, gate, gate_first) = rounding, row
     weighted = norm.association == 3 and norm.group is None and gain == varies
     if weighted:
         before, rstd = False, True
-    view = norm.x if norm.group is None else norm.group[0]
-    x, gate, first = view.first.get(dtype), norm.gate, False
-    if gate is not None and (gate.dtype != stash or gate.z.first.get(dtype) is None):
-        return None
-    if x is None and gate is None:
-        pair = gated_input(ctx, view.root, dtype)
-        if pair is not None:
-            x, gate, first = pair[0], pair[1], True
-    if x is None or (gate is not None and not _same_shape(ctx, gate.z, x)):
-        return None
-    # Of a multiple of an RMSNorm, too, the epsilon is that of the norm.
-    epsilon = norm.radial.epsilon * factor ** (1 if norm.radial.d or norm.radial.floor else 2)
-    edges = norm.radial.edges
-    if norm.radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
-        edges = (*edges, "a mean square that is inverted before the root is taken")
-    if norm.radial.zero_safe and epsilon == 0:
-        edges = (*edges, _ZEROS)
-        epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
-    if stash != ir.DataType.DOUBLE:
-        with np.errstate(over="ignore"):
-            epsilon = float(np.float32(epsilon))
-    if not math.isfinite(epsilon):
-        return None
+    before = before or (factor != 1.0 and norm.scale is None and stash != dtype and not rstd)
+    associated = weighted or (
+        int(stash) in HALF_TYPES
+        and dtype == stash
+        and norm.group is None
+        and radial.last == -1
+        and factor == 1.0
+        and gain == varies
+    )
+    narrow, others = _unlike(
+        norm, factor, associated=associated, rounds_row=not (before or weighted)
+    )
     size = ctx.types.static_last(norm.x.root)
-    narrow = norm.radial.narrow
-    associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
-    associated = associated and norm.radial.last == -1 and factor == 1.0 and gain == varies
-    associated = associated or weighted
-    if norm.association == 3 and not weighted:
-        narrow = (*narrow, f"scale / rms rounded to {type_name(int(dtype))}")
-    if int(norm.product) in HALF_TYPES and norm.association and not associated:
-        narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
-    elif norm.association and not associated:
-        edges = (*edges, _ASSOCIATIONS[norm.association])
-    if factor != 1.0:
-        in_it = "a constant number" if norm.radial.told else "the root of the row length"
-        edges = (*edges, f"a scale with {in_it} in it")
-        before = before or (norm.scale is None and stash != dtype and not rstd)
-        if dtype != stash and not (before or weighted):
-            narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
-    if int(stash) in HALF_TYPES and (norm.radial.length or not norm.radial.plain):
-        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     spec = NormSpec(
         kind="GatedRMSNorm" if gate is not None else "RMSNorm",
         epsilon=epsilon,
-        epsilon_outside=norm.radial.d != 0,
-        epsilon_clamp=norm.radial.floor != 0,
-        axis=norm.radial.axis,
-        last_axis=norm.radial.last,
+        epsilon_outside=radial.d != 0,
+        epsilon_clamp=radial.floor != 0,
+        axis=radial.axis,
+        last_axis=radial.last,
         stash_type=int(stash),
         scale_before_cast=before,
         round_rstd=rstd,
@@ -126,20 +92,12 @@ def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
         activation=gate.activation if gate is not None else "silu",
-        gate_first=first,
-        **dict(norm.radial.stated),
+        gate_first=gate_first,
+        **dict(radial.stated),
     )
-    n = size if norm.radial.axis == -1 else norm.radial.size
-    if norm.group is not None:
-        n = norm.group[1]
-    aliases: tuple[ir.Value, ...] = ()
-    if norm.group is None and not norm.partial and not first:
-        # Wider ones are computed from x, or from one of these.
-        seen = dict.fromkeys((*norm.radial.x.latest.values(), *view.latest.values()))
-        aliases = tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), dtype))
-    weights = [w for w in (norm.scale, norm.bias) if w is not None]
+    n = size if radial.axis == -1 else radial.size
     inner = norm.owner or norm.unit
-    if gain and not varies and norm.association > 1 and norm.radial.axis == -1 and narrow:
+    if gain and not varies and norm.association > 1 and radial.axis == -1 and narrow:
         inner = complete(ctx, norm, output, varies=True)
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
@@ -150,17 +108,89 @@ def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
         gate=gate.z.first.get(dtype) if gate is not None else None,
-        n=n,
+        n=n if norm.group is None else norm.group[1],
         rank=ctx.types.rank(x),
         inner=inner,
-        aliases=aliases,
+        aliases=() if gate_first else _aliases(ctx, norm, x),
         narrow=narrow,
-        edges=edges,
-        opaque_scale=not all(w.early for w in weights),
+        edges=(*edges, *others),
+        opaque_scale=not all(w.early for w in (norm.scale, norm.bias) if w is not None),
         scope=ctx.scope,
         gain=gain,
         factor=factor,
     )
+
+
+def _gated_row(ctx: Context, norm: Norm) -> tuple[ir.Value, Activated | None, bool] | None:
+    """Return x in the type of the norm, its gate, and whether that multiplies x and not the norm.
+
+    None: x is not there in that type, or the gate does not fit it.
+    """
+    assert norm.radial is not None
+    dtype, gate = norm.dtype, norm.gate
+    view = norm.x if norm.group is None else norm.group[0]
+    x = view.first.get(dtype)
+    if gate is not None:
+        typed = gate.dtype == norm.radial.stash and gate.z.first.get(dtype) is not None
+        return (x, gate, False) if x is not None and typed and _same_shape(ctx, gate.z, x) else None
+    if x is not None:
+        return x, None, False
+    pair = gated_input(ctx, view.root, dtype)
+    return None if pair is None or not _same_shape(ctx, pair[1].z, pair[0]) else (*pair, True)
+
+
+def _epsilon(radial: Radial, factor: float) -> tuple[float, tuple[str, ...]]:
+    """Return the epsilon of the norm, of which this is a multiple, and what it does otherwise."""
+    epsilon = radial.epsilon * factor ** (1 if radial.d or radial.floor else 2)
+    edges, stash = radial.edges, radial.stash
+    if radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
+        edges = (*edges, "a mean square that is inverted before the root is taken")
+    if radial.zero_safe and epsilon == 0:
+        edges = (*edges, _ZEROS)
+        epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
+    if stash != ir.DataType.DOUBLE:
+        with np.errstate(over="ignore"):
+            epsilon = float(np.float32(epsilon))
+    return epsilon, edges
+
+
+def _unlike(
+    norm: Norm, factor: float, *, associated: bool, rounds_row: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the roundings that the operator does not have, and what it does otherwise.
+
+    Args:
+        factor: that the scale is multiplied with.
+        associated: the operator multiplies the scale in the order of the source.
+        rounds_row: the row is rounded before it is scaled.
+    """
+    assert norm.radial is not None
+    radial, dtype, product, stash = norm.radial, norm.dtype, norm.product, norm.radial.stash
+    narrow, edges = radial.narrow, tuple[str, ...]()
+    if norm.association and not associated:
+        if norm.association == 3:
+            narrow = (*narrow, f"scale / rms rounded to {type_name(int(dtype))}")
+        if int(product) in HALF_TYPES:
+            narrow = (*narrow, f"scale applied before the division in {type_name(int(product))}")
+        else:
+            with_it = "x" if norm.association == 2 else "1 / rms"
+            edges = (f"a scale that is multiplied with {with_it} first",)
+    if factor != 1.0:
+        in_it = "a constant number" if radial.multiplied else "the root of the row length"
+        edges = (*edges, f"a scale with {in_it} in it")
+        if dtype != stash and rounds_row:
+            narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
+    if int(stash) in HALF_TYPES and (radial.length or not radial.plain):
+        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
+    return narrow, edges
+
+
+def _aliases(ctx: Context, norm: Norm, x: ir.Value) -> tuple[ir.Value, ...]:
+    """Return wider values of x, which are computed from x or from one of these."""
+    if norm.radial is None or norm.group is not None or norm.partial:
+        return ()
+    seen = dict.fromkeys((*norm.radial.x.latest.values(), *norm.x.latest.values()))
+    return tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), norm.dtype))
 
 
 def unit_row(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
@@ -190,7 +220,7 @@ def _factor(norm: Norm) -> float | None:
         return 1.0
     if not radial.size or norm.native is not None:
         return None
-    if radial.told and (scale is not None or radial.size <= _LONGEST_ROW):
+    if radial.multiplied and (scale is not None or radial.size <= _LONGEST_ROW):
         wide = radial.stash == ir.DataType.DOUBLE
         factor = radial.unit if wide else float(np.float32(radial.unit))
         return factor if 0 < factor < math.inf else None

@@ -89,7 +89,7 @@ class Radial:
         edges: what the operator does otherwise at the ends of the range (see ``Match``).
         graph: the graph that holds the reduction.
         inverted_first: the mean square itself was inverted.
-        told: a number other than 1 is multiplied with 1 / rms: a scale, whatever it is.
+        multiplied: a number other than 1 is multiplied with 1 / rms: a scale, whatever it is.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
         slack: relative error of the constants in half types that it was multiplied with.
         spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
@@ -121,7 +121,7 @@ class Radial:
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
     inverted_first: bool = False
-    told: bool = False
+    multiplied: bool = False
     zero_safe: bool = False
     slack: float = 0.0
     spoiled: bool = False

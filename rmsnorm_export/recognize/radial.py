@@ -181,8 +181,9 @@ def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) ->
         )  # fmt: skip
         return
     plain = radial.plain and node.op_type != "Pow" and numerator == 1.0
-    told = numerator != 1.0
-    step = dataclasses.replace(radial, inverse=True, m=numerator, plain=plain, told=told)
+    step = dataclasses.replace(
+        radial, inverse=True, m=numerator, plain=plain, multiplied=numerator != 1.0
+    )
     ctx.set_radial(node.outputs[0], step)
 
 
@@ -190,8 +191,10 @@ def times(ctx: Context, inverse: Radial, constant: ir.Value | None, factor: floa
     """``factor / rms``, where ``constant`` is that number, or what was divided by."""
     array = ctx.constants.array(constant)
     slack = inverse.slack + (0.0 if array is None else rounding_of(array))
-    m, told = inverse.m * factor, inverse.told or factor != 1.0
-    return dataclasses.replace(inverse, m=m, slack=slack, plain=False, told=told)
+    multiplied = inverse.multiplied or factor != 1.0
+    return dataclasses.replace(
+        inverse, m=inverse.m * factor, slack=slack, plain=False, multiplied=multiplied
+    )
 
 
 def subtract(ctx: Context, node: ir.Node) -> None:

@@ -190,12 +190,12 @@ def row_axes(
                     f"no axes given, x has rank {rank}",
                     "a norm over all axes is left alone; name its axes if it is meant as one",
                 )  # fmt: skip
-    known = ctx.types.rank(x.root) or -min(negative, default=0)
-    if len(negative) == 1 and -known <= negative[0] < -1:
+    rank = ctx.types.rank(x.root) or -min(negative, default=0)
+    if len(negative) == 1 and -rank <= negative[0] < -1:
         behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]
         row = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
         return negative[0], -1 if row else negative[0]
-    if negative != list(range(-len(negative), 0)) or not 0 < len(negative) <= known:
+    if negative != list(range(-len(negative), 0)) or not 0 < len(negative) <= rank:
         candidate.axes = tuple(negative)
         return None
     return negative[0], -1

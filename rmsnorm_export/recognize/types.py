@@ -277,8 +277,8 @@ class Types:
             return self._called
         if depends_on_caller(node):
             return None
-        known = standard(node)
-        return RULES.get(known) or rule_of("" if known else node.domain, node.op_type)
+        op_type = standard(node)
+        return RULES.get(op_type) or rule_of("" if op_type else node.domain, node.op_type)
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
