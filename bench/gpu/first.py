@@ -93,7 +93,8 @@ def _profiled(machine: Machine, built: Built, tell: Tell) -> None:
         tell("not run", "ncu is neither in CUDA_HOME nor on PATH")
         return
     jobs = directed.groups()["clusters"][:9:4]
-    options = ["--csv", "--set", "full", "--log-file", str(machine.logs / "ncu.csv")]
+    log = str(machine.logs / "ncu.csv")
+    options = ["--csv", "--set", "full", "--clock-control", "none", "--log-file", log]
     _judged("ncu", correct.run([program, *options, built.driver], jobs, tell=say), tell)
 
 
