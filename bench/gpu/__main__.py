@@ -13,8 +13,6 @@ is fetched from a network: a machine without one needs PyTorch, Triton, ml_dtype
 folder for --built. Whole models and engines are measured by ``rmsnorm-export bench`` on the
 GPU's provider.
 
-NOT RUN ON A GPU YET: this was written without one, and run with interpreted kernels.
-
 Exit code 1 when a result is wrong or the sanitizer finds something; 6 when there is no GPU, no
 CMake or no nvcc. Speed decides nothing.
 """

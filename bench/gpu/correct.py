@@ -154,7 +154,6 @@ def draw(rng: np.random.Generator, *, few: bool = False) -> Job:
         quantize=quantize,
         codes=FP8 if chance(0.5) else INT8,
         quant_scale=float(rng.choice([0.01, 0.03, 1.0])),
-        low_latency=chance(0.5),
         misaligned=int(rng.choice([0, 0, 0, 1, 3])),
         inner=int(rng.choice(beside)) if beside and chance(0.2) else 1,
     )
@@ -189,7 +188,6 @@ def _rotary(rng: np.random.Generator, dtype: np.dtype[np.generic]) -> Job:
         bias=_normal(rng, (n,), 0.5).astype(dtype) if rng.random() < 0.2 else None,
         tables=(np.cos(angles).astype(table), np.sin(angles).astype(table)),
         leading=leading,
-        low_latency=bool(rng.random() < 0.5),
         misaligned=int(rng.choice([0, 0, 0, 1, 3])),
     )
 
@@ -221,5 +219,5 @@ def describe(job: Job) -> str:
     parts = [f"{job.spec.kind} {job.x.shape} {job.x.dtype}", f"epsilon={job.spec.epsilon}"]
     parts += [f"{name}={value}" for name, value in job.spec.non_default().items()]
     parts += [f"{k} {v.shape} {v.dtype}" for k, v in arrays.items() if v is not None]
-    fields = ("leading", "quantize", "codes", "low_latency", "misaligned", "inner")
+    fields = ("leading", "quantize", "codes", "misaligned", "inner")
     return " ".join([*parts, *(f"{name}={getattr(job, name)}" for name in fields)])

@@ -5,6 +5,7 @@ What a step has found is written before the next one begins, and so is that it d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
@@ -44,9 +45,8 @@ def _device(machine: Machine, built: Built, tell: Tell) -> None:
         outcome = driver.run(job)
         what = "clusters" if outcome.cluster > 1 else "blocks of an SM"
         at_once = f"{outcome.at_once} {what} at once" if outcome.queries else "known from before"
-        tactic = "latency" if job.low_latency else "throughput"
         threads = f"{outcome.blocks} blocks of {outcome.threads}, clusters of {outcome.cluster}"
-        tell("seen", f"{job.x.shape[1]}, {tactic}: {outcome.family}, {threads}, {at_once}")
+        tell("seen", f"{job.x.shape[1]}: {outcome.family}, {threads}, {at_once}")
     driver.finish()
 
 
@@ -92,7 +92,7 @@ def _profiled(machine: Machine, built: Built, tell: Tell) -> None:
     if program is None:
         tell("not run", "ncu is neither in CUDA_HOME nor on PATH")
         return
-    jobs = directed.groups()["clusters"][:9:4]
+    jobs = directed.groups()["clusters"][:5:2]
     log = str(machine.logs / "ncu.csv")
     options = ["--csv", "--set", "full", "--clock-control", "none", "--log-file", log]
     _judged("ncu", correct.run([program, *options, built.driver], jobs, tell=say), tell)
@@ -130,7 +130,8 @@ def _within(step: Step, seconds: float, machine: Machine, built: Built, tell: Te
         while lines.poll(max(0.0, end - time.monotonic())):
             tell(*lines.recv())
         tell("wrong", f"{step.name}: not done after {seconds:.0f} s")
-        os.killpg(process.pid or 0, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ends just now
+            os.killpg(process.pid or 0, signal.SIGKILL)
     except EOFError:  # it has said all
         process.join()
         if process.exitcode:

@@ -140,7 +140,7 @@ def worst_error(work: Work, used: Buffers, y: torch.Tensor) -> float:
     return float(error.max()) if bool(torch.isfinite(error).all()) else float("inf")
 
 
-def ours(library: ctypes.CDLL, machine: Machine, tactic: int, work: Work) -> Run:
+def ours(library: ctypes.CDLL, machine: Machine, work: Work) -> Run:
     """Return the launch of a kernel of ``library`` (``abi.functions``).
 
     Raises:
@@ -167,7 +167,7 @@ def ours(library: ctypes.CDLL, machine: Machine, tactic: int, work: Work) -> Run
             field = {"weight": "scale", "residual": "other"}.get(name, name)
             setattr(pointers, field, tensor.data_ptr())
         place = ctypes.byref(pointers)
-        status = library.rmsnorm_launch(at, place, work.rows, tactic, machine.stream())
+        status = library.rmsnorm_launch(at, place, work.rows, machine.stream())
         if status != 0:
             raise RuntimeError(library.rmsnorm_error(status).decode())
         return used["y"]
@@ -277,10 +277,9 @@ PEERS: dict[str, Callable[[Work], Run | None]] = {
 def contenders(
     library: ctypes.CDLL, machine: Machine, peers: Sequence[str] = tuple(PEERS)
 ) -> dict[str, Callable[[Work], Run | None]]:
-    """Return ours with both tactics, and the peers of these names."""
+    """Return ours, and the peers of these names."""
     return {
-        "ours": lambda work: ours(library, machine, abi.THROUGHPUT, work),
-        "ours, low latency": lambda work: ours(library, machine, abi.LOW_LATENCY, work),
+        "ours": lambda work: ours(library, machine, work),
         **{name: PEERS[name] for name in peers},
     }
 

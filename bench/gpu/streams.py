@@ -13,9 +13,9 @@ from rmsnorm_export.op import abi
 CHAIN = 100
 
 
-def _problem(library: Path, machine: Machine, tactic: int) -> tuple[Work, Run, Buffers]:
+def _problem(library: Path, machine: Machine) -> tuple[Work, Run, Buffers]:
     work = Work("norm", 8, 16384, "bfloat16")  # two blocks to a row on sm_90
-    run = ours(abi.functions(library), machine, tactic, work)
+    run = ours(abi.functions(library), machine, work)
     return work, run, buffers(work, torch.Generator(machine.device).manual_seed(1))
 
 
@@ -26,7 +26,7 @@ def _wrong(work: Work, used: Buffers) -> list[str]:
 
 def capture_first(library: Path, machine: Machine) -> list[str]:
     """The first launch of a process is captured, and replayed twice on other inputs."""
-    work, run, used = _problem(library, machine, abi.LOW_LATENCY)
+    work, run, used = _problem(library, machine)
     replay = machine.captured(lambda: run(used))
     wrong = []
     for sign in (-1, -2):
@@ -40,7 +40,7 @@ def capture_first(library: Path, machine: Machine) -> list[str]:
 
 def chain(library: Path, machine: Machine) -> list[str]:
     """Each of a hundred launches, which may overlap, reads what the one before it wrote."""
-    _, run, used = _problem(library, machine, abi.LOW_LATENCY)
+    _, run, used = _problem(library, machine)
     ends = []
     for waits in (False, True):
         one, other = used | {"x": used["x"].clone()}, dict(used)
@@ -56,7 +56,7 @@ def chain(library: Path, machine: Machine) -> list[str]:
 
 def other_stream(library: Path, machine: Machine) -> list[str]:
     """Behind a copy on the same stream, which is not the default one."""
-    work, run, used = _problem(library, machine, abi.THROUGHPUT)
+    work, run, used = _problem(library, machine)
     source = used["x"].clone()
     used["x"].zero_()
     machine.wait()

@@ -3,7 +3,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -66,12 +65,12 @@ __device__ inline unsigned saturated_bytes(int const (&whole)[4]) {
     return packed;
 }
 
-// 16 bytes that are read once only, or zeros; no branch, so that many are asked for at once.
+// 16 bytes, or zeros; no branch, so that many are asked for at once.
 __device__ inline uint4 load_if(bool there, uint4 const* from) {
     uint4 vector{};
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.s32 p, %4, 0;\n"
-        "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
+        "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
         : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w)
         : "r"(static_cast<int>(there)), "l"(from));
     return vector;
@@ -106,9 +105,6 @@ __device__ inline void after_predecessor() {
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-
-// Keeps the assembler from moving a load from one side to the other; of a whole warp.
-__device__ inline void loads_before() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 // Brings the line of an address into L2; what another kernel writes there later is seen all the
 // same.
@@ -176,14 +172,8 @@ __device__ inline void wait_for_words(Mailbox* box, unsigned parity) {
     } while (done == 0);
 }
 
-// Copies a vector to shared memory, without a register; it is there after copies_done().
-__device__ inline void copy_later(uint4* to, uint4 const* from) {
-    __pipeline_memcpy_async(to, from, sizeof(uint4));
-}
-__device__ inline void copies_done() {
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-}
+// Of a power of two.
+__device__ inline int log2_of(int power) { return 31 - __clz(power); }
 
 // The block's shared memory. All of it is dynamic: the kernels divide it themselves.
 __device__ inline uint4* shared_memory() {

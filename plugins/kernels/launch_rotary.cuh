@@ -51,7 +51,7 @@ Kernel rotary_kernel_of(Order order, bool interleaved) {
 // Null for rows and angles that are no whole aligned vectors, for longer rows, and for a stash type
 // of half precision.
 template <typename T>
-Kernel rotary_kernel(Task& task, Order order, bool low_latency) {
+Kernel rotary_kernel(Task& task, Order order, Device const& device) {
     constexpr int W = kWidth<T>;
     Problem const& problem = task.problem;
     Pointers const& p = task.pointers;
@@ -60,7 +60,8 @@ Kernel rotary_kernel(Task& task, Order order, bool low_latency) {
     bool const whole = task.size % (2 * W) == 0 &&
                        problem.norm.rotary_dim % (interleaved ? W : 2 * W) == 0 &&
                        (at(p.x) | at(p.scale) | at(p.bias) | at(p.cos) | at(p.sin) | at(p.y)) % 16 == 0;
-    Choice choice = choose_rotary(task.size * std::int64_t{sizeof(T)}, low_latency);
+    bool const many = task.segments >= kManyRows * device.processors;
+    Choice choice = choose_rotary(task.size * std::int64_t{sizeof(T)}, many);
     if (order == Order::kOther) choice.rows = 1;
     if (problem.norm.stash_half || !whole || choice.threads == 0) return nullptr;
     std::int64_t const items = plan_walk(problem, task.segments, choice.rows, task.walk);

@@ -1,6 +1,6 @@
-// Which kernel a problem gets, with how many threads: a function of the bytes of a row, the inputs,
-// the architecture and the tactic. Never of the number of rows: what a row sums to depends on the
-// number of threads that share it.
+// Which kernel a problem gets, with how many threads: a function of the bytes of a row, the inputs
+// and the architecture. Never of the number of rows: what a row sums to depends on the number of
+// threads that share it.
 //
 // Plain C++, so that it can be read and tested without CUDA.
 #pragma once
@@ -13,12 +13,11 @@ enum class Path : std::int32_t { kHot, kLong, kRotary };
 
 struct Choice {
     Path path;
-    int vectors;  // 16-byte vectors of a thread: 4 or 8 (kHot)
+    int vectors;  // 16-byte vectors of a thread: 2 or 4 (kHot)
     int lanes;    // threads of a segment, in a block
     int threads;  // of a block
     int cluster;  // blocks of a segment
-    int staged;   // vectors that a block keeps in shared memory: of x (kLong), of the scale and the
-                  // second input (kHot)
+    int staged;   // vectors of x that a block keeps in shared memory (kLong)
     int rows{1};  // that the threads of a segment take at once, at most (kRotary)
 };
 
@@ -39,10 +38,9 @@ constexpr int kLongBlock = 512;
 // More than eight a kernel has to be allowed.
 constexpr int kMostCluster = 16;
 
-// The slice at which a cluster stops growing. For throughput, seven of them fit the shared memory
-// of an SM; for latency, it is one load per thread.
-constexpr std::int64_t kSlice = 32 * kKilobyte;
-constexpr std::int64_t kLatencySlice = std::int64_t{kLongBlock} * kVectorBytes;
+// The slice at which a cluster stops growing, and the longest row that is not cut.
+constexpr std::int64_t kSlice = 8 * kKilobyte;
+constexpr std::int64_t kWholeBytes = 16 * kKilobyte;
 
 constexpr bool has_clusters(int sm) { return sm >= 90 && sm < 120; }
 constexpr int most_cluster(int sm) { return has_clusters(sm) ? kMostCluster : 1; }
@@ -75,66 +73,57 @@ constexpr int lanes_for(std::int64_t vectors, int per_thread) {
     return needed <= 32 ? power : round_up(needed, 32);
 }
 
-// Vectors from one thread's part of shared memory to the next one's: eight, and one that is left
-// free, so that neighbours read from different banks.
-constexpr int kStagePitch = 9;
-
-// Threads of the largest block of row_hot.cuh; with eight vectors each they hold so much of a row.
+// Threads of the largest block of row_hot.cuh, and vectors of each. Short rows take two, so that more
+// threads share their loads, and a warp asks for whole lines.
 constexpr int kHotThreads = 512;
-constexpr std::int64_t kHotSlice = std::int64_t{8} * kVectorBytes * kHotThreads;
+constexpr std::int64_t kTwoVectorBytes = 4 * kKilobyte;
+constexpr int vectors_for(std::int64_t segment_bytes) {
+    return segment_bytes <= kTwoVectorBytes ? 2 : 4;
+}
 
-// The blocks of a cluster, up to `most`, of slices that are no longer than `slice` where that goes.
-constexpr int cluster_for(std::int64_t segment_bytes, std::int64_t slice, int most) {
+// The blocks of a cluster, up to `most`, whose slices are no longer than kSlice where that goes.
+constexpr int cluster_for(std::int64_t segment_bytes, int most) {
     int cluster = 1;
-    while (cluster < most && segment_bytes > cluster * slice) cluster *= 2;
+    if (segment_bytes <= kWholeBytes) return cluster;
+    while (cluster < most && segment_bytes > cluster * kSlice) cluster *= 2;
     return cluster;
 }
 
 // For the kernels of the usual norms (row_hot.cuh); no threads for rows that are too long for them.
 // `most`: blocks that the device places in a cluster.
-constexpr Choice choose_hot(std::int64_t segment_bytes, int inputs, int sm, int most,
-                            bool low_latency) {
-    // Slices of 128 threads: eight blocks to an SM, some of which load while others sum.
-    std::int64_t const slice = low_latency ? kLatencySlice : kHotSlice / 4;
-    std::int64_t const longest = low_latency ? kHotSlice / 2 : slice;  // of a row that is not cut
-    int const cluster = segment_bytes > longest ? cluster_for(segment_bytes, slice, most) : 1;
+constexpr Choice choose_hot(std::int64_t segment_bytes, int most) {
+    int const cluster = cluster_for(segment_bytes, most);
     std::int64_t const vectors = (segment_bytes / kVectorBytes + cluster - 1) / cluster;
-    // Eight vectors share the sum and its barrier among twice as many elements as four. Short rows
-    // take four so that a warp asks for whole sectors, and writes whole ones of codes; and for few
-    // rows more threads have fewer loads each.
-    bool const many = low_latency ? segment_bytes > kHotSlice / 2 : segment_bytes >= kKilobyte / 2;
-    int const per_thread = many ? 8 : 4;
+    int const per_thread = vectors_for(segment_bytes);
     int const lanes = lanes_for(vectors, per_thread);
     int const threads = lanes <= 32 ? kShortBlock : lanes;
-    int const staged = per_thread == 8 ? inputs * kStagePitch * threads : 0;
-    bool const fits = threads <= kHotThreads && kKilobyte + staged * kVectorBytes <= most_shared(sm);
-    if (!fits) return {Path::kHot, 0, 0, 0, 0, 0};
-    return {Path::kHot, per_thread, lanes, threads, cluster, staged};
+    if (threads > kHotThreads) return {Path::kHot, 0, 0, 0, 0, 0};
+    return {Path::kHot, per_thread, lanes, threads, cluster, 0};
 }
 
-// Rows with the same angles that a team takes at once: cos and sin are fetched for all of them, and
-// with eight vectors of x 64 KB are under way on an SM. For few rows, one: no row waits for another.
+// Rows with the same angles that a team takes at once where there are so many for each SM: cos and
+// sin are fetched for all of them, and with eight vectors of x 64 KB are under way on an SM. Of fewer
+// a team takes one, so that no row waits for another; each sums to the same.
 constexpr int kRotaryRows = 4;
+constexpr std::int64_t kManyRows = 256;
 
 // For the kernels of row_rotary.cuh; no threads for rows of more than two vectors a thread of a warp.
-constexpr Choice choose_rotary(std::int64_t row_bytes, bool low_latency) {
+constexpr Choice choose_rotary(std::int64_t row_bytes, bool many) {
     if (row_bytes > 2 * 32 * kVectorBytes) return {Path::kRotary, 0, 0, 0, 0, 0};
     int const lanes = lanes_for(row_bytes / kVectorBytes, 2);
-    return {Path::kRotary, 2, lanes, kShortBlock, 1, 0, low_latency ? 1 : kRotaryRows};
+    return {Path::kRotary, 2, lanes, kShortBlock, 1, 0, many ? kRotaryRows : 1};
 }
 
 // For the kernels of every other norm (row_long.cuh). `segment_bytes`: of a row, or of a group, in T;
 // a multiple of 16. `inputs`: 2 with a residual or a gate.
-constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, int most,
-                        bool low_latency) {
+constexpr Choice choose(std::int64_t segment_bytes, int inputs, int sm, int most) {
     std::int64_t const vectors = segment_bytes / kVectorBytes;
     if (inputs * segment_bytes <= kShortBytes) {
-        // For latency one load a thread; else 64 bytes of each input under way, a warp a row at 2 KB.
-        int const lanes = lanes_for(vectors, low_latency && vectors <= kLongBlock ? 1 : 4);
+        int const lanes = lanes_for(vectors, vectors_for(segment_bytes));
         int const threads = lanes <= 32 ? kShortBlock : lanes;
         return {Path::kLong, 0, lanes, threads, 1, static_cast<int>(vectors * (threads / lanes))};
     }
-    int const cluster = cluster_for(segment_bytes, low_latency ? kLatencySlice : kSlice, most);
+    int const cluster = cluster_for(segment_bytes, most);
     std::int64_t const slice = (vectors + cluster - 1) / cluster;
     std::int64_t const room = (stage_bytes(sm) - kKilobyte) / kVectorBytes;
     return {Path::kLong, 0,       kLongBlock,

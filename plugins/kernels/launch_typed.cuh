@@ -137,8 +137,8 @@ Order order_of(Task const& task) {
 
 template <typename T, Mode mode, Order order, Quantize quantize>
 Kernel hot_kernel_of(Choice const& choice) {
-    return choice.vectors == 8 ? row_hot<T, 8, mode, order, quantize>
-                               : row_hot<T, 4, mode, order, quantize>;
+    return choice.vectors == 4 ? row_hot<T, 4, mode, order, quantize>
+                               : row_hot<T, 2, mode, order, quantize>;
 }
 
 template <typename T, Mode mode, Order order>
@@ -192,29 +192,37 @@ bool vectorises(Task const& task) {
 
 // Null for a problem whose rows are no whole aligned vectors.
 template <typename T>
-Kernel vector_kernel(Task& task, int sm, int most_blocks, bool low_latency) {
+Kernel vector_kernel(Task& task, Device const& device, int most_blocks) {
     int const inputs = task.mode == Mode::kPlain ? 1 : 2;
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
     bool const rotary = task.problem.norm.kind == Kind::kRotaryRMSNorm;
-    if (rotary) return rotary_kernel<T>(task, order_of<T>(task), low_latency);
+    if (rotary) return rotary_kernel<T>(task, order_of<T>(task), device);
     if (!vectorises<T>(task)) return nullptr;
-    task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
+    task.choice = choose_hot(bytes, most_blocks);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
     if (hot != nullptr) return hot;
-    task.choice = choose(bytes, inputs, sm, most_blocks, low_latency);
+    task.choice = choose(bytes, inputs, device.sm, most_blocks);
     bool const quantised = task.problem.quantize != Quantize::kNone;
     return quantised ? long_kernel<T, true>(task.mode) : long_kernel<T, false>(task.mode);
 }
 
+// Rows that each team of a block takes one after the other, at most: starting a block costs about as
+// much as a short row, and fetches the scale. Not all that there are, for an SM that shares its
+// connection with more others has less bandwidth (8 / 9 on an H200), and takes fewer blocks then.
+inline std::int64_t rounds_for(Choice const& choice, std::int64_t blocks, std::int64_t at_once) {
+    std::int64_t const most = choice.lanes <= 32 ? 8 : 4;
+    std::int64_t const half = (blocks + 2 * at_once - 1) / (2 * at_once);
+    return half < most ? half : most;
+}
+
 template <typename T>
-cudaError_t launch_once(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
+cudaError_t launch_once(Task task, Device const& device, cudaStream_t stream) {
     Choice const& choice = task.choice;
-    bool const low_latency = tactic == Tactic::kLowLatency;
     Kernel kernel = nullptr;
     std::int64_t most = 0;  // blocks, or clusters, that run at once
     // A part of a GPU has no room for large clusters.
     for (int cluster = most_cluster(device.sm); most == 0; cluster = choice.cluster / 2) {
-        kernel = vector_kernel<T>(task, device.sm, cluster, low_latency);
+        kernel = vector_kernel<T>(task, device, cluster);
         if (kernel == nullptr) break;
         cudaError_t const status = at_once(kernel, choice, device, most);
         if (status != cudaSuccess) return status;
@@ -228,14 +236,12 @@ cudaError_t launch_once(Task task, Device const& device, Tactic tactic, cudaStre
     std::int64_t const of_block = std::int64_t{task.together} * (choice.threads / choice.lanes);
     std::int64_t blocks = (task.segments + of_block - 1) / of_block;
     if (choice.path == Path::kHot || choice.lanes < choice.threads) {
-        // As many blocks as run at once, each for many rows, and for as many as any other. Starting
-        // a block costs about as much as the few kilobytes of a short row, and fetches the scale.
-        std::int64_t const rounds = (blocks + most - 1) / most;
+        std::int64_t const rounds = rounds_for(choice, blocks, most);
         blocks = (blocks + rounds - 1) / rounds;
     } else if (blocks > 0x7fffffff / choice.cluster) {
         blocks = 0x7fffffff / choice.cluster;
     }
-    Configuration launch{choice, low_latency && may_overlap(device.sm)};
+    Configuration launch{choice, may_overlap(device.sm)};
     launch.config.gridDim = dim3(static_cast<unsigned>(blocks * choice.cluster));
     launch.config.stream = stream;
     void* arguments[] = {&task};
@@ -243,12 +249,12 @@ cudaError_t launch_once(Task task, Device const& device, Tactic tactic, cudaStre
 }
 
 template <typename T>
-cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
-    cudaError_t const status = launch_once<T>(task, device, tactic, stream);
+cudaError_t launch_typed(Task task, Device const& device, cudaStream_t stream) {
+    cudaError_t const status = launch_once<T>(task, device, stream);
     if (status == cudaSuccess) return status;
     // Another context of the device, or that after a reset, does not know what was allowed.
     for (AtOnce& one : known) one = {};
-    return launch_once<T>(task, device, tactic, stream);
+    return launch_once<T>(task, device, stream);
 }
 
 }  // namespace rmsnorm_export

@@ -20,6 +20,22 @@ constexpr int kReductionBytes = 2 * (kSlots * 4 + static_cast<int>(sizeof(Mailbo
 // Whose slots every thread reads, which is sooner done than shuffles.
 constexpr int kFewWarps = 8;
 
+// Where a thread is in its block, whose teams have `lanes` threads each, as below. Divisions would
+// take as long as the rest of a short row.
+struct Place {
+    int teams;
+    int team;
+    int lane;
+
+    __device__ explicit Place(int lanes) {
+        int const thread = static_cast<int>(threadIdx.x);
+        bool const shares = lanes <= 32;
+        teams = shares ? static_cast<int>(blockDim.x) >> log2_of(lanes) : 1;
+        team = shares ? thread >> log2_of(lanes) : 0;
+        lane = shares ? thread & (lanes - 1) : thread;
+    }
+};
+
 // `lanes` neighbours: a power of two up to 32, or else the whole block of `lanes` threads, a
 // multiple of 32. With `blocks` > 1, a power of two, those of each block of a cluster, more than a
 // warp of each.

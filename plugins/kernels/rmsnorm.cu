@@ -166,7 +166,7 @@ char const* broadcast_tables(Problem& problem, std::int64_t const* of_x, std::in
 }
 
 cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_t rows,
-                   Tactic tactic, cudaStream_t stream) noexcept {
+                   cudaStream_t stream) noexcept {
     if (refusal(problem) != nullptr || rows < 0) return cudaErrorInvalidValue;
     if (rows == 0) return cudaSuccess;
     bool const rotary = problem.norm.kind == Kind::kRotaryRMSNorm;
@@ -189,9 +189,9 @@ cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_
     cudaError_t const status = current_device(device);
     if (status != cudaSuccess) return status;
     switch (problem.x) {
-        case Type::kF16: return launch_typed<__half>(task, device, tactic, stream);
-        case Type::kBF16: return launch_typed<__nv_bfloat16>(task, device, tactic, stream);
-        default: return launch_typed<float>(task, device, tactic, stream);
+        case Type::kF16: return launch_typed<__half>(task, device, stream);
+        case Type::kBF16: return launch_typed<__nv_bfloat16>(task, device, stream);
+        default: return launch_typed<float>(task, device, stream);
     }
 }
 

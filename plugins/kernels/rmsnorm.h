@@ -43,10 +43,6 @@ namespace rmsnorm_export {
 
 enum class Type : std::int32_t { kF32, kF16, kBF16, kFP8E4M3, kINT8 };
 
-// What the launch is tuned for. Both give the same numbers for every row, whatever else is in the
-// batch, but not the same as each other in the last ulp of f32: their sums associate differently.
-enum class Tactic : std::int32_t { kThroughput = 1, kLowLatency = 2 };
-
 // One instance of it: everything that is known before the number of rows is.
 struct Problem {
     Norm norm;
@@ -92,12 +88,12 @@ char const* broadcast_tables(Problem& problem, std::int64_t const* of_x, std::in
                              std::int64_t const* of_table, std::int32_t table_axes) noexcept;
 
 // Enqueues the norm of `rows` rows on `stream` of the current device; 0 rows is no launch. Never
-// allocates, synchronises or throws, so it may be captured in a graph. The kernel is chosen from n,
-// the types and the device only, never from the number of rows.
+// allocates, synchronises or throws, so it may be captured in a graph. How a row is summed follows
+// from n, the types and the device only: it has the same numbers in every batch.
 //
 // Returns cudaErrorInvalidValue for a problem with a refusal, or rows that are no whole number of
 // its runs, else what the launch reported.
 cudaError_t launch(Problem const& problem, Pointers const& pointers, std::int64_t rows,
-                   Tactic tactic, cudaStream_t stream) noexcept;
+                   cudaStream_t stream) noexcept;
 
 }  // namespace rmsnorm_export

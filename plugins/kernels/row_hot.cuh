@@ -1,7 +1,7 @@
 // The usual norms: what row_long.cuh does for every norm, with the order of the roundings known while
-// compiling. A row waits in the registers of a block, up to 64 KB of it, or
-// of the blocks of a cluster. Every row is one way to memory: all of x is asked for at once, and
-// the scale waits in the block from before its first row.
+// compiling. A row waits in the registers of a block, up to 32 KB of it, or of the blocks of a
+// cluster. Every row is one way to memory: all of it is asked for at once, and the scale waits in
+// registers from before the block's first row.
 //
 // Here a / rms is a * (1 / rms), as PyTorch computes it: rmsnorm.h allows that beside the division.
 #pragma once
@@ -19,32 +19,17 @@ enum class Order : std::int32_t {
     kOther,       // row_long.cuh
 };
 
-// So many blocks of 512 threads have to fit an SM: two in 64 registers, or four of 256 threads,
-// with 128 KB under way when a thread has eight vectors. More registers are for a second input in
-// them, for eight vectors before sm_90, for f16 with a second input or a scale of the row, and for
-// codes of a sum.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr bool kRoomForEight = false;
-#else
-constexpr bool kRoomForEight = true;
-#endif
+// So many blocks of 512 threads have to fit an SM: three have 40 registers a thread, two 64, one 128.
+// A second input and the greatest magnitude take more of them, and f16 for a sum.
 template <typename T, int V, Mode mode, Quantize quantize>
 constexpr int hot_blocks() {
-    bool const f16 = std::is_same_v<T, __half>;
-    bool const greatest = quantize == Quantize::kPerRow;
-    if (V == 4) return mode == Mode::kPlain && !(f16 && greatest) ? 2 : 1;
-    bool const many = (f16 && (greatest || mode == Mode::kSkip)) ||
-                      (quantize != Quantize::kNone && mode == Mode::kSkip);
-    return kRoomForEight && !many ? 2 : 1;
+    bool const sum = mode == Mode::kSkip && V == 2 && !std::is_same_v<T, __half>;
+    bool const few = quantize != Quantize::kPerRow && (mode == Mode::kPlain || sum);
+    return (V == 2 ? 2 : 1) + (few ? 1 : 0);
 }
 // Or one of so many threads, for the registers of six blocks of a short row with a gate.
 template <int V, Mode mode>
 constexpr int kHotBound = V == 4 && mode == Mode::kGated ? 768 : kHotThreads;
-
-// The scale and the second input stay in registers where there is room for them, else in shared
-// memory: each thread keeps its own part, so that it waits for nobody's.
-template <int V>
-constexpr bool kStaged = V == 8;
 
 // T(a + b).
 template <typename T>
@@ -80,8 +65,12 @@ __device__ uint4 gated(uint4 const& y, uint4 const& gate) {
 }
 
 // The greatest magnitude of a row, with those of x; NaN is above all. Its sign says nothing.
+//
+// The first one is a word of the row and no 0: of the greater magnitude of 0 and a product nvcc 13.0
+// and 13.5 make the product or 0 (HFMA2.RELU), which loses the magnitudes of negative ones.
 template <typename T>
-__device__ void widen(unsigned& greatest, uint4 const& x) {
+__device__ void widen(unsigned& greatest, uint4 const& x, bool first) {
+    if (first) greatest = x.x;
     auto const words = bits<Packed<unsigned, 4>>(x);
 #pragma unroll
     for (int i = 0; i < 4; ++i) greatest = greater_magnitude<T>(greatest, words.at[i]);
@@ -107,13 +96,12 @@ __device__ inline float together(float const (&sums)[4]) {
 }
 
 // The codes of a row's vectors.
-template <Type codes, typename T, int V, typename There, typename Behind>
+template <Type codes, typename T, int V, typename There>
 __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void* y, int lanes,
-                              There const& there, Behind const& behind) {
+                              There const& there) {
     using Codes = decltype(unit.template codes_of_vector<codes>(x[0]));
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        if (j == 6 && behind(j)) break;
         auto const of = unit.template codes_of_vector<codes>(x[j]);
         store_if(there(j), static_cast<Codes*>(y) + j * lanes, of);
     }
@@ -125,129 +113,79 @@ __global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, qua
     constexpr int W = kWidth<T>;
     Pointers const& pointers = task.pointers;
     int const lanes = task.choice.lanes;
-    int const lane = static_cast<int>(threadIdx.x) % lanes;  // the thread's first vector
-    int const rows = static_cast<int>(blockDim.x) / lanes;
-    // Eight vectors may be those of a slice.
-    int const blocks = V == 8 ? task.choice.cluster : 1;
-    int const slice = (task.size / W + blocks - 1) / blocks;
-    int const begin = blocks > 1 ? static_cast<int>(blockIdx.x) % blocks * slice : 0;
+    Place const place{lanes};
+    int const lane = place.lane;  // the thread's first vector
+    int const blocks = task.choice.cluster;
+    int const cut = log2_of(blocks);
+    int const slice = (task.size / W + blocks - 1) >> cut;
+    int const begin = (static_cast<int>(blockIdx.x) & (blocks - 1)) * slice;
     int const whole = task.size / W - begin < slice ? task.size / W - begin : slice;
-    // Whether all threads' vectors from the j-th on lie behind the row, which as a rule has more than
-    // half of them. A branch also keeps the compiler from computing more of them side by side than
-    // there are registers for.
-    auto const behind = [&](int j) {
-        return (j % 2 == 0 || j > 4) && j * lanes >= whole;
-    };
     Team<true> team{lanes, blocks};
 
-    uint4* const stage =
-        shared_memory() + kReductionBytes / kVectorBytes + threadIdx.x * kStagePitch;
-    uint4* const other_stage = stage + blockDim.x * kStagePitch;
+    auto const scale_at = [&](int j) {
+        return raw<T, W>(pointers.scale, (begin + lane + j * lanes) * W);
+    };
     for (int j = 0; j < V; ++j) {
-        int const vector = lane + j * lanes;
-        if (vector < whole) fetch_to_l2(raw<T, W>(pointers.scale, (begin + vector) * W));
-        // What is added to the zeros behind a row.
-        if (kStaged<V> && mode == Mode::kSkip) other_stage[j] = uint4{};
+        if (lane + j * lanes < whole) fetch_to_l2(scale_at(j));
     }
     after_predecessor();
 
-    uint4 gain[V];
+    uint4 gain[V]{};
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        int const vector = lane + j * lanes;
-        uint4 const* const from = raw<T, W>(pointers.scale, (begin + vector) * W);
-        if constexpr (kStaged<V>) {
-            if (vector < whole) copy_later(stage + j, from);
-        } else {
-            gain[j] = uint4{};
-            if (vector < whole) gain[j] = *from;
-        }
+        if (lane + j * lanes < whole) gain[j] = *scale_at(j);
     }
     CodeUnit<T> unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
-
-    uint4 x[V]{};
-    uint4 other[V];
-    // A row's vectors from this thread's first one on: the j-th is there when j * lanes is less.
-    auto const left_of = [&](std::int64_t number) {
-        return (number < task.segments ? whole : 0) - lane;
-    };
-    auto const start_of = [&](std::int64_t number) {
-        return number * task.size + (begin + lane) * W;
-    };
-    // First what takes no registers.
-    auto const load_staged = [&](std::int64_t start, int left) {
-        if constexpr (kStaged<V> && mode != Mode::kPlain) {
-#pragma unroll
-            for (int j = 0; j < V; ++j) {
-                uint4 const* const from = raw<T, W>(pointers.other, start + j * lanes * W);
-                if (j * lanes < left) copy_later(other_stage + j, from);
-            }
-            loads_before();
-        }
-    };
-    auto const load = [&](int j, std::int64_t start, int left) {
-        bool const there = j * lanes < left;
-        x[j] = load_if(there, raw<T, W>(pointers.x, start + j * lanes * W));
-        if (kStaged<V> || mode == Mode::kPlain) return;
-        other[j] = load_if(there, raw<T, W>(pointers.other, start + j * lanes * W));
-    };
     bool const wanted = pointers.sum != nullptr;
-    // This thread's part of the sum of squares. For kSkip x becomes the sum with the residual.
-    auto const squares = [&](std::int64_t start, int left) {
-        if constexpr (kStaged<V> && mode == Mode::kSkip) {
-            loads_before();
-            copies_done();
+
+    std::int64_t const step = static_cast<std::int64_t>(gridDim.x >> cut) * place.teams;
+    std::int64_t first = static_cast<std::int64_t>(blockIdx.x >> cut) * place.teams;
+    // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
+    for (; first < task.segments; first += step) {
+        std::int64_t number = first + place.team;
+        // The j-th of the thread's vectors is there when j * lanes is less.
+        int left = (number < task.segments ? whole : 0) - lane;
+        auto const there = [&](int j) { return j * lanes < left; };
+        std::int64_t const start = number * task.size + (begin + lane) * W;
+        auto const at = [&](auto* tensor, int j) { return raw<T, W>(tensor, start + j * lanes * W); };
+
+        uint4 x[V];
+        uint4 other[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            x[j] = load_if(there(j), at(pointers.x, j));
+            if (mode != Mode::kPlain) other[j] = load_if(there(j), at(pointers.other, j));
         }
         float sums[4]{};
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            if (mode != Mode::kSkip && j > 4 && behind(j)) break;
             if (mode == Mode::kSkip) {
-                if (kStaged<V>) other[j] = other_stage[j];
                 x[j] = plus<T>(x[j], other[j]);
-                bool const there = wanted && j * lanes < left;
-                store_if(there, raw<T, W>(pointers.sum, start + j * lanes * W), x[j]);
+                store_if(wanted && there(j), at(pointers.sum, j), x[j]);
             }
             add_squares<T>(sums, x[j]);
         }
-        return together(sums);
-    };
-
-    std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * rows;
-    std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * rows;
-    int const own = static_cast<int>(threadIdx.x) / lanes;
-    // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
-    for (; first < task.segments; first += step) {
-        std::int64_t number = first + own;
-        std::int64_t const start = start_of(number);
-        load_staged(start, left_of(number));
-#pragma unroll
-        for (int j = 0; j < V; ++j) load(j, start, left_of(number));
-        float const sum = team.sum(squares(start, left_of(number)));
+        float const sum = team.sum(together(sums));
         float const rstd = __frsqrt_rn(__fmaf_rn(sum, task.inverse, task.problem.norm.epsilon));
-        if (kStaged<V> && mode != Mode::kSkip) copies_done();
 
-        int left = left_of(number);
         compute_again(left);
-        auto const there = [&](int j) { return j * lanes < left; };
-        uint4* const to = raw<T, W>(pointers.y, start);
         unsigned greatest = 0;
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            if (behind(j)) break;
-            if (kStaged<V>) gain[j] = stage[j];
+            // The branch keeps the compiler from computing more side by side than there are registers
+            // for.
+            if (j == 2 && j * lanes >= whole) break;
             stay_packed(x[j]);
             stay_packed(gain[j]);
             x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
             if (mode == Mode::kGated) {
-                if (kStaged<V>) other[j] = other_stage[j];
                 stay_packed(other[j]);
                 x[j] = gated<T>(x[j], other[j]);
             }
             if (quantize == Quantize::kPerRow) {
-                if (there(j)) widen<T>(greatest, x[j]);
+                if (there(j)) widen<T>(greatest, x[j], j == 0);
             } else if (quantize == Quantize::kNone) {
-                store_if(there(j), to + j * lanes, x[j]);
+                store_if(there(j), at(pointers.y, j), x[j]);
             }
         }
         if (quantize == Quantize::kNone) continue;
@@ -263,11 +201,12 @@ __global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, qua
         unit.bring_near(x);
         compute_again(left);
         compute_again(number);
-        void* const codes = static_cast<unsigned char*>(pointers.y) + start_of(number);
+        void* const codes =
+            static_cast<unsigned char*>(pointers.y) + number * task.size + (begin + lane) * W;
         if (task.problem.y == Type::kINT8) {
-            store_vectors<Type::kINT8>(unit, x, codes, lanes, there, behind);
+            store_vectors<Type::kINT8>(unit, x, codes, lanes, there);
         } else {
-            store_vectors<Type::kFP8E4M3>(unit, x, codes, lanes, there, behind);
+            store_vectors<Type::kFP8E4M3>(unit, x, codes, lanes, there);
         }
     }
 }

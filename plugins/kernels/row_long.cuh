@@ -73,17 +73,17 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     Quantize const quantize = kQuantised ? task.problem.quantize : Quantize::kNone;
     bool const per_row = quantize == Quantize::kPerRow;
     int const lanes = task.choice.lanes;
-    int const teams = static_cast<int>(blockDim.x) / lanes;
-    int const own_team = static_cast<int>(threadIdx.x) / lanes;
+    Place const place{lanes};
     int const blocks = task.choice.cluster;
     int const vectors = task.size / W;
-    int const slice = (vectors + blocks - 1) / blocks;
-    int const begin = static_cast<int>(blockIdx.x) % blocks * slice;
+    int const cut = log2_of(blocks);
+    int const slice = (vectors + blocks - 1) >> cut;
+    int const begin = (static_cast<int>(blockIdx.x) & (blocks - 1)) * slice;
     int const end = begin + slice < vectors ? begin + slice : vectors;
-    int const own = begin + static_cast<int>(threadIdx.x) % lanes;
-    int const room = task.choice.staged / teams;
+    int const own = begin + place.lane;
+    int const room = task.choice.staged / place.teams;
     R* const stage =
-        reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) + own_team * room - begin;
+        reinterpret_cast<R*>(shared_memory() + kReductionBytes / 16) + place.team * room - begin;
     int const staged = begin + room;
     Team<> team{lanes, blocks};
     after_predecessor();
@@ -130,10 +130,10 @@ __global__ void __launch_bounds__(kLongBlock, kLeastLongBlocks<T, kMode, kQuanti
     };
 
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
-    std::int64_t const step = static_cast<std::int64_t>(gridDim.x) / blocks * teams;
-    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / blocks * teams;
+    std::int64_t const step = static_cast<std::int64_t>(gridDim.x >> cut) * place.teams;
+    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x >> cut) * place.teams;
          first * task.together < task.segments; first += step) {
-        std::int64_t const item = first + own_team;
+        std::int64_t const item = first + place.team;
         int const behind = item * task.together < task.segments ? end : begin;
         float scale = quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F;
         unsigned greatest = 0;

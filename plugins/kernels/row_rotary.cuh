@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(kShortBlock, kRotaryBlocks<C, order>)
     Pointers const& pointers = task.pointers;
     Walk const& walk = task.walk;
     int const lanes = task.choice.lanes;
-    int const lane = static_cast<int>(threadIdx.x) % lanes;
-    int const teams = static_cast<int>(blockDim.x) / lanes;
+    Place const place{lanes};
+    int const lane = place.lane;
     int const pairs = task.size / W / 2;  // of vectors
     int const vectors = static_cast<int>(norm.rotary_dim) / W;  // that are turned
     // Of the halves the vectors p and p + half have the pairs, and behind them nothing is turned.
@@ -105,10 +105,10 @@ __global__ void __launch_bounds__(kShortBlock, kRotaryBlocks<C, order>)
     }
 
     // The bound is that of the block, not of the thread: every thread of a warp must shuffle.
-    std::int64_t const stride = static_cast<std::int64_t>(gridDim.x) * teams;
-    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * teams; first < task.segments;
+    std::int64_t const stride = static_cast<std::int64_t>(gridDim.x) * place.teams;
+    for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * place.teams; first < task.segments;
          first += stride) {
-        std::int64_t const number = first + static_cast<int>(threadIdx.x) / lanes;
+        std::int64_t const number = first + place.team;
         bool const there = number < task.segments && lane < pairs;
         auto const item = static_cast<std::uint32_t>(number);
         std::uint32_t const a = item / walk.divisors[0] / walk.divisors[1];

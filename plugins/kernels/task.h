@@ -49,6 +49,6 @@ using Kernel = void (*)(Task);
 
 // For one type of x, each in a translation unit of its own so that they build at the same time.
 template <typename T>
-cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream);
+cudaError_t launch_typed(Task task, Device const& device, cudaStream_t stream);
 
 }  // namespace rmsnorm_export

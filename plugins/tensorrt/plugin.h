@@ -1,13 +1,12 @@
 // One norm of a network, as TensorRT's IPluginV3.
 //
-// Its state is the node, the tactic and the number of inputs, which TensorRT tells to every
-// callback but enqueue; so a copy is complete. All else follows from the descriptions of each call.
+// Its state is the node and the number of inputs, which TensorRT tells to every callback but
+// enqueue; so a copy is complete. All else follows from the descriptions of each call.
 #pragma once
 
 #include "node.h"
 
 #include <new>
-#include <numeric>
 
 namespace rmsnorm_export {
 
@@ -90,24 +89,6 @@ class Plugin final : public IPluginV3,
         return !node_.resolve(tensors, inputs, outputs, nullptr);
     }
 
-    std::int32_t getNbTactics() noexcept override { return 2; }
-
-    std::int32_t getValidTactics(std::int32_t* tactics, std::int32_t count) noexcept override {
-        std::iota(tactics, tactics + std::clamp(count, 0, 2), std::int32_t(Tactic::kThroughput));
-        return 0;
-    }
-
-    std::int32_t setTactic(std::int32_t tactic) noexcept override {
-        if (tactic < 0 || tactic > std::int32_t(Tactic::kLowLatency)) {
-            return !refuse(
-                "%s: tactics are 1 and 2; found %d, of another version of this library; "
-                "build the engine again",
-                node_.name, tactic);
-        }
-        tactic_ = tactic == 0 ? Tactic::kThroughput : Tactic(tactic);  // 0: TensorRT chose none
-        return 0;
-    }
-
     std::int32_t onShapeChange(PluginTensorDesc const* in, std::int32_t inputs,
                                PluginTensorDesc const*, std::int32_t outputs) noexcept override {
         inputs_ = inputs;
@@ -133,7 +114,7 @@ class Plugin final : public IPluginV3,
         auto* const row_scale = to[kRowScale];
         Pointers const pointers{from[kX], from[kOther], from[kScale], from[kBias], quant_scale,
                                 to[kY],   to[kSum],     row_scale,    from[kCos],  from[kSin]};
-        auto const status = launch(node_.problem, pointers, node_.rows, tactic_, stream);
+        auto const status = launch(node_.problem, pointers, node_.rows, stream);
         if (status != cudaSuccess) {
             refuse("%s: the kernel was not launched: %s", node_.name, cudaGetErrorString(status));
         }
@@ -142,7 +123,6 @@ class Plugin final : public IPluginV3,
 
   private:
     Node node_;
-    Tactic tactic_{Tactic::kThroughput};
     std::int32_t inputs_{0};
 };
 

@@ -18,9 +18,8 @@ RMSNORM_EXPORTED char const* rmsnorm_broadcast_tables(Problem* problem, std::int
 }
 
 RMSNORM_EXPORTED int rmsnorm_launch(Problem const* problem, Pointers const* pointers,
-                                    long long rows, int tactic, void* stream) {
-    return launch(*problem, *pointers, rows, static_cast<Tactic>(tactic),
-                  static_cast<cudaStream_t>(stream));
+                                    long long rows, void* stream) {
+    return launch(*problem, *pointers, rows, static_cast<cudaStream_t>(stream));
 }
 
 RMSNORM_EXPORTED char const* rmsnorm_error(int status) {

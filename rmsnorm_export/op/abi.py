@@ -12,7 +12,6 @@ from rmsnorm_export.op.spec import FLOAT, IN_KERNELS, NormSpec
 
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
 STATIC = 1
-THROUGHPUT, LOW_LATENCY = 1, 2
 
 _C_TYPES: dict[type, Any] = {
     bool: ctypes.c_bool, float: ctypes.c_float, int: ctypes.c_int64, str: ctypes.c_int32
@@ -101,5 +100,5 @@ def functions(path: Path) -> ctypes.CDLL:
     for name in ("refusal", "broadcast_tables", "error"):
         getattr(library, f"rmsnorm_{name}").restype = ctypes.c_char_p
     pointer = ctypes.c_void_p
-    library.rmsnorm_launch.argtypes = [pointer, pointer, ctypes.c_longlong, ctypes.c_int, pointer]
+    library.rmsnorm_launch.argtypes = [pointer, pointer, ctypes.c_longlong, pointer]
     return library

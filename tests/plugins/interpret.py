@@ -47,23 +47,22 @@ def _job(rng: np.random.Generator, n: int, dtype: np.dtype, **fields: object) ->
 
 def stratified(rng: np.random.Generator) -> Iterator[tuple[str, Job]]:
     """Yield problems of every instance of a kernel, of some lengths each."""
-    for dtype, kind, order, (quantize, codes), low_latency in itertools.product(
-        (F32, F16, BF16), _KINDS, _ORDERS, _CODES, (False, True)
+    for dtype, kind, order, (quantize, codes) in itertools.product(
+        (F32, F16, BF16), _KINDS, _ORDERS, _CODES
     ):
-        options = {"quantize": quantize, "codes": codes, "low_latency": low_latency}
+        options = {"quantize": quantize, "codes": codes}
         for n in (*rng.choice(_SHORT, 2, replace=False), rng.choice(_LONG)):
             job = _job(rng, int(n), dtype, kind=kind, order=order, **options)
             yield f"{kind} {quantize}", dataclasses.replace(job, has_sum=bool(rng.random() < 0.8))
-    for dtype, order, interleaved, table, low_latency in itertools.product(
+    for dtype, order, interleaved, table in itertools.product(
         (F32, F16, BF16),
         _ORDERS,
         (False, True),
         (F32, None),
-        (False, True),
     ):
         n, axes = int(rng.choice([64, 96, 128, 256])), LAYOUTS[int(rng.integers(len(LAYOUTS)))]
         attributes = {**order, "rotary_interleaved": interleaved}
-        options = {"axes": axes, "table": table, "half": n == 64, "low_latency": low_latency}
+        options = {"axes": axes, "table": table, "half": n == 64}
         yield "rotary", rotary_job(n, dtype, attributes, **options)
 
 

@@ -62,9 +62,11 @@ LAYOUTS: tuple[Layout, ...] = (
     ((2, 9, 5), (5,)),
     ((2, 5, 1, 3), (5, 1, 1)),
     ((2, 2, 3, 2, 2), (1, 1, 3, 1, 1)),
+    ((30, 9), (30, 1)),
+    ((2, 9, 15), (2, 1, 15)),
 )
-"""The axes of x and those of the tables before the last: heads before or behind the tokens, more
-and fewer of them than a team takes at once, one row of angles for each row and for all."""
+"""The axes of x and those of the tables before the last: heads before or behind the tokens, one row
+of angles for each row and for all; so many rows that a team takes several at once, and fewer."""
 
 
 def job_for(

@@ -50,16 +50,16 @@ def _expected(node: Node, weights: int) -> set[tuple[int, ...]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATORS)
 def test_what_the_builder_asks(player: Player, op: str) -> None:
-    """Number, types and shapes of outputs, formats, configuration, tactics; for every attribute."""
+    """Number, types and shapes of outputs, formats, configuration; for every attribute."""
     ids = set()
     for node in nodes(op):
         assert player.create(op, node.fields), player.logged
-        words = player.ask("describe", "a").split(" ", 12)
+        words = player.ask("describe", "a").split(" ", 10)
         kinds = ["CORE", "BUILD", "RUNTIME"]
         assert words[:3] == [op, PLUGIN_VERSION, PLUGIN_NAMESPACE]
         assert words[3:7] == [*(f"PLUGIN_V3ONE_{kind}" for kind in kinds), "0"]
-        assert words[7:11] == [str(len(node.roles(0)[1])), "2", "1", "2"]
-        ids.add(" ".join(words[11:]))
+        assert words[7:9] == [str(len(node.roles(0)[1])), "0"]
+        ids.add(" ".join(words[9:]))
         for weights in range("scale_offset" in node.changes, 3):
             inputs, outputs = node.roles(weights)
             tensors = node.tensors(node.type, FLOAT, weights)
@@ -128,7 +128,6 @@ def test_what_the_runtime_does(player: Player, op: str) -> None:
         assert serialized[-1].startswith("library:6:")
         assert player.ask("create", "restored", op, "layer", "all", *serialized) == "made"
         assert player.fields("restored") == fields
-        assert player.ask("tactic", "a", 2) == "0"
         for how, origin, copy in (("clone", "a", "b"), ("attach", "b", "c")):
             assert player.ask(how, origin, copy) == "made"
             player.ask("free", origin)
@@ -141,7 +140,7 @@ def test_what_the_runtime_does(player: Player, op: str) -> None:
             sizes = {(-1, -1): (64, 1, 4), (-2, -1): (256, 1, 1), (-2, -2): (4, 64, 64)}
             n, inner, rows = sizes[axes]
             expected: dict[str, float] = {
-                "kind": KINDS.index(node.kind), "tactic": 2, "stream": 0x77,
+                "kind": KINDS.index(node.kind), "stream": 0x77,
                 "x": tensors["x"].kernel_type, "y": tensors["y"].kernel_type,
                 "has_scale": weights > 0, "has_bias": weights > 1,
                 "quantize": 1 if node.static else 2 if node.per_row else 0,
@@ -155,9 +154,7 @@ def test_what_the_runtime_does(player: Player, op: str) -> None:
             fields_left.pop("quantize", None)
             expected |= {name: np.float32(value) for name, value in fields_left.items()}
             assert {name: launch[name] for name in expected} == expected
-        assert player.ask("tactic", "c", 0) == "0"
-        assert _launch(player, node, least, "c")["tactic"] == 1
-        assert _launch(player, node, least, "restored")["tactic"] == 1
+        assert _launch(player, node, least, "restored") == _launch(player, node, least, "c")
         empty = node.tensors(node.type, node.type, least, (0, 4, 64))
         inputs = len(node.roles(least)[0])
         where = list(empty).index("scale") if least else "none"
@@ -194,9 +191,6 @@ def test_launches_that_are_refused(player: Player) -> None:
         answer = launches(tensors, addresses)
         assert "has_scale=0" in answer
         assert "at_scale=0" in answer
-    for tactic in (-1, 3):
-        assert player.ask("tactic", "a", tactic) != "0"
-        assert "tactic" in player.logged
     if not pathlib.Path("/dev/nvidia0").exists():
         player.ask("answer", -1)
         assert not launches(good).startswith("0 ")

@@ -30,21 +30,20 @@ def _half_stashes(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
 
 def _sizes(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
     sizes = SIZES if kind["kind"] != "GatedRMSNorm" else ()
-    for n, how, low_latency in itertools.product(sizes, EVERY, (False, True)):
-        rows, codes = 1 if low_latency else 5, INT8 if n % 2 else FP8
-        options = {"rows": rows, "codes": codes, "quant_scale": 0.013, "low_latency": low_latency}
+    for n, how, rows in itertools.product(sizes, EVERY, (1, 5)):
+        options = {"rows": rows, "codes": INT8 if n % 2 else FP8, "quant_scale": 0.013}
         yield job_for(n, dtype, kind, quantize=how, **options)
 
 
 def _usual(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:
-    """Whole vectors, four and eight of them a thread; most leave threads idle."""
+    """Whole vectors, two and four of them a thread; most leave threads idle."""
     sizes = zip((8, 24, 256, 1000, 2048 + 8, 8192 + 16), (FP8, INT8) * 3, strict=True)
     orders = ORDERS if kind.keys() == {"kind"} else ()
     for (n, codes), order, how in itertools.product(sizes, orders, EVERY):
         options = {"rows": 5, "quantize": how, "quant_scale": 0.013}
         yield job_for(n, dtype, kind | VARIANTS[order], codes=codes, **options)
         other = INT8 if codes == FP8 else FP8
-        yield job_for(n, dtype, kind | VARIANTS[order], codes=other, low_latency=True, **options)
+        yield job_for(n, dtype, kind | VARIANTS[order], codes=other, **options)
 
 
 def _codes(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator[Job]:

@@ -94,16 +94,10 @@ def test_every_row_has_a_kernel(tmp_path: pathlib.Path) -> None:
     assert kernel_build.run([program]) == ""
 
 
-def test_low_latency_takes_more_threads(driver: Driver) -> None:
-    job = job_for(4096, BF16, rows=1)
-    wide = driver.checked(dataclasses.replace(job, low_latency=True))
-    assert wide.threads > driver.checked(job).threads
-
-
 def test_the_host_asks_the_device_once(driver: Driver) -> None:
     """Of the second launch of a kind the runtime is asked nothing; of another cluster it is."""
     for n in (64, 4096, 65536):
-        job = job_for(n, BF16, rows=1, low_latency=True, most_cluster=8)
+        job = job_for(n, BF16, rows=1, most_cluster=8)
         driver.run(job)
         assert driver.run(job).queries == 0
     first = driver.run(dataclasses.replace(job, most_cluster=4))
@@ -116,7 +110,7 @@ def test_the_host_asks_the_device_once(driver: Driver) -> None:
 )
 def test_another_context_of_the_device(driver: Driver, kind: str, n: int, dtype: Any) -> None:
     """It knows nothing of the cluster, or the shared memory, that was allowed in the first."""
-    job = job_for(n, dtype, {"kind": kind}, rows=1, low_latency=kind == "SkipRMSNorm")
+    job = job_for(n, dtype, {"kind": kind}, rows=1)
     first = driver.checked(job)
     for context in (1, 0, 1):
         outcome = driver.checked(dataclasses.replace(job, context=context))

@@ -26,24 +26,23 @@ def _turns(part: int, interleaved: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_instance(driver: Driver, dtype: np.dtype[Any], order: str, interleaved: bool) -> None:
     """The kernels of whole vectors: tables of either type and width, part of a row or all of it."""
-    for n, part, half, table, low_latency in (
-        (64, 0, False, dtype, False),
-        (128, 0, True, dtype, False),
-        (128, 64, False, F32, True),
-        (256, 0, False, F32, False),
-        (96, 32, True, F32, False),
+    for n, part, half, table in (
+        (64, 0, False, dtype),
+        (128, 0, True, dtype),
+        (128, 64, False, F32),
+        (256, 0, False, F32),
+        (96, 32, True, F32),
     ):
         attributes = VARIANTS[order] | _turns(part, interleaved)
-        options = {"axes": LAYOUTS[n // 32 % len(LAYOUTS)], "low_latency": low_latency}
-        job = rotary_job(n, dtype, attributes, half=half, table=table, **options)
+        axes = LAYOUTS[n // 32 % len(LAYOUTS)]
+        job = rotary_job(n, dtype, attributes, half=half, table=table, axes=axes)
         assert driver.checked(job).threads == 128
 
 
 def _layouts(dtype: np.dtype[Any]) -> Iterator[Job]:
     """Each row takes its own row of the tables, by vectors and by single elements."""
-    cases = ((64, False), (64, True), (6, False))
-    for axes, (n, low_latency) in itertools.product(LAYOUTS, cases):
-        yield rotary_job(n, dtype, axes=axes, low_latency=low_latency)
+    for axes, n in itertools.product(LAYOUTS, (64, 6)):
+        yield rotary_job(n, dtype, axes=axes)
 
 
 def _variants(dtype: np.dtype[Any]) -> Iterator[Job]:
@@ -106,5 +105,5 @@ def test_many_rows(driver: Driver) -> None:
     assert job.tables is not None
     cos, sin = (table[-1:] for table in job.tables)
     last = dataclasses.replace(job, x=job.x[-31:], leading=(1, 31), tables=(cos, sin))
-    alone = driver.run(dataclasses.replace(last, low_latency=True))
+    alone = driver.run(last)
     assert alone.y.tobytes() == together.y[-31:].tobytes()

@@ -58,7 +58,6 @@ class Job:
     quantize: How = "none"
     codes: np.dtype[Any] = FP8
     quant_scale: float = 1.0
-    low_latency: bool = False
     sm: int = 90
     compiled_for: int | None = None
     most_cluster: int = 16
@@ -200,8 +199,7 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         part = problem.norm if hasattr(problem.norm, name) else problem
         assert hasattr(part, name)
         setattr(part, name, value)
-    tactic = abi.LOW_LATENCY if job.low_latency else abi.THROUGHPUT
-    numbers = [len(bytes(problem)), len(job.x), tactic, job.misaligned, job.has_sum]
+    numbers = [len(bytes(problem)), len(job.x), job.misaligned, job.has_sum]
     numbers += [job.sm, job.compiled_for or job.sm, job.most_cluster]
     numbers += [job.context, job.schedule]
     for sizes in (job.leading, table.shape[:-1]):

@@ -73,10 +73,9 @@ private:
                                          call.cos.data, call.sin.data};
         void* stream = nullptr;
         check(api_.KernelContext_GetGPUComputeStream(context, &stream));
-        // The tactic is not chosen by the number of rows: a row gives the same in every batch.
         const cudaError_t status =
             kernels::launch(problem, pointers, static_cast<std::int64_t>(call.rows),
-                            kernels::Tactic::kThroughput, static_cast<cudaStream_t>(stream));
+                            static_cast<cudaStream_t>(stream));
         if (status == cudaSuccess) return;
         refuse(std::string("the kernel was not launched (") + cudaGetErrorString(status) +
                "): build the library for this GPU (rmsnorm-export plugin build --runtime onnxruntime "

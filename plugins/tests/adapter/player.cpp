@@ -3,7 +3,7 @@
 // to it, and says what a field and a tensor look like.
 //
 // The adapter's launches come to a recorder (the linker's --wrap), so that the whole Problem, the
-// addresses, the rows and the tactic can be compared.
+// addresses and the rows can be compared.
 #include <NvInferRuntime.h>
 
 #include <cstring>
@@ -22,12 +22,11 @@ extern "C" void setLoggerFinder(ILoggerFinder* finder);
 extern "C" IPluginCreatorInterface* const* getCreators(std::int32_t& count);
 
 // The linker's names of the recorder and of what it stands before.
-#define LAUNCH "_ZN14rmsnorm_export6launchERKNS_7ProblemERKNS_8PointersElNS_6TacticEP11CUstream_st"
+#define LAUNCH "_ZN14rmsnorm_export6launchERKNS_7ProblemERKNS_8PointersElP11CUstream_st"
 cudaError_t record(rmsnorm_export::Problem const&, rmsnorm_export::Pointers const&, std::int64_t,
-                   rmsnorm_export::Tactic, cudaStream_t) noexcept __asm__("__wrap_" LAUNCH);
+                   cudaStream_t) noexcept __asm__("__wrap_" LAUNCH);
 cudaError_t launch_kernels(rmsnorm_export::Problem const&, rmsnorm_export::Pointers const&,
-                           std::int64_t, rmsnorm_export::Tactic, cudaStream_t) noexcept
-    __asm__("__real_" LAUNCH);
+                           std::int64_t, cudaStream_t) noexcept __asm__("__real_" LAUNCH);
 
 namespace {
 
@@ -191,13 +190,11 @@ struct Player {
     void describe() {
         auto& core = part<IPluginV3OneCore>(plugin(), PluginCapabilityType::kCORE);
         bool const odd = plugin().getCapabilityInterface(static_cast<PluginCapabilityType>(7));
-        std::int32_t tactics[2]{};
-        builder().getValidTactics(tactics, 2);
         out << core.getPluginName() << " " << core.getPluginVersion() << " "
             << core.getPluginNamespace() << " " << core.getInterfaceInfo().kind << " "
             << builder().getInterfaceInfo().kind << " " << runtime().getInterfaceInfo().kind << " "
             << odd << " " << builder().getNbOutputs() << " " << builder().getNbTactics() << " "
-            << tactics[0] << " " << tactics[1] << " " << builder().getTimingCacheID();
+            << builder().getTimingCacheID();
     }
     // types PLUGIN OUTPUTS TYPE...
     void types() {
@@ -273,7 +270,6 @@ struct Player {
         if (command == "configure") configure();
         if (command == "shape") shape();
         if (command == "enqueue") enqueue();
-        if (command == "tactic") out << runtime().setTactic(number(2));
         if (command == "answer") answer = number(1);
         return out.str() + "\t" + logged;
     }
@@ -282,7 +278,7 @@ struct Player {
 }  // namespace
 
 cudaError_t record(rmsnorm_export::Problem const& problem, rmsnorm_export::Pointers const& at,
-                   std::int64_t rows, rmsnorm_export::Tactic tactic, cudaStream_t stream) noexcept {
+                   std::int64_t rows, cudaStream_t stream) noexcept {
     auto const& norm = problem.norm;
     std::ostringstream text;
     auto const say = [&](char const* name, auto value) {
@@ -300,7 +296,7 @@ cudaError_t record(rmsnorm_export::Problem const& problem, rmsnorm_export::Point
     SAY(norm, rotary_interleaved); SAY(problem, n); SAY(problem, inner); SAY(problem, x);
     SAY(problem, scale); SAY(problem, bias); SAY(problem, y); SAY(problem, has_scale);
     SAY(problem, has_bias); SAY(problem, quantize); SAY(problem, table); SAY(problem, table_width);
-    say("rows", rows); say("tactic", tactic); address("stream", stream);
+    say("rows", rows); address("stream", stream);
     for (int i = 0; i < 2; ++i) say(i ? "run_1" : "run_0", problem.runs[i]);
     for (int i = 1; i < 3; ++i) say(i > 1 ? "stride_2" : "stride_1", problem.strides[i]);
     address("at_x", at.x); address("at_other", at.other); address("at_scale", at.scale);
@@ -308,7 +304,7 @@ cudaError_t record(rmsnorm_export::Problem const& problem, rmsnorm_export::Point
     address("at_sum", at.sum); address("at_row_scale", at.row_scale); address("at_cos", at.cos);
     address("at_sin", at.sin);
     launched += text.str();
-    return answer < 0 ? launch_kernels(problem, at, rows, tactic, stream)
+    return answer < 0 ? launch_kernels(problem, at, rows, stream)
                       : static_cast<cudaError_t>(answer);
 }
 

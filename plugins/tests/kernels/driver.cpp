@@ -42,7 +42,6 @@ V next() {
 struct Job {
     Problem problem;
     std::int64_t rows;
-    Tactic tactic;
     std::size_t misaligned;
     bool has_sum;
     std::vector<std::int64_t> axes[2];  // of x and of the tables, before the last
@@ -52,7 +51,6 @@ Job read_job() {
     Job job{};
     if (next<std::size_t>() != sizeof job.problem) std::exit(2);
     job.rows = next<std::int64_t>();
-    job.tactic = next<Tactic>();
     job.misaligned = next<std::size_t>();
     job.has_sum = next<bool>();
     settings.sm = next<int>();
@@ -112,7 +110,7 @@ void run(Job const& job) {
     pointers.cos = cos.address();
     pointers.sin = sin.address();
     launched = {};
-    cudaError_t status = launch(problem, pointers, job.rows, job.tactic, nullptr);
+    cudaError_t status = launch(problem, pointers, job.rows, nullptr);
     if (status == cudaSuccess) status = finish();
     bool intact = true;
     for (Tensor* tensor : tensors) {

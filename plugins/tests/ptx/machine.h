@@ -1,6 +1,6 @@
 // Runs a kernel with the semantics of the PTX ISA: threads of their own, warps that diverge and
-// meet again, barriers of a block and of a cluster, mbarriers, copies and messages that arrive late
-// and in any order. It complains of what a GPU would do silently: races in shared memory, two
+// meet again, barriers of a block and of a cluster, mbarriers, messages that arrive late and in
+// any order. It complains of what a GPU would do silently: races in shared memory, two
 // threads that write one byte, accesses beyond a tensor or before griddepcontrol.wait, lanes that
 // are missing.
 //
@@ -48,13 +48,6 @@ struct Message {
     std::uint32_t slot, box, word;
 };
 
-// A copy to shared memory that is still under way.
-struct Copy {
-    int lane;
-    std::uint32_t to;
-    Address from;
-};
-
 // Who has read or written a word of shared memory since the last barrier.
 struct Users {
     std::uint32_t epoch, writer, reader;
@@ -86,7 +79,6 @@ struct Warp {
     unsigned round{0};       // of the cluster, when it arrived
     bool arrived{false};
     bool waited{false};  // for the predecessor
-    std::vector<Copy> copies;
 
     template <typename V>
     V get(int at, int lane) const {

@@ -185,6 +185,7 @@ void add_others(Table& table) {
     table["or.pred"] = pure([](u32 a, u32 b) -> u32 { return a || b; });
     table["xor.pred"] = pure([](u32 a, u32 b) -> u32 { return !a != !b; });
     table["not.pred"] = pure([](u32 a) -> u32 { return !a; });
+    table["clz.b32"] = pure([](u32 a) -> u32 { return a == 0 ? 32 : static_cast<u32>(__builtin_clz(a)); });
     table["mov.pred"] = pure([](u32 a) -> u32 { return a != 0; });
     table["cvta.to.global.u64"] = pure([](u64 a) { return a; });
     table["pack.b32"] = pure([](u16 a, u16 b) -> u32 { return a | u32{b} << 16; });
@@ -309,34 +310,6 @@ u32 shared_address(Warp const& warp, Operand const& operand, int lane) {
     return warp.get<u32>(operand.at, lane) + static_cast<u32>(operand.offset);
 }
 
-// Half of the copies come late: until then there is nothing.
-void copy_later(Warp& warp, Instruction const& at, Lanes lanes) {
-    each(lanes, [&](int i) {
-        u32 const to = shared_address(warp, at.operands[0], i);
-        Address const from =
-            warp.get<u64>(at.operands[1].at, i) + static_cast<u64>(at.operands[1].offset);
-        if (!warp.may_use_global(at, i, from, 16, false)) return;
-        if (!warp.may_use_shared(at, i, to, 16, true)) return;
-        unsigned char* const there = &warp.block->shared[to];
-        if (warp.block->machine->random() % 2 == 0) {
-            std::memcpy(there, reinterpret_cast<void const*>(from), 16);
-        } else {
-            std::memset(there, 0xff, 16);
-            warp.copies.push_back({i, to, from});
-        }
-    });
-}
-
-void copies_done(Warp& warp, Instruction const&, Lanes lanes) {
-    auto& copies = warp.copies;
-    auto const late = [&](Copy const& copy) {
-        if (!(lanes >> copy.lane & 1)) return false;
-        std::memcpy(&warp.block->shared[copy.to], reinterpret_cast<void const*>(copy.from), 16);
-        return true;
-    };
-    copies.erase(std::remove_if(copies.begin(), copies.end(), late), copies.end());
-}
-
 // In the address of another block's shared memory its rank is above these bits.
 constexpr int kRankShift = 20;
 
@@ -427,9 +400,7 @@ Table every_operation() {
     };
     table["griddepcontrol.launch_dependents"] = nothing;
     table["fence.mbarrier_init.release.cluster"] = nothing;
-    table["cp.async.commit_group"] = table["prefetch.global.L2"] = nothing;
-    table["cp.async.wait_group"] = copies_done;
-    table["cp.async.cg.shared.global"] = copy_later;
+    table["prefetch.global.L2"] = nothing;
     return table;
 }
 

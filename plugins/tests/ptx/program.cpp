@@ -40,7 +40,6 @@ Control control_of(std::string const& name) {
         {"bra.uni", Control::kBranch},
         {"ret", Control::kEnd},
         {"bar.sync", Control::kBarrier},
-        {"bar.warp.sync", Control::kWholeWarp},
         {"shfl.sync.bfly.b32", Control::kShuffle},
         {"barrier.cluster.arrive.relaxed.aligned", Control::kArrive},
         {"barrier.cluster.wait.acquire.aligned", Control::kWait},

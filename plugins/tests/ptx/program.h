@@ -29,7 +29,7 @@ struct Operand {
 };
 
 // What the scheduler does itself, for more than the lanes of one warp are concerned.
-enum class Control { kNone, kBranch, kEnd, kBarrier, kWholeWarp, kShuffle, kArrive, kWait, kPoll };
+enum class Control { kNone, kBranch, kEnd, kBarrier, kShuffle, kArrive, kWait, kPoll };
 
 struct Warp;
 struct Instruction;

@@ -16,7 +16,7 @@ namespace ptx {
 
 namespace {
 
-constexpr int kProcessors = 4;
+constexpr int kProcessors = 1;
 constexpr int kSharedByDefault = 48 * 1024;
 
 // The PTX of a translation unit for an architecture; its kernels are read when they are launched.

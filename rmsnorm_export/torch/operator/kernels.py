@@ -97,7 +97,7 @@ def launch(
     dense |= {"x": x, "y": y} | ({} if residual is None else {"sum": total})
     pointers = abi.Pointers(**{name: value.data_ptr() for name, value in dense.items()})
     arguments = (ctypes.byref(problem), ctypes.byref(pointers), x.numel() // problem.n)
-    status = library.rmsnorm_launch(*arguments, abi.THROUGHPUT, stream)
+    status = library.rmsnorm_launch(*arguments, stream)
     if status:
         _note(plan, library.rmsnorm_error(status))
         return None
