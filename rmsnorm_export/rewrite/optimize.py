@@ -135,7 +135,9 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
     """
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
-        note = f"for {options.runtime}: {'; '.join([options.form, *changes])}"
+        gain = runtime.why if report.fused or report.kept else "no norm is one node"
+        words = [options.form, gain, runtime.source, *changes]
+        note = f"for {options.runtime}: {'; '.join(words)}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
     if options.fusions is not None:
         from rmsnorm_export.rewrite.fusions import fuse

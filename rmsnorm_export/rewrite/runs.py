@@ -157,7 +157,7 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     Raises:
         InputError: the runtime cannot run it: which operator, and why.
     """
-    notes = [f"{row.why}; {row.source}"]
+    notes = []
     if model.functions and FUNCTIONS not in row.forms:
         count = len(model.functions)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.show.health import health_lines
@@ -41,12 +42,12 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
         *refusal_lines(report, verbose=verbose),
         *health_lines(report, verbose=verbose),
     ]
-    return [*lines, *_outcome(report, output)]
+    return [*lines, *_outcome(report, output, brief=verbose < 1)]
 
 
 def report_sections(report: Report) -> list[Section]:
     """Return the page of a report; sites are drawn where it was made with ``drawings=True``."""
-    summary = [*_facts(report), *_outcome(report, ())]
+    summary = [*_facts(report), *_outcome(report, (), brief=False)]
     return [
         Section("Summary", summary),
         *rewrite_sections(report),
@@ -72,20 +73,30 @@ def _facts(report: Report) -> list[Line]:
     target = f"target {report.target}" if report.target else "no target"
     return [
         f"  {report.source}: opset {opset}, {nodes}",
-        f"  {target}, numerics {report.numerics}, {report.seconds:.2f} s",
+        f"  {target}, numerics {_numerics(report)}, {report.seconds:.2f} s",
     ]
+
+
+def _numerics(report: Report) -> str:
+    """Return the loosest class of the sites, and what was allowed."""
+    used = [site.numerics for site in report.fused]
+    if not used:
+        return f"up to {report.numerics}"
+    loosest = max(used, key=NUMERICS_ORDER.index)
+    return loosest if loosest == report.numerics else f"{loosest} (allowed: {report.numerics})"
 
 
 def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _outcome(report: Report, output: Sequence[str]) -> list[Line]:
+def _outcome(report: Report, output: Sequence[str], *, brief: bool) -> list[Line]:
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
     fusions = [] if report.fusions is None else _fusion_lines(report.fusions)
     notes = note_lines(report.notes)
-    for part in (fusions, proof_lines(report), _runner_lines(report), notes, output):
+    runners = _runner_count(report) if brief else _runner_lines(report)
+    for part in (fusions, proof_lines(report), runners, notes, output):
         lines += ["", *part] if part else []
     return lines
 
@@ -101,6 +112,17 @@ def _fusion_lines(fusions: Fusions) -> list[Line]:
     if fusions.not_compared:
         lines.append((f"  not compared: {one_line(fusions.not_compared)}", "warn"))
     return lines
+
+
+def _runner_count(report: Report) -> list[Line]:
+    """Return how many runtimes run the file, and where their names are."""
+    if not report.runs_in:
+        return []
+    count = sum(not entry.reason for entry in report.runs_in)
+    return [
+        f"  runs in {count} of {len(report.runs_in)} runtimes (-v names them; --for RUNTIME writes "
+        "what one runs best)"
+    ]
 
 
 def _runner_lines(report: Report) -> list[Line]:

@@ -67,6 +67,22 @@ def test_the_text_of_a_report(
     assert other not in text
 
 
+@pytest.mark.parametrize(
+    ("used", "allowed", "words"),
+    [
+        (("exact", "exact"), "reordered", "numerics exact (allowed: reordered),"),
+        (("exact", "reordered"), "reordered", "numerics reordered,"),
+        (("reordered", "upcast"), "unclamped", "numerics upcast (allowed: unclamped),"),
+        ((), "reordered", "numerics up to reordered,"),
+    ],
+)
+def test_the_numerics_are_those_of_the_sites(
+    used: tuple[str, ...], allowed: str, words: str
+) -> None:
+    fused = tuple(change(SITE, numerics=one) for one in used)
+    assert words in to_text(change(REPORT, fused=fused, numerics=allowed))
+
+
 def test_sites_that_differ_in_one_fact_are_groups_of_their_own() -> None:
     changes = ({"op": "GatedRMSNorm"}, {"n": None}, {"numerics": "upcast"}, {"epsilon": 1e-5})
     variants = (SITE, *(change(SITE, **one) for one in (*changes, {"attributes": {}})))
