@@ -20,12 +20,19 @@ enum class Order : std::int32_t {
 };
 
 // So many blocks of 512 threads have to fit an SM: three have 40 registers a thread, two 64, one 128.
-// A second input and the greatest magnitude take more of them, and f16 for a sum.
+// A second input and the greatest magnitude take more of them, and f16 for a sum. Before sm_80 an SM
+// has no room for three.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kMostBlocks = 2;
+#else
+constexpr int kMostBlocks = 3;
+#endif
 template <typename T, int V, Mode mode, Quantize quantize>
 constexpr int hot_blocks() {
     bool const sum = mode == Mode::kSkip && V == 2 && !std::is_same_v<T, __half>;
     bool const few = quantize != Quantize::kPerRow && (mode == Mode::kPlain || sum);
-    return (V == 2 ? 2 : 1) + (few ? 1 : 0);
+    int const blocks = (V == 2 ? 2 : 1) + (few ? 1 : 0);
+    return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 // Or one of so many threads, for the registers of six blocks of a short row with a gate.
 template <int V, Mode mode>
