@@ -1,9 +1,10 @@
-"""onnxruntime: SimplifiedLayerNormFusion removes a node that is still read, and the model does not load
+"""onnxruntime: the fusion of a norm removes a node that is read: the model does not load
 
-A norm whose gain is computed (here: cast) and multiplied with the inverse before x: the fusion
-makes the Cast an input of its node, and removes it. "Invalid model. Node input 'gain' is not a graph
-input, initializer, or output of a previous node." With ORT_DISABLE_ALL the model loads and is right.
-Expected: the fusion leaves such a norm alone, or keeps the node. (CPU, the default level)
+A norm whose gain is computed (here: cast) and multiplied with the inverse before x:
+SimplifiedLayerNormFusion makes the Cast an input of its node, and removes it. "Invalid model. Node
+input 'gain' is not a graph input, initializer, or output of a previous node." With ORT_DISABLE_ALL
+the model loads. Expected: the fusion leaves such a norm alone, or keeps the node. (CPU, the default
+level)
 """
 
 import onnxruntime
