@@ -18,7 +18,7 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder
+from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder, state_name
 from rmsnorm_export.graph.load import load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
@@ -26,6 +26,7 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
+from rmsnorm_export.torch.generation.caches import cache_in, cache_parts
 from rmsnorm_export.torch.generation.components import (
     sample_inputs,
     whole_static_caches,
@@ -38,7 +39,6 @@ from rmsnorm_export.torch_options import SourceOptions
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
 
-_CACHE = "past_key_values"
 _CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
 
@@ -210,10 +210,10 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if not seen and component == "decode":
-            _fill_with_nothing(kwargs[_CACHE], runner.session, len(tokens))
+            _fill_with_nothing(kwargs, runner.session, len(tokens))
         answer = _run(runner, **kwargs)
         seen += tokens.shape[1]
-        _count(answer.get(_CACHE), seen)
+        _count(cache_in(answer), seen)
         return answer
 
     with contextlib.ExitStack() as stack:
@@ -274,16 +274,20 @@ def _count(cache: Any, seen: int) -> None:
                 setattr(layer, name, seen)
 
 
-def _fill_with_nothing(cache: Any, session: Any, rows: int) -> None:
+def _fill_with_nothing(kwargs: Mapping[str, Any], session: Any, rows: int) -> None:
     """Fill the empty cache of one graph for prefill and decode: keys and values of no token."""
-    declared = {value.name: value for value in session.get_inputs()}
+    declared = {state_name(value.name): value for value in session.get_inputs()}
+    cache = cache_in(kwargs)
+    (argument,) = (name for name, value in kwargs.items() if value is cache)
+    filled = copy.deepcopy(cache)
     for number in itertools.count():
-        names = [f"input.{_CACHE}.layers.{number}.{kind}" for kind in ("keys", "values")]
-        if not all(name in declared for name in names):
+        filled.update(*torch.zeros(2, 1, 1, 1, 1), number)
+        parts = cache_parts({argument: filled}).items()
+        paths = [path for path, part in parts if part.layer == number]
+        if not paths or not declared.keys() >= {*paths}:
             return
         empty = []
-        for name in names:
-            _, heads, _, width = declared[name].shape
-            dtype = _CACHE_TYPES[declared[name].type]
-            empty.append(torch.zeros(rows, heads, 0, width, dtype=dtype))
+        for value in map(declared.__getitem__, paths):
+            _, heads, _, width = value.shape
+            empty.append(torch.zeros(rows, heads, 0, width, dtype=_CACHE_TYPES[value.type]))
         cache.update(*empty, number)

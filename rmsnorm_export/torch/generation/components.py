@@ -19,6 +19,7 @@ from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
+from rmsnorm_export.torch.generation.caches import CachePart, cache_parts
 
 if TYPE_CHECKING:
     from rmsnorm_export.torch_options import GenerationOptions
@@ -32,11 +33,13 @@ class Component:
         name: ``prefill``, ``decode``, or what the exporter calls it.
         model: the graph, every norm spelled out; its weights are the module's.
         metadata: ``ExportMetadata`` of transformers: what its runner needs to call the graph.
+        caches: paths of the keys and values among its inputs.
     """
 
     name: str
     model: ir.Model
     metadata: Any
+    caches: Mapping[str, CachePart]
 
 
 def trace_components(
@@ -91,9 +94,10 @@ def trace_components(
             stages = {**encoder, **stages}
             _check_whole(model, stages)
             for name, (module, feeds) in stages.items():
+                caches = cache_parts(feeds)
                 program, metadata = exporter.export_program(module, feeds, config=config)
                 metadata.export_config = dict(recorded)
-                components.append(Component(name, program, metadata))
+                components.append(Component(name, program, metadata, caches))
         except Error:
             raise
         except Exception as error:

@@ -115,9 +115,9 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     states: States = {}
     tell(options.progress, RECOGNISING)
     for component in components:
-        name_dimensions(component.model, options.static_cache, states)
+        name_dimensions(component.model, component.caches, options.static_cache, states)
         if optimum:
-            name_as_optimum(component.model.graph)
+            name_as_optimum(component.model.graph, component.caches)
         result = optimize(component.model, **shared)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
