@@ -52,6 +52,8 @@ from rmsnorm_export.recognize.types import Types
 MAX_ROW = 1 << 20
 """Elements of a row (``kMaxRow``)."""
 
+_BEHIND = "x is divided by its length; the root of n and the scale stay nodes behind it"
+
 MOST_RUNS = 3
 """Of leading axes (``broadcast_tables``)."""
 
@@ -132,6 +134,10 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
                 table_dtype=_dtype(part.cos, context.types),
                 half_table=part.rotary is not None and part.rotary.half_table,
             )
+            if spec.unit_length and part is not match:
+                notes = (*notes, _BEHIND)
+            expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
+            key = dataclasses.replace(key, expands=expands)
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
     message = "the operator does not repeat a rounding step of the source"
@@ -204,7 +210,7 @@ def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedCon
     site.norm(
         function.name,
         [*inputs, *(value for _, value in weights)],
-        {**spec.attributes(), **extra},
+        {**spec.written(), **extra},
         [value for _, value in new],
         domain=DOMAIN,
         name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,

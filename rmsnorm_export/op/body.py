@@ -142,27 +142,17 @@ class _Body:
             bounds = {"start": 0, "end": key.partial_size, "one": 1, "partial_axis": -1}
             start, end, one, last = (self.integers([n], label) for label, n in bounds.items())
             squared = self.add("Slice", "part", [row, start, end, last])
-        if key.stash_type == DOUBLE:
-            # ONNX Runtime fuses the Pow spelling, and with it takes epsilon for 1e-5 in float64.
-            square = self.add("Mul", "square", [squared, squared])
+        if key.unit_length:
+            mean = self.reduced("ReduceL2", "length", squared)
         else:
-            # Pow takes no bfloat16 exponent before opset 15.
-            old = key.stash_type == BFLOAT16 and self.opset < 15
-            two = self.constant(2.0, FLOAT if old else key.stash_type, "two")
-            square = self.add("Pow", "square", [squared, two])
-        mean = self.mean(square)
+            mean = self.mean(self.square(squared))
         if key.partial_size:
             # The mean is one number long already, but where there are no rows in ONNX Runtime 1.31,
             # which does not reduce a tensor without elements: as long as the part, it fits no row.
             mean = self.add("Slice", "one_mean", [mean, start, one, last])
-        epsilon = self.scalar("epsilon", key.literal_epsilon, "epsilon_value", like_x=False)
-        if key.epsilon_outside:
-            rms = self.add("Add", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
-        elif key.epsilon_clamp:
-            # Not Clip, which takes an infinite root to the largest number.
-            rms = self.add("Max", "rms", [self.add("Sqrt", "root", [mean]), epsilon])
-        else:
-            rms = self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
+        rms = self.root(mean)
+        if key.expands:
+            rms = self.add("Expand", "expanded", [rms, self.add("Shape", "row_shape", [row])])
         if factor is not None and key.association == 2:
             row = numerator = self.add("Mul", "weighted", [row, factor])
         if key.round_rstd:
@@ -177,6 +167,28 @@ class _Body:
             return v
         return self.add("Reshape", "ungrouped", [v, shape], self.zero_stays())
 
+    def root(self, mean: ir.Value) -> ir.Value:
+        """The root of ``mean``, or a length, with its epsilon."""
+        key = self.key
+        if key.unit_length == 1 and not (key.epsilon_outside or key.epsilon_clamp):
+            return mean
+        epsilon = self.scalar("epsilon", key.literal_epsilon, "epsilon_value", like_x=False)
+        if not (key.unit_length or key.epsilon_outside or key.epsilon_clamp):
+            return self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
+        root = mean if key.unit_length else self.add("Sqrt", "root", [mean])
+        # Not Clip but where that is meant: it takes an infinite root to the largest number.
+        clamp = "Clip" if key.unit_length == 2 else "Max"
+        return self.add("Add" if key.epsilon_outside else clamp, "rms", [root, epsilon])
+
+    def square(self, row: ir.Value) -> ir.Value:
+        if self.key.stash_type == DOUBLE:
+            # ONNX Runtime fuses the Pow spelling, and with it takes epsilon for 1e-5 in float64.
+            return self.add("Mul", "square", [row, row])
+        # Pow takes no bfloat16 exponent before opset 15.
+        old = self.key.stash_type == BFLOAT16 and self.opset < 15
+        two = self.constant(2.0, FLOAT if old else self.key.stash_type, "two")
+        return self.add("Pow", "square", [row, two])
+
     def mean(self, square: ir.Value) -> ir.Value:
         key, axes = self.key, list(self.key.row_axes())
         if key.partial_size and key.stash_type not in HALF_TYPES:
@@ -185,10 +197,13 @@ class _Body:
             total = self.add("ReduceSum", "square_sum", [square, self.integers(axes, "axes")])
             count = self.constant(float(key.partial_size), key.stash_type, "count")
             return self.add("Div", "mean", [total, count])
+        return self.reduced("ReduceMean", "mean", square)
+
+    def reduced(self, op_type: str, label: str, rows: ir.Value) -> ir.Value:
+        axes = list(self.key.row_axes())
         if self.opset < AXES_INPUT_OPSET:
-            return self.add("ReduceMean", "mean", [square], {"axes": axes, "keepdims": 1})
-        indices = self.integers(axes, "axes")
-        return self.add("ReduceMean", "mean", [square, indices], {"keepdims": 1})
+            return self.add(op_type, label, [rows], {"axes": axes, "keepdims": 1})
+        return self.add(op_type, label, [rows, self.integers(axes, "axes")], {"keepdims": 1})
 
     def factor(self, scale: ir.Value) -> ir.Value:
         """``scale_offset + scale`` in the type of the product."""

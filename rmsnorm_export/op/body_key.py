@@ -35,8 +35,11 @@ class BodyKey(NormSpec):
         quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
         table_dtype: element type of cos and sin, where it is not that of X.
         half_table: cos and sin have one element for each pair.
+        expands: a ``unit_length`` is expanded to the row before it divides, as PyTorch writes it:
+            ONNX Runtime rounds it on a CPU where two operators in a row have half kernels.
     """
 
+    epsilon: float = 0.0  # that of the node counts
     has_scale: bool = True
     has_bias: bool = False
     casts: bool = False
@@ -49,6 +52,7 @@ class BodyKey(NormSpec):
     quantize: Quantize | None = None
     table_dtype: int | None = None
     half_table: bool = False
+    expands: bool = False
 
     @property
     def rounds(self) -> bool:
@@ -133,7 +137,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     The result may ask for operands that a site does not have (``has_scale``, ``has_bias``); the
     site then passes ones or zeros (of ``product_type``), which change nothing.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY)):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY, "expands")):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -266,6 +270,7 @@ _FIELD_WORDS = {
     "rotary_dim": ("rotary_part", "rotary_whole"),
     "rotary_interleaved": ("interleaved", "halves"),
     "half_table": ("half_table", "full_table"),
+    "expands": ("expanded", "not_expanded"),
     "table_dtype": ("table_{}", "table_as_x"),
     "literal_epsilon": ("epsilon_literal", "epsilon_attribute"),
     "literal_offset": ("offset_literal", "offset_attribute"),

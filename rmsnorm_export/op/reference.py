@@ -15,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from rmsnorm_export.op.dtypes import Array, Float64Array, element_type, numpy_dtype, round_to
@@ -110,16 +111,25 @@ def _mean(values: Float64Array) -> Float64Array:
 def mean_square(
     spec: NormSpec, rows: Float64Array, stash: _Step = _keep, mean: _Step = _mean
 ) -> Float64Array:
-    """Return the mean square of each row or group, [..., 1], each step rounded by ``stash``."""
-    return stash(mean(stash(np.square(rows[..., : spec.partial_size or None]))))
+    """Return the mean square of each row or group, [..., 1], each step rounded by ``stash``.
+
+    Of a ``unit_length`` it is the sum of squares, not rounded: the length is one operator.
+    """
+    part = rows[..., : spec.partial_size or None]
+    if spec.unit_length:
+        return np.asarray(mean(np.square(part)) * part.shape[-1])
+    return stash(mean(stash(np.square(part))))
 
 
 def root(spec: NormSpec, mean: Float64Array, stash: _Step = _keep) -> Float64Array:
     """Return the root of a mean square, with its epsilon, each step rounded by ``stash``."""
     epsilon = stash(np.float64(spec.epsilon))
+    if spec.unit_length == 2 and stash is not _keep:
+        largest = ml_dtypes.finfo(numpy_dtype(spec.stash_type)).max  # type: ignore[no-untyped-call]
+        return np.clip(stash(np.sqrt(mean)), epsilon, np.float64(largest))
     if spec.epsilon_outside:
         return stash(stash(np.sqrt(mean)) + epsilon)
-    if spec.epsilon_clamp:
+    if spec.epsilon_clamp or spec.unit_length:
         return np.maximum(stash(np.sqrt(mean)), epsilon)
     return stash(np.sqrt(stash(mean + epsilon)))
 

@@ -6,6 +6,7 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to ``last_axis``, flat
     m   = mean(a_i ** 2)                    over the first partial_size elements, or each group
     rms = sqrt(m + epsilon)                 or sqrt(m) + epsilon        (epsilon_outside)
                                             or max(sqrt(m), epsilon)    (epsilon_clamp)
+                                            sqrt(n m) for sqrt(m)       (unit_length)
     v   = a / rms                           or T(a) * T(1 / rms)        (round_rstd)
     y   = T(v) * T(scale_offset + scale) + bias                         in T
     y   = T(v * (scale_offset + scale) + bias)                          in S (scale_before_cast)
@@ -101,6 +102,9 @@ class NormSpec:
         epsilon_clamp: epsilon is the least that the root may be, and is not added; a NaN stays one.
         last_axis: last normalised axis, negative; other than -1 only as ``axis`` itself, so that a
             row is one axis with others behind it: the channels of an image are axis -3.
+        unit_length: 1: the root is the Euclidean length of the row, rounded to S once (ReduceL2);
+            epsilon is a clamp, outside or 0. 2: likewise, and a length that is infinite in S is its
+            largest number (Clip).
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -124,6 +128,7 @@ class NormSpec:
     association: int = 0
     epsilon_clamp: bool = False
     last_axis: int = -1
+    unit_length: int = 0
     activation: Activation = "silu"
     gate_first: bool = False
     rotary_dim: int = 0
@@ -132,6 +137,7 @@ class NormSpec:
     def __post_init__(self) -> None:
         part = self.partial_size or self.group_size
         rotary = self.kind == "RotaryRMSNorm"
+        inside = self.epsilon and not (self.epsilon_outside or self.epsilon_clamp)
         problems = {
             "epsilon must be finite and >= 0": not 0 <= self.epsilon < math.inf,
             "axis must be negative (counted from the end)": self.axis >= 0,
@@ -144,6 +150,9 @@ class NormSpec:
             "association 1 needs round_rstd": self.association == 1 and not self.round_rstd,
             "association and group_size exclude each other": self.association * self.group_size,
             "epsilon is outside or a clamp": self.epsilon_outside and self.epsilon_clamp,
+            "unit_length must be 0, 1 or 2": self.unit_length not in (0, 1, 2),
+            "unit_length has no epsilon inside": self.unit_length and inside,
+            "unit_length 2 has no epsilon outside": self.unit_length == 2 and self.epsilon_outside,
             "last_axis must be -1 or axis": self.last_axis not in (-1, self.axis),
             "association needs last_axis = -1": self.last_axis != -1 and self.association,
             "activation must be silu or sigmoid": self.activation not in get_args(Activation),
@@ -195,11 +204,18 @@ class NormSpec:
         return spec
 
     def attributes(self) -> dict[str, int | float | str]:
-        """The ONNX attributes of a node with this spec, in schema order; all are written out.
-
-        The plugin reads absent fields as its own defaults and warns, so none is left absent.
-        """
+        """The ONNX attributes of the operator with the values of this spec, in schema order."""
         return dict(_attributes(self))
+
+    def written(self) -> dict[str, int | float | str]:
+        """The attributes that a node has: all that were known from the start, others where they
+        matter.
+
+        The plugin reads absent fields as its own defaults and warns; what knows no later attribute
+        refuses it.
+        """
+        own = self.non_default()
+        return {n: v for n, v in _attributes(self).items() if n in ORIGINAL or n in own}
 
     def beyond(self, known: Collection[str]) -> str:
         """Name an attribute, with its value, that is not at its default and not in ``known``."""
@@ -258,6 +274,7 @@ ATTRIBUTE_WORDS = {
     "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
     "epsilon_clamp": "1: the root is max(sqrt(mean square), epsilon); nothing is added.",
     "last_axis": "Last normalised axis, negative: -1, or axis for rows with axes behind them.",
+    "unit_length": "1: the root of the sum, not of the mean; 2: the largest number if infinite.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
     "rotary_dim": "Elements at the start of the row that are turned; 0: all.",

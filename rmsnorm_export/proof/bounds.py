@@ -11,6 +11,9 @@ of scale and offset, and the bias are 1 each. Squares and their sum are exact in
 made so: integers times a power of two, so few and so small that the sum of their squares is an
 integer of S, in whatever order (``feeds``). No more is allowed there, whatever n.
 
+A length (``unit_length``) is one operator in place of square, mean and root: u, less than theirs.
+In a half S it is rounded once, and off by eta / 2 where it is subnormal itself.
+
 *The sum of other rows.* The sum of n squares has terms >= 0, so nothing cancels. A running sum in
 one register (ONNX Runtime's bfloat16 and residual kernels have no more) errs in every addition by
 up to u times the partial sum, which grows linearly. Independent errors of standard deviation
@@ -44,7 +47,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import root
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, ORIGINAL, NormSpec
 
-_DERIVED_FOR = ORIGINAL
+_DERIVED_FOR = ORIGINAL | {"unit_length"}
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
 
@@ -71,8 +74,10 @@ def sum_of(case: str, spec: NormSpec) -> str:
     return "exact" if case in EXACT_SUMS and not spec.gate_first else "any"
 
 
-def where_epsilon_counts(spec: NormSpec) -> float:
-    """The root mean square of rows that are as small as what epsilon adds to them."""
+def where_epsilon_counts(spec: NormSpec, n: int) -> float:
+    """The root mean square of rows of ``n`` that are as small as what epsilon adds to them."""
+    if spec.unit_length:
+        return spec.epsilon / math.sqrt(n)
     return spec.epsilon if spec.epsilon_clamp else math.sqrt(spec.epsilon)
 
 
@@ -133,6 +138,8 @@ class Bounds:
         if mean == 0 or not math.isfinite(mean):
             return 0.0
         around = np.array([max(mean - eta, 0.0), mean, mean + eta])
+        if self.spec.unit_length and self.spec.stash_type in HALF_TYPES:
+            around = (math.sqrt(mean) + np.array([-eta, 0.0, eta])).clip(0.0) ** 2
         low, rms, high = root(self.spec, around).tolist()
         return max(rms / low, high / rms) - 1 if low else math.inf
 

@@ -127,7 +127,7 @@ def _case_row(
     survives = math.sqrt(stash_largest / n) / 4
     # Where X can hold such numbers; half types have none whose float32 squares are subnormal.
     near = max(math.sqrt(stash_normal), 4 * limits(dtype)[1])
-    at_epsilon = max(bounds.where_epsilon_counts(spec), 64 * math.sqrt(stash_normal))
+    at_epsilon = max(bounds.where_epsilon_counts(spec, n), 64 * math.sqrt(stash_normal))
     rows: dict[str, Float64Array | float] = {
         "random": normal,
         "tiny": 1e-4 * normal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import ml_dtypes
@@ -25,6 +26,7 @@ SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 """Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum
 that is not itself subnormal."""
 
+_ZEROS = "rows of zeros that stay zero without an epsilon"
 _ASSOCIATIONS = (
     "",
     "a scale that is multiplied with 1 / rms first",
@@ -50,7 +52,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     apart = factor != 1.0 or (norm.scale is not None and not norm.scale.per_feature)
     if apart and (norm.bias or norm.gate or norm.group or norm.partial):
         return None
-    if norm.scale is None and told_by_scale(ctx, norm.radial.x, norm.radial.last):
+    alone = norm.scale is None and not norm.radial.stated  # that of a unit row may follow
+    if alone and told_by_scale(ctx, norm.radial.x, norm.radial.last):
         return None  # a mean over tokens
     dtype, stash = norm.dtype, norm.radial.stash
     rounding = _rounding(norm, dtype, stash)
@@ -73,7 +76,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     if norm.radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
         edges = (*edges, "a mean square that is inverted before the root is taken")
     if norm.radial.zero_safe and epsilon == 0:
-        edges = (*edges, "rows of zeros that stay zero without an epsilon")
+        edges = (*edges, _ZEROS)
         epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
     if stash != ir.DataType.DOUBLE:
         with np.errstate(over="ignore"):
@@ -92,7 +95,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         edges = (*edges, "a scale with the root of the row length in it")
         if dtype != stash and not before:
             narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
-    if int(stash) in HALF_TYPES and not norm.radial.plain:
+    if int(stash) in HALF_TYPES and (norm.radial.length or not norm.radial.plain):
         narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     spec = NormSpec(
         kind="GatedRMSNorm" if gate is not None else "RMSNorm",
@@ -132,7 +135,7 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         gate=gate.z.first.get(dtype) if gate is not None else None,
         n=n,
         rank=ctx.types.rank(x),
-        inner=norm.owner,
+        inner=norm.owner or norm.unit,
         aliases=aliases,
         narrow=narrow,
         edges=edges,
@@ -141,6 +144,22 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         gain=norm.scale is not None and not norm.scale.per_feature,
         factor=factor,
     )
+
+
+def unit_row(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
+    """The match of ``x / ||x||`` in a half type, with no factor yet that makes an RMSNorm of it."""
+    radial, dtype = norm.radial, norm.dtype
+    if radial is None or radial.narrow or norm.scale is not None or int(dtype) not in HALF_TYPES:
+        return None
+    if not (radial.length and radial.plain) or (radial.length == 2 and radial.d):
+        return None  # for a Clip and an epsilon behind it there is no word
+    stated = (*radial.stated, ("unit_length", radial.length))
+    step = dataclasses.replace(radial, a=1.0, edges=(), length=0, stated=stated)
+    if radial.zero_safe:  # one operator, and rounded once
+        step.stash, step.floor, step.zero_safe = ir.DataType.FLOAT, SMALLEST_FLOAT32, False
+        step.edges = () if dtype == ir.DataType.FLOAT16 else (_ZEROS,)
+        norm = dataclasses.replace(norm, product=step.stash, events=(("cast", dtype),))
+    return complete(ctx, dataclasses.replace(norm, radial=step), output)
 
 
 def _factor(norm: Norm) -> float | None:

@@ -91,8 +91,9 @@ class Radial:
         slack: relative error of the constants in half types that it was multiplied with.
         spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
         stated: names and values of what other attributes of the operator are not at their default.
-        plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, as the operator does it;
-            in a half type any other way rounds otherwise.
+        plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, or by ReduceL2 in place of
+            the first, as the operator does it; in a half type any other way rounds otherwise.
+        length: 1: made by ReduceL2, or LpNormalization, 2: and a Clip behind it.
     """
 
     x: View
@@ -122,6 +123,7 @@ class Radial:
     spoiled: bool = False
     stated: tuple[tuple[str, Any], ...] = ()
     plain: bool = True
+    length: int = 0
 
     @property
     def unit(self) -> float:
@@ -205,6 +207,7 @@ class Norm:
         inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
         wide: what a native node is between Casts: the same, as if made by other operators.
+        unit: the row of length one in it, which is one operator where the whole rounds otherwise.
     """
 
     x: View
@@ -222,6 +225,7 @@ class Norm:
     inverted: bool = False
     native: Match | None = None
     wide: Norm | None = None
+    unit: Match | None = None
 
 
 Fact = Square | Radial | WeightedInverse | Activated | Norm

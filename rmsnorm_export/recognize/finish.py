@@ -30,6 +30,7 @@ def finish(
 ) -> tuple[Match, ...]:
     """The matches of the whole model, in graph order; each Add is folded once."""
     folded: set[ir.Node] = set()
+    units: set[ir.Value] = set()
     # The output of one match is no part of another, or both would replace the same nodes.
     outputs = set(ctx.matches)
     matches: list[Match] = []
@@ -39,7 +40,7 @@ def finish(
             taken = taken.inner
         if taken.spec.kind == "GatedRMSNorm" and not (fold_gate or taken.native):
             continue
-        taken = _with_nodes(taken)
+        taken = _with_nodes(taken, units)
         behind = taken.gain or taken.factor != 1.0  # nodes of their own
         if fold_gate and not behind and taken.x not in outputs:
             taken = _input_gate(ctx, taken)
@@ -53,10 +54,15 @@ def finish(
     return tuple(matches)
 
 
-def _with_nodes(match: Match) -> Match:
+def _with_nodes(match: Match, units: set[ir.Value]) -> Match:
+    """Return the match with its nodes; of those with one unit row the first has it."""
     if match.nodes:
         return match
-    inner = None if match.inner is None else _with_nodes(match.inner)
+    if match.spec.unit_length:
+        units.add(match.output)
+    inner = match.inner
+    if inner is not None:
+        inner = None if inner.output in units else _with_nodes(inner, units)
     return dataclasses.replace(match, nodes=_between(match), inner=inner)
 
 

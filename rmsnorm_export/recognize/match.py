@@ -94,7 +94,8 @@ class Match:
         n: elements in a row; None when not static.
         rank: rank of ``x``; None when unknown.
         inner: the match that this one extends (the same norm without the bias, the scale, the gate,
-            the residual or the grouping), for targets that cannot say the whole; None at the core.
+            the residual or the grouping; at last its row of length one), for targets that cannot
+            say the whole; None at the core.
         aliases: other values with the elements of ``x`` that the nodes read too: in front of a
             widening cast, or the same Reshape written twice.
         nodes: the nodes between inputs and outputs, in graph order.

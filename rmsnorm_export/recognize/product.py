@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.complete import complete, is_unit
+from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
 from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
@@ -470,6 +470,7 @@ def _with_event(norm: Norm, kind: str) -> Norm:
 def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     """The first output of ``node`` is ``norm``."""
     output = node.outputs[0]
+    norm = dataclasses.replace(norm, unit=norm.unit or unit_row(ctx, norm, output))
     ctx.advance(output, norm, complete(ctx, norm, output))
 
 
@@ -493,6 +494,6 @@ def lp_normalization(ctx: Context, node: ir.Node) -> None:
         return
     radial = Radial(
         view, candidate, node.graph, axis, size, True, dtype, dtype, a=float(size), rooted=True,
-        inverse=True, zero_safe=True, plain=False, last=last,
+        inverse=True, zero_safe=True, length=int(dtype != ir.DataType.DOUBLE), last=last,
     )  # fmt: skip
     normalise(ctx, node, x, radial, None)

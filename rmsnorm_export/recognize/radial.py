@@ -266,6 +266,7 @@ def clamp(ctx: Context, node: ir.Node) -> None:
             if node.op_type == "Clip" and not half:  # whose squares do not overflow a wider type
                 edges = (*edges, "a Clip that takes an infinite root to the largest number")
             step = dataclasses.replace(fact, floor=floor, epsilons=int(floor > 0), edges=edges)
+            step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
             ctx.set_radial(node.outputs[0], step)
         return
 

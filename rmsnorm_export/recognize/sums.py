@@ -141,8 +141,8 @@ def _reduce(
         fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack, last=last,
     )  # fmt: skip
     if op == "ReduceL2":
-        radial = dataclasses.replace(radial, rooted=True)
-    radial.plain = op == "ReduceMean" and fact.factor == 1.0
+        radial = dataclasses.replace(radial, rooted=True, length=1)
+    radial.plain = op in ("ReduceMean", "ReduceL2") and fact.factor == 1.0
     if fact.factor != 1.0:
         radial.edges = ("squares that are scaled before they are summed",)
     radial.spoiled = spoiled

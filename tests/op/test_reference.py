@@ -7,6 +7,8 @@ import torch
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.torch.operator.eager import forward
+from rmsnorm_export.torch.operator.plan import make_plan
 from tests.op.norm_models import Case, reference, steps
 from tests.op.torch_arrays import to_numpy, to_torch
 
@@ -116,6 +118,17 @@ def test_half_stash_overflows_like_a_runtime():
     np.testing.assert_array_equal(half, np.array([[0, 0], [1, 1]], np.float16))
     wide = reference_exact(NormSpec(), x)
     assert wide[0, 0] > 1.4
+
+
+def test_an_infinite_length_is_one_or_the_largest_number():
+    x = np.array([[60000, 60000, 0]], np.float16)
+    for unit_length, expected in ((1, 0.0), (2, 60000 / 65504)):
+        spec = NormSpec(stash_type=FLOAT16, unit_length=unit_length, epsilon=0.0)
+        for y in (
+            reference_exact(spec, x),
+            forward(make_plan(spec, torch.float16), to_torch(x))[0],
+        ):
+            np.testing.assert_array_equal(y, np.array([[expected, expected, 0]], np.float16))
 
 
 def test_epsilon_is_a_float32_attribute_unless_used_in_float64():

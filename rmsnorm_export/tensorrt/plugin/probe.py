@@ -158,7 +158,7 @@ def _norm_case(kind: Kind, dtype: int) -> tuple[bytes, dict[str, Array], dict[st
     feeds = {"x": x, **more[kind], "scale": scale, "bias": bias}
     exact = reference_exact(spec, x, scale, bias, **more[kind])
     outputs = dict(zip(("y", "sum"), exact if isinstance(exact, tuple) else (exact,), strict=False))
-    attributes: dict[str, Any] = dict(spec.attributes())
+    attributes: dict[str, Any] = dict(spec.written())
     graph = helper.make_graph(
         [helper.make_node(kind, [*feeds], [*outputs], domain=DOMAIN, **attributes)],
         "norm",

@@ -130,7 +130,7 @@ def _emit(spec: NormSpec, *operands: Any) -> Any:
         op: Any = opset18
         scale = op.CastLike(op.Constant(value_floats=[1.0]), x)
         scale.dtype = x.dtype
-    return _operator(spec.kind)(x, *others, scale, bias, **spec.attributes())
+    return _operator(spec.kind)(x, *others, scale, bias, **spec.written())
 
 
 def translation(kind: Kind) -> Callable[..., Any]:

@@ -94,7 +94,8 @@ def _normalise(
     shape = row.shape
     if spec.group_size:
         row, numerator = (v.reshape(*shape[:-1], -1, spec.group_size) for v in (row, numerator))
-    squares = (row[..., : spec.partial_size] if spec.partial_size else row).square()
+    part = row[..., : spec.partial_size] if spec.partial_size else row
+    squares = (part.to(plan.wide) if spec.unit_length else part).square()
     rms = _rms(plan, squares, row)
     if factor is not None and spec.association == 2:
         row = numerator = row * factor
@@ -111,6 +112,11 @@ def _rms(plan: NormPlan, squares: Tensor, row: Tensor) -> Tensor:
     """Return the root mean square of every row or group, stabilised, in the stash type."""
     spec = plan.spec
     total = squares.sum(list(spec.row_axes()), keepdim=True, dtype=plan.wide)
+    if spec.unit_length:
+        length, most = _root(total).to(plan.stash), torch.finfo(plan.stash).max
+        if spec.epsilon_outside:
+            return length + plan.epsilon
+        return length.clamp(plan.epsilon, most if spec.unit_length == 2 else None)
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
     mean = (total / _elements(spec, row)).to(plan.stash)
     if spec.epsilon_outside:
