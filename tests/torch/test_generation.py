@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import shutil
@@ -98,8 +99,10 @@ def test_inputs_and_dimensions_have_the_names_that_users_know(decoder: Path) -> 
     inputs, outputs = shapes(graph.input), shapes(graph.output)
     assert inputs["input_ids"] == ["batch", 1]
     assert inputs["attention_mask"] == ["batch", "past + 1"]
-    assert inputs["input.past_key_values.layers.1.keys"] == ["batch", 2, "past", 8]
-    assert outputs["output.past_key_values.layers.1.keys"] == ["batch", 2, "past + 1", 8]
+    # The first word is an argument of transformers' models: past_key_values, then cache.
+    (keys,) = (name for name in inputs if name.endswith(".layers.1.keys"))
+    assert inputs[keys] == ["batch", 2, "past", 8]
+    assert outputs[keys.replace("input.", "output.")] == ["batch", 2, "past + 1", 8]
     assert outputs["logits"] == ["batch", 1, 64]
     prefill = onnx.load(decoder / "prefill.onnx", load_external_data=False).graph
     names = ("input_ids", "attention_mask", "position_ids")
@@ -238,6 +241,32 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
     assert sizes["attention_mask"] == ["batch", "past + sequence"]
     ids, mask = np.array([[5, 9, 11], [7, 8, 1]]), np.array([[0, 1, 1], [1, 1, 1]])
     assert_generates(model, ids, mask, {"prefill": session, "decode": session})
+
+
+@pytest.mark.parametrize("names", ["transformers", "optimum"])
+def test_states_need_no_names_of_the_exporter(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may call every part of a cache otherwise: what they are is read in the cache."""
+    utils = importlib.import_module("transformers.exporters.utils")
+    leaves = utils.get_leaf_tensors
+
+    def renamed(values: Any) -> dict[str, Any]:
+        cut = ((*path.partition(".layers."), tensor) for path, tensor in leaves(values).items())
+        return {f"memory.{tail[::-1]}" if at else path: tensor for path, at, tail, tensor in cut}
+
+    monkeypatch.setattr(utils, "get_leaf_tensors", renamed)
+    model, place = llama(), tmp_path / "made"
+    rx.export_generation(model, place, names=names)
+    file = place / ("model.onnx" if names == "optimum" else "decode.onnx")
+    inputs = shapes(onnx.load(file, load_external_data=False).graph.input)
+    start = "past_key_values." if names == "optimum" else "input.memory."
+    sizes = [size for name, size in inputs.items() if name.startswith(start)]
+    assert sizes == [["batch", 2, "past", 8]] * 4
+    if names == "transformers":
+        assert verify_generation(
+            model, place, {"input_ids": torch.tensor([[5, 9, 11]])}, tokens=4
+        ).passed
 
 
 def llava() -> transformers.PreTrainedModel:
