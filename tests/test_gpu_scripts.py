@@ -1,27 +1,33 @@
-"""bench.gpu without a GPU: its judge and what it times, by kernels on the shim."""
+"""bench.gpu without a GPU: its judge and what it times, by interpreted kernels."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from bench.gpu import correct
 from rmsnorm_export.op import abi
-from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.op.spec import IN_KERNELS, NormSpec
 from tests.plugins import kernel_build
-from tests.tools import shim
+from tests.plugins.kernel_cases import job_for
+from tests.tools import driver
 from tests.tools.lib.command import module_command, module_environment
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-from bench.gpu import speed
+from bench.gpu import correct, directed, first, sanitize, speed
+from bench.gpu.__main__ import STEPS, main
+from tests.plugins import interpreted
 
 needs_compiler = pytest.mark.skipif(
     kernel_build.missing_compiler() is not None, reason=str(kernel_build.missing_compiler())
@@ -29,8 +35,74 @@ needs_compiler = pytest.mark.skipif(
 
 
 def judged(problems: int) -> correct.Correctness:
-    driver = [str(kernel_build.shim_driver())]
-    return correct.run(driver, problems=problems, seed=7, tell=print, small=True, sm=90)
+    jobs = correct.drawn(7, problems, few=True)
+    return correct.run([kernel_build.driver()], jobs, tell=print)
+
+
+@needs_compiler
+def test_every_step_without_a_gpu(tmp_path: Path) -> None:
+    """The whole check, on interpreted kernels and with a clock that is made up; then resumed."""
+    (tmp_path / "built").mkdir()
+    interpreted.built(tmp_path / "built")
+    machine, out = interpreted.machine(tmp_path), tmp_path / "out"
+    words = ["--built", str(tmp_path / "built"), "--out", str(out), "--problems", "20"]
+    words += ["--peers", "torch fused,unfused"]
+    assert main(words, machine) == 0
+    results = json.loads((out / "gpu_kernels.json").read_text())
+    parts = [step.name for step in first.steps()]
+    assert results["steps"] == [*parts, *STEPS]
+    assert (results["wrong"], results["not run"]) == ([], [])
+    assert {line.split(":")[0] for line in results["checked"]} > {*directed.groups(), *STEPS[1:2]}
+    works = {(row["op"], row["rows"], row["n"], row["dtype"]) for row in results["rows"]}
+    assert works > set(map(dataclasses.astuple, speed.grid(machine.largest)))
+    assert all("seconds" in row["contenders"]["ours"] for row in results["rows"])
+    for tool in sanitize.TOOLS:
+        assert "ERROR SUMMARY: 0 errors" in (out / f"{tool}.log").read_text()
+    page = (out / "gpu_kernels.md").read_text()
+    assert "clusters of 16" in page
+    assert "| ours, us |" in page
+    begun = time.monotonic()
+    assert main([*words, "--resume"], machine) == 0
+    again = json.loads((out / "gpu_kernels.json").read_text())
+    assert (again["checked"], again["rows"]) == (results["checked"], results["rows"])
+    assert time.monotonic() - begun < 10
+
+
+@needs_compiler
+def test_what_a_sanitizer_finds_is_wrong(tmp_path: Path) -> None:
+    """Its words go to a file: on stdout they would be taken for the driver's."""
+    machine = interpreted.machine(tmp_path, found="racecheck")
+    machine = dataclasses.replace(machine, logs=tmp_path)
+    for tool, wrong in (("memcheck", 0), ("racecheck", 2)):
+        jobs, options = correct.drawn(1, 2, few=True), {"tell": print, "end": math.inf}
+        outcome = sanitize.run(machine, tool, kernel_build.driver(), jobs, **options)
+        assert (outcome.problems, len(outcome.wrong)) == (2, wrong), outcome.wrong
+    nothing = sanitize.run(machine, "memcheck", kernel_build.driver(), [], **options)
+    assert "no problem was run" in nothing.wrong
+
+
+@needs_compiler
+def test_an_error_of_a_launch_leaves_later_problems_alone() -> None:
+    """Of sm_75 the driver has no code: it says so, and the next one is asked of another driver."""
+    jobs = [job_for(64, driver.F32), job_for(64, driver.F32, sm=75), job_for(64, driver.F32)]
+    named = [(f"problem {i}", job) for i, job in enumerate(jobs)]
+    outcome = correct.run([kernel_build.driver()], named, tell=print)
+    assert (outcome.problems, outcome.failed_launches, len(outcome.wrong)) == (3, 1, 1)
+    assert outcome.wrong[0].startswith("problem 1")
+
+
+def _sleep(*_: Any) -> None:
+    time.sleep(60)
+
+
+def test_a_step_that_does_not_end_is_killed() -> None:
+    told: list[Any] = []
+    begun = time.monotonic()
+    built: Any = None
+    step = first.Step("sleeps", 1, _sleep)
+    first._within(step, 8, interpreted.Interpreted(), built, lambda *line: told.append(line))
+    assert told == [("wrong", "sleeps: not done after 8 s")]
+    assert time.monotonic() - begun < 30
 
 
 @needs_compiler
@@ -46,15 +118,15 @@ def test_random_problems_hold() -> None:
 )
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch, field: str, value: Any) -> None:
     """The driver is asked for another norm than the one that the judge expects."""
-    header = shim._header
+    header = driver._header
 
-    def changed(job: shim.Job, overruled: dict[str, object]) -> bytes:
+    def changed(job: driver.Job, overruled: dict[str, object]) -> bytes:
         if job.spec.round_rstd or job.scale is None:
             return header(job, overruled)
         spec = dataclasses.replace(job.spec, **{field: value})
         return header(dataclasses.replace(job, spec=spec), overruled)
 
-    monkeypatch.setattr(shim, "_header", changed)
+    monkeypatch.setattr(driver, "_header", changed)
     outcome = judged(60)
     assert len(outcome.wrong) >= 2
     assert "ulp outside" in outcome.wrong[0]
@@ -62,16 +134,16 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch, field: str, va
 
 def test_the_problems_are_of_every_sort() -> None:
     rng = np.random.default_rng(1)
-    jobs = [correct.draw(rng, small=False) for _ in range(300)]
+    jobs = [correct.draw(rng) for _ in range(300)]
     drawn: set[str] = set()
     for job in jobs:
         defaults = NormSpec(kind=job.spec.kind).attributes()
         drawn |= {k for k, value in job.spec.attributes().items() if value != defaults[k]}
     # A job has its axes flattened: it knows rows, and how many of them lie side by side.
     of_kinds = {"activation", "gate_first", "rotary_dim", "rotary_interleaved"}
-    assert drawn >= set(NormSpec().attributes()) - {"axis", "last_axis"} | of_kinds
+    assert drawn >= set(NormSpec().attributes()) & IN_KERNELS - {"axis", "last_axis"} | of_kinds
     assert {job.inner for job in jobs} > {1, 2, 3}
-    assert {job.quantize for job in jobs} == set(get_args(shim.How))
+    assert {job.quantize for job in jobs} == set(get_args(driver.How))
     assert max(job.x.shape[1] for job in jobs) > 100_000
 
 
@@ -82,7 +154,7 @@ def test_what_is_timed_is_right(op: Any, dtype: str, rows: int) -> None:
     """Ours, by the kernels on a CPU, and those of PyTorch; a wrong one would not be timed."""
     work = speed.Work(op, rows, 128, dtype)
     used = speed.buffers(work, torch.Generator("cpu").manual_seed(0))
-    makers = speed.contenders(abi.functions(kernel_build.shim_library()))
+    makers = speed.contenders(abi.functions(kernel_build.library()), interpreted.Interpreted())
     for name in ("ours", "ours, low latency", "torch fused", "unfused"):
         result = makers[name](work)(used)
         y = result[0] if isinstance(result, tuple) else result
@@ -102,18 +174,21 @@ def test_nvcc_builds_what_is_timed_and_what_is_checked(tmp_path: Path) -> None:
     """The structures of ctypes are those of the library; the driver has the GPU's memory."""
     objects = [kernel_build.nvcc_object(unit, 90)[0] for unit in kernel_build.UNITS]
     nvcc, plugins = kernel_build.nvcc_command(90), kernel_build.PLUGINS
-    library, driver = tmp_path / "library.so", tmp_path / "driver"
+    library, program = tmp_path / "library.so", tmp_path / "driver"
     c_api = plugins / "torch" / "c_api.cpp"
     kernel_build.run([*nvcc, "-shared", c_api, *objects, "-o", library])
     memory = ["-I", plugins / "tests" / "gpu"]
-    kernel_build.run([*nvcc, *memory, kernel_build.DRIVER, *objects, "-o", driver])
+    calls = re.findall(r"__wrap_(\w+)", (plugins / "tests/gpu/driver_memory.h").read_text())
+    wraps = [f"-Xlinker=--wrap={call}" for call in calls]
+    kernel_build.run([*nvcc, *memory, *wraps, kernel_build.DRIVER, *objects, "-ldl", "-o", program])
     functions = abi.functions(library)
     for op in get_args(speed.Op):
-        speed.ours(functions, abi.THROUGHPUT, speed.Work(op, 4, 128, "bfloat16"))
+        work = speed.Work(op, 4, 128, "bfloat16")
+        speed.ours(functions, interpreted.Interpreted(), abi.THROUGHPUT, work)
     # Without a GPU the driver says so at the first allocation, and does not crash.
     row = np.zeros((1, 8), np.float32)
-    job = shim._header(shim.Job(spec=NormSpec(), x=row, scale=row[0]), {})
-    done = subprocess.run([driver], input=job, capture_output=True, check=False, timeout=60)
+    job = driver._header(driver.Job(spec=NormSpec(), x=row, scale=row[0]), {})
+    done = subprocess.run([program], input=job, capture_output=True, check=False, timeout=60)
     assert done.returncode in (0, 2, 3)
 
 

@@ -1,7 +1,7 @@
 """Random problems through a kernel driver, each result against the operator's rounding steps.
 
-The driver is plugins/tests/kernels/driver.cpp, built for a GPU or for a CPU; outputs are poisoned
-before a launch and lie between guards that are compared after it.
+The driver is plugins/tests/kernels/driver.cpp, on a GPU or interpreted; outputs are poisoned before
+a launch and lie between guards that are compared after it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,31 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
-from tests.tools import shim
-from tests.tools.shim import BF16, F16, F32, FP8, INT8, Array, Job
+from tests.tools.driver import (
+    BF16,
+    F16,
+    F32,
+    FP8,
+    INT8,
+    Array,
+    Driver,
+    Job,
+    LaunchError,
+    RefusalError,
+    check,
+)
 
 LENGTHS = (1, 2, 3, 7, 8, 16, 31, 64, 65, 96, 111, 128, 199, 256, 512, 768, 1000, 1024, 2048, 2560)
 LENGTHS += (4096, 4104, 5120, 6144, 8192, 8200, 12288, 16384, 16392, 32768, 49152, 65536, 65544)
 LENGTHS += (131072, 131073, 262144, 1048576)
-_MOST_ELEMENTS = 1 << 18
+_MOST_ELEMENTS, _FEW_ELEMENTS = 1 << 18, 1 << 17
+MOST_FAILED_LAUNCHES = 20
 _STASH = {F16: FLOAT16, BF16: BFLOAT16}
 
 
@@ -32,6 +45,7 @@ class Correctness:
     problems: int = 0
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     seconds: float = 0.0
+    failed_launches: int = 0
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     def line(self) -> str:
@@ -39,67 +53,68 @@ class Correctness:
         return f"{self.problems} problems, {len(self.wrong)} wrong, {self.seconds:.0f} s ({kinds})"
 
 
+def drawn(seed: int, problems: int, *, few: bool = False) -> Iterator[tuple[str, Job]]:
+    """Yield problems and what to call each; ``few``: elements, for a slow sanitizer."""
+    rng = np.random.default_rng(seed)
+    for number in range(problems):
+        yield f"problem {number} of seed {seed}", draw(rng, few=few)
+
+
 def run(
-    command: Sequence[str],
+    command: Sequence[str | Path],
+    jobs: Iterable[tuple[str, Job]],
     *,
-    problems: int,
-    seed: int,
     tell: Callable[[str], None],
-    small: bool = False,
-    sm: int | None = None,
     end: float = math.inf,
 ) -> Correctness:
-    """Draw ``problems`` problems from ``seed`` and judge each.
+    """Judge each problem; none at all is a fault. After a failed launch another driver goes on.
 
     Args:
         command: the driver, perhaps under another program.
+        jobs: with the name of each.
         tell: called with a line now and then.
-        small: short rows only, for a slow sanitizer.
-        sm: architecture that a CPU driver is to take for its own; a GPU has one.
         end: on the monotonic clock; no problem is begun after it.
     """
-    rng = np.random.default_rng(seed)
     outcome = Correctness()
     start = time.perf_counter()
-    driver = shim.Shim(*command)
-    try:
-        for number in range(problems):
-            if time.monotonic() > end:
-                break
-            job = draw(rng, small=small)
-            if sm is not None:
-                job = dataclasses.replace(job, sm=sm)
-            outcome.problems += 1
-            outcome.kinds[f"{job.spec.kind} {job.quantize}"] += 1
-            try:
-                shim.check(job, driver.run(job))
-            except AssertionError as error:
-                first = str(error).strip().splitlines()[0]
-                outcome.wrong.append(f"problem {number} of seed {seed}, {describe(job)}: {first}")
-                if "ended with" in first:  # the driver is gone, and with it the other problems
-                    break
-            if number % 500 == 499:
-                tell(f"{number + 1} problems, {len(outcome.wrong)} wrong")
-    finally:
-        if code := driver.finish():
-            outcome.wrong.append(f"the driver, or the program around it, ended with {code}")
+    driver = Driver(*command)
+    for name, job in jobs:
+        if time.monotonic() > end or outcome.failed_launches > MOST_FAILED_LAUNCHES:
+            break
+        outcome.problems += 1
+        outcome.kinds[f"{job.spec.kind} {job.quantize}"] += 1
+        try:
+            check(job, driver.run(job))
+        except (AssertionError, RefusalError) as error:
+            first = str(error).strip().splitlines()[0]
+            outcome.wrong.append(f"{name}, {describe(job)}: {first}")
+            if isinstance(error, LaunchError):
+                outcome.failed_launches += 1
+                driver.close()
+                driver = Driver(*command)
+        if outcome.problems % 500 == 0:
+            tell(f"{outcome.problems} problems, {len(outcome.wrong)} wrong")
+    if code := driver.finish():
+        outcome.wrong.append(f"the driver, or the program around it, ended with {code}")
+    if not outcome.problems:
+        outcome.wrong.append("no problem was run")
     outcome.seconds = time.perf_counter() - start
     return outcome
 
 
-def draw(rng: np.random.Generator, *, small: bool) -> Job:
+def draw(rng: np.random.Generator, *, few: bool = False) -> Job:
     """A problem that the kernels take, with its inputs."""
 
     def chance(share: float) -> bool:
         return bool(rng.random() < share)
 
-    lengths = [n for n in LENGTHS if n <= 8200] if small else LENGTHS
-    n = int(rng.choice(lengths))
+    most = _FEW_ELEMENTS if few else _MOST_ELEMENTS
+    n = int(rng.choice([n for n in LENGTHS if not few or n <= most]))
     dtype = (F32, F16, BF16)[int(rng.integers(3))]
     if chance(0.2):
         return _rotary(rng, dtype)
     kind = ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")[int(rng.integers(3))]
-    rows = int(min(rng.choice([1, 2, 3, 5, 17, 64, 300]), max(1, _MOST_ELEMENTS // n)))
+    rows = int(min(rng.choice([1, 2, 3, 5, 17, 64, 300]), max(1, most // n)))
     half = dtype != F32
     stash = _STASH[dtype] if half and chance(0.15) else FLOAT
     before = chance(0.4)

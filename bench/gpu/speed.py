@@ -1,8 +1,8 @@
 """Time and memory rate of the kernels and of other people's, each timed by ``triton.testing``.
 
 Large tensors are read from cold memory: the L2 cache is flushed before each call. Few rows, as when
-one token is decoded, run in a CUDA graph with a warm cache. A contender that is wrong, not
-installed, or that lacks the operation says so in its row and is not timed.
+one token is decoded, run in a CUDA graph with a warm cache, and the table says so. A contender that
+is wrong, not installed, or that lacks the operation says so in its row and is not timed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import importlib
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 
+from bench.gpu.machine import Machine
 from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import NormSpec
 from tests.tools.lib.tables import markdown_table
@@ -38,6 +39,9 @@ HEADS = 32
 
 LENGTHS = (128, 256, 1024, 4096, 4104, 8192, 65536, 262144)
 """4,104 is 8 over a power of two: no multiple of what a warp loads at once."""
+
+COMPILED = (128, 4096)
+"""Those for which ``torch.compile`` takes part: it needs seconds for each."""
 
 EPSILON = 1e-6
 QUANT_SCALE = 0.02  # 448 * 0.02 is beyond every y of the random inputs: nothing saturates
@@ -74,12 +78,12 @@ class Work:
         return int(elements * (size + written) + (self.n + more) * size)
 
 
-def grid() -> list[Work]:
-    """Return all works, shuffled: a run that is cut short has some of each kind."""
+def grid(largest: int) -> list[Work]:
+    """Return all works, of up to so many elements, shuffled: some of each kind come early."""
     works = []
     for op, dtype in itertools.product(get_args(Op), ("bfloat16", "float16")):
         for n in (64, 128, 256) if op == "rotary" else LENGTHS:
-            works.append(Work(op, max(4096, (256 << 20) // n), n, dtype))
+            works.append(Work(op, max(1, largest >> 16, largest // n), n, dtype))
         works += [Work(op, rows, 128 if op == "rotary" else 4096, dtype) for rows in (1, 32)]
     random.Random(0).shuffle(works)
     return works
@@ -128,7 +132,7 @@ def worst_error(work: Work, used: Buffers, y: torch.Tensor) -> float:
         truth = truth * used["cos"][token].double() + across * used["sin"][token].double()
     if work.op == "fp8":
         truth = size = truth / QUANT_SCALE
-    y = y[rows]
+    y = y.view(torch.uint8)[rows].view(y.dtype)  # as bytes: float8 knows no index on a GPU
     bits = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}.get(y.dtype, 3)
     smallest = {torch.float16: -14, torch.float8_e4m3fn: -6}.get(y.dtype, -126)
     exponent = size.abs().clamp(min=2.0**smallest).log2().floor()
@@ -136,7 +140,7 @@ def worst_error(work: Work, used: Buffers, y: torch.Tensor) -> float:
     return float(error.max()) if bool(torch.isfinite(error).all()) else float("inf")
 
 
-def ours(library: ctypes.CDLL, tactic: int, work: Work) -> Run:
+def ours(library: ctypes.CDLL, machine: Machine, tactic: int, work: Work) -> Run:
     """Return the launch of a kernel of ``library`` (``abi.functions``).
 
     Raises:
@@ -162,8 +166,8 @@ def ours(library: ctypes.CDLL, tactic: int, work: Work) -> Run:
         for name, tensor in used.items():
             field = {"weight": "scale", "residual": "other"}.get(name, name)
             setattr(pointers, field, tensor.data_ptr())
-        stream = torch.cuda.current_stream().cuda_stream if used["x"].is_cuda else None
-        status = library.rmsnorm_launch(at, ctypes.byref(pointers), work.rows, tactic, stream)
+        place = ctypes.byref(pointers)
+        status = library.rmsnorm_launch(at, place, work.rows, tactic, machine.stream())
         if status != 0:
             raise RuntimeError(library.rmsnorm_error(status).decode())
         return used["y"]
@@ -200,7 +204,10 @@ def _unfused(work: Work) -> Run:
 
 
 def _compiled(work: Work) -> Run:
-    torch._dynamo.reset()  # every shape compiled for itself, not as another's dynamic variant
+    """Of two lengths: each is compiled for itself, not as another's dynamic variant."""
+    if work.n not in COMPILED:
+        raise UnavailableError(f"compiled for rows of {' and '.join(map(str, COMPILED))} only")
+    torch.compiler.reset()
     run = torch.compile(_composed, dynamic=False)
     return lambda b: run(_chain, work.op, b)
 
@@ -267,24 +274,20 @@ PEERS: dict[str, Callable[[Work], Run | None]] = {
 }
 
 
-def contenders(library: ctypes.CDLL) -> dict[str, Callable[[Work], Run | None]]:
-    """Return ours with both tactics, and the peers."""
+def contenders(
+    library: ctypes.CDLL, machine: Machine, peers: Sequence[str] = tuple(PEERS)
+) -> dict[str, Callable[[Work], Run | None]]:
+    """Return ours with both tactics, and the peers of these names."""
     return {
-        "ours": lambda work: ours(library, abi.THROUGHPUT, work),
-        "ours, low latency": lambda work: ours(library, abi.LOW_LATENCY, work),
-        **PEERS,
+        "ours": lambda work: ours(library, machine, abi.THROUGHPUT, work),
+        "ours, low latency": lambda work: ours(library, machine, abi.LOW_LATENCY, work),
+        **{name: PEERS[name] for name in peers},
     }
 
 
-def _seconds(run: Callable[[], Any], *, warm: bool = False) -> list[float]:
-    """Lower quartile, median and upper quartile."""
-    from triton.testing import do_bench, do_bench_cudagraph
-
-    bench = do_bench_cudagraph if warm else do_bench
-    return [ms / 1e3 for ms in bench(run, quantiles=[0.25, 0.5, 0.75])]
-
-
-def _measure(work: Work, make: Callable[[Work], Run | None], used: Buffers) -> dict[str, Any]:
+def _measure(
+    machine: Machine, work: Work, make: Callable[[Work], Run | None], used: Buffers
+) -> dict[str, Any]:
     try:
         run = make(work)
         if run is None:
@@ -293,41 +296,44 @@ def _measure(work: Work, make: Callable[[Work], Run | None], used: Buffers) -> d
         y = result[0] if isinstance(result, tuple) else result
         if not worst_error(work, used, y) <= BOUNDS[work.op]:
             return {"remark": "wrong, not timed"}
-        return {"seconds": _seconds(lambda: run(used), warm=work.rows <= HEADS)}
+        return {"seconds": machine.seconds(lambda: run(used), warm=work.rows <= HEADS)}
     except UnavailableError as error:
         return {"remark": str(error)}
     except Exception as error:  # somebody else's library on a size that it does not take
         return {"remark": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def _copy_rate() -> float:
-    """Bytes read and written per second by a device-to-device copy: the ceiling of a norm."""
-    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / _seconds(lambda: target.copy_(source))[1]
-
-
-def run(library: Path, *, tell: Callable[[str], None], seed: int, end: float) -> dict[str, Any]:
-    """Measure the grid until the time ``end``; return the copy rate and the rows."""
-    copy = _copy_rate()
-    rows: list[dict[str, Any]] = []
-    makers = contenders(abi.functions(library))
-    works = grid()
-    for done, work in enumerate(works):
+def run(
+    library: Path,
+    machine: Machine,
+    *,
+    works: Sequence[Work],
+    peers: Sequence[str],
+    before: Sequence[dict[str, Any]] = (),
+    tell: Callable[[str], None],
+    seed: int,
+    end: float,
+) -> list[dict[str, Any]]:
+    """Measure works until the time ``end``; return their rows, with those of ``before``."""
+    rows = list(before)
+    makers = contenders(abi.functions(library), machine, peers)
+    done = [{name: row[name] for name in ("op", "rows", "n", "dtype")} for row in rows]
+    left = [work for work in works if dataclasses.asdict(work) not in done]
+    for number, work in enumerate(left):
         if time.monotonic() > end:
-            tell(f"{len(works) - done} of {len(works)} sizes are left: the time is over")
+            tell(f"{len(left) - number} of {len(works)} sizes are left: the time is over")
             break
         tell(f"{work.op} {work.rows} x {work.n} {work.dtype}")
-        used = buffers(work, torch.Generator("cuda").manual_seed(seed))
-        times = {name: _measure(work, make, used) for name, make in makers.items()}
+        used = buffers(work, torch.Generator(machine.device).manual_seed(seed))
+        times = {name: _measure(machine, work, make, used) for name, make in makers.items()}
         rows.append({**dataclasses.asdict(work), "bytes": work.bytes, "contenders": times})
     rows.sort(key=lambda row: (row["op"], row["dtype"], row["rows"] <= HEADS, row["n"]))
-    return {"copy_bytes_per_second": copy, "rows": rows}
+    return rows
 
 
 def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
     """Return time and rate of ours, and the time of the others over it; lines of Markdown."""
-    others = [name for name in rows[0]["contenders"] if name != "ours"]
+    others = [*dict.fromkeys(name for row in rows for name in row["contenders"] if name != "ours")]
     lines = []
     for row in rows:
         times = {name: one.get("seconds") for name, one in row["contenders"].items()}
@@ -340,7 +346,7 @@ def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
             cells.append(f"{median * 1e6:.2f} ({low * 1e6:.2f}-{high * 1e6:.2f})")
             rate = row["bytes"] / median
             cells += [f"{rate / 1e9:,.0f}", f"{rate / copy:.1%}"]
-            cells += [f"{times[n][1] / median:.2f}" if times[n] else "-" for n in others]
+            cells += [f"{times[n][1] / median:.2f}" if times.get(n) else "-" for n in others]
         lines.append(cells)
     headings = ("rows", "n", "ours, us", "GB/s", "of copy", *others)
     remarks = dict.fromkeys(

@@ -1,8 +1,5 @@
-// The part of CUDA's language that plain C++ lacks. Without nvcc the kernels run on a CPU: shim.h
-// (plugins/tests/shim) then has the same names, with fibres for the threads of a block.
+// The instructions that CUDA's C++ has no word for.
 #pragma once
-
-#ifdef __CUDACC__
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -51,14 +48,9 @@ __device__ unsigned greater_magnitude(unsigned a, unsigned b) {
         asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=r"(greater) : "r"(a), "r"(b));
     }
 #else
-    if constexpr (std::is_same_v<T, float>) {
-        greater = max(a & 0x7fffffffU, b & 0x7fffffffU);
-    } else {
-        using P = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-        auto const magnitudes = [](unsigned& word) { return __habs2(reinterpret_cast<P&>(word)); };
-        P const pair = __hmax2_nan(magnitudes(a), magnitudes(b));
-        greater = reinterpret_cast<unsigned const&>(pair);
-    }
+    // As whole numbers they are in the same order.
+    greater = std::is_same_v<T, float> ? max(a & 0x7fffffffU, b & 0x7fffffffU)
+                                       : __vmaxu2(a & 0x7fff7fffU, b & 0x7fff7fffU);
 #endif
     return greater;
 }
@@ -176,7 +168,7 @@ __device__ inline void wait_for_words(Mailbox* box, unsigned parity) {
     do {
         asm volatile(
             "{\n.reg .pred done;\n"
-            "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n"
             "selp.u32 %0, 1, 0, done;\n}"
             : "=r"(done)
             : "r"(shared_address(box)), "r"(parity)
@@ -200,7 +192,3 @@ __device__ inline uint4* shared_memory() {
 }
 
 }  // namespace rmsnorm_export
-
-#else
-#include "shim.h"
-#endif

@@ -17,25 +17,17 @@ inline std::int64_t plan_walk(Problem const& problem, std::int64_t rows, int at_
     std::int64_t const parts = (share + at_once - 1) / at_once;
     std::int64_t const items = rows / share * parts;
     if (items > 0x7fffffff || share > 0x7fffffff) return 0;
+    int const of_parts = shared_last ? 0 : 1;
     walk.shared_last = shared_last;
     walk.share = static_cast<std::int32_t>(share);
+    walk.step = shared_last ? n : last * n;
+    walk.divisors[of_parts] = static_cast<std::uint32_t>(parts);
+    walk.divisors[1 - of_parts] = static_cast<std::uint32_t>(shared_last ? before : last);
     walk.x[2] = before * last * n;
+    walk.x[of_parts] = at_once * walk.step;
+    walk.x[1 - of_parts] = shared_last ? last * n : n;
     walk.table[2] = problem.strides[0] * width;
-    if (shared_last) {
-        walk.divisors[1] = static_cast<std::uint32_t>(before);
-        walk.divisors[0] = static_cast<std::uint32_t>(parts);
-        walk.x[1] = last * n;
-        walk.x[0] = at_once * n;
-        walk.table[1] = problem.strides[1] * width;
-        walk.step = n;
-    } else {
-        walk.divisors[1] = static_cast<std::uint32_t>(parts);
-        walk.divisors[0] = static_cast<std::uint32_t>(last);
-        walk.x[1] = at_once * last * n;
-        walk.x[0] = n;
-        walk.table[0] = problem.strides[2] * width;
-        walk.step = last * n;
-    }
+    walk.table[1 - of_parts] = problem.strides[shared_last ? 1 : 2] * width;
     return items;
 }
 

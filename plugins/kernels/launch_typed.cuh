@@ -50,17 +50,18 @@ inline bool may_overlap(int sm) {
 
 // Lets the kernel have its shared memory and its cluster, on the current device.
 inline cudaError_t allow(Kernel kernel, Choice const& choice, Device const& device) {
-    auto const set = [&](cudaFuncAttribute attribute, int value) {
-        return cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), attribute, value);
-    };
     cudaError_t status = cudaSuccess;
-    if (shared_bytes_of(choice) > kSharedByDefault) {
-        // For all launches to come, those of other lengths among them.
-        status = set(cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
-    }
-    if (status == cudaSuccess && choice.cluster > kPortableCluster) {
-        status = set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    }
+    auto const set = [&](bool needed, cudaFuncAttribute attribute, int value) {
+        if (!needed || status != cudaSuccess) return;
+        status = cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), attribute, value);
+    };
+    // Else an SM may keep the division of a kernel before it, with room for one block.
+    set(choice.staged > 0, cudaFuncAttributePreferredSharedMemoryCarveout,
+        cudaSharedmemCarveoutMaxShared);
+    // For all launches to come, those of other lengths among them.
+    set(shared_bytes_of(choice) > kSharedByDefault, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        device.shared);
+    set(choice.cluster > kPortableCluster, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     return status;
 }
 
@@ -71,13 +72,13 @@ struct AtOnce {
     Choice choice{};
     std::int64_t most{0};
 };
+constexpr std::size_t kKnown = 64;
+inline thread_local AtOnce known[kKnown];
 
 // The blocks, or clusters, that the device runs at once; 0 when it has no room for a cluster. The
 // runtime is asked once for each length of a row, as a rule: a launch takes microseconds.
 inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& device,
                            std::int64_t& most) {
-    constexpr std::size_t kKnown = 64;
-    thread_local AtOnce known[kKnown];
     void const* const entry = reinterpret_cast<void const*>(kernel);
     std::size_t const place = reinterpret_cast<std::uintptr_t>(entry) / 16 +
                               static_cast<std::size_t>(choice.threads / 32 * 5 + choice.cluster);
@@ -94,6 +95,10 @@ inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& de
         Configuration launch{choice, false};
         launch.config.gridDim = dim3(static_cast<unsigned>(choice.cluster));
         status = cudaOccupancyMaxActiveClusters(&found, entry, &launch.config);
+        if (status == cudaErrorInvalidClusterSize) {  // of a part of a GPU that can never place it
+            status = cudaSuccess;
+            found = 0;
+        }
     } else if (status == cudaSuccess) {
         status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
             &found, entry, choice.threads, static_cast<std::size_t>(shared_bytes_of(choice)));
@@ -102,15 +107,6 @@ inline cudaError_t at_once(Kernel kernel, Choice const& choice, Device const& de
     most = found;
     if (status == cudaSuccess) before = {kernel, device.id, choice, most};
     return status;
-}
-
-inline cudaError_t enqueue(Kernel kernel, Task const& task, std::int64_t blocks, bool early,
-                           cudaStream_t stream) {
-    Configuration launch{task.choice, early};
-    launch.config.gridDim = dim3(static_cast<unsigned>(blocks));
-    launch.config.stream = stream;
-    void* arguments[] = {const_cast<Task*>(&task)};
-    return cudaLaunchKernelExC(&launch.config, reinterpret_cast<void const*>(kernel), arguments);
 }
 
 template <typename T, bool kQuantised>
@@ -145,30 +141,28 @@ Kernel hot_kernel_of(Choice const& choice) {
                                : row_hot<T, 4, mode, order, quantize>;
 }
 
+template <typename T, Mode mode, Order order>
+Kernel hot_kernel_of(Choice const& choice, Quantize quantize) {
+    switch (quantize) {
+        case Quantize::kStatic: return hot_kernel_of<T, mode, order, Quantize::kStatic>(choice);
+        case Quantize::kPerRow: return hot_kernel_of<T, mode, order, Quantize::kPerRow>(choice);
+        default: return hot_kernel_of<T, mode, order, Quantize::kNone>(choice);
+    }
+}
+
 // Null where none was compiled: gates by a sigmoid, with codes or in another order.
 template <typename T, Order order>
 Kernel hot_kernel(Task const& task) {
     Choice const& choice = task.choice;
     Quantize const quantize = task.problem.quantize;
-    bool const skip = task.mode == Mode::kSkip;
-    if (task.mode != Mode::kPlain && !skip) {
-        if constexpr (kHalf<T> && order == Order::kNarrow) {
-            bool const silu = task.problem.norm.activation == Activation::kSilu;
-            bool const fits = task.mode == Mode::kGated && silu && quantize == Quantize::kNone;
-            return fits ? hot_kernel_of<T, Mode::kGated, order, Quantize::kNone>(choice) : nullptr;
-        }
-        return nullptr;
+    if (task.mode == Mode::kPlain) return hot_kernel_of<T, Mode::kPlain, order>(choice, quantize);
+    if (task.mode == Mode::kSkip) return hot_kernel_of<T, Mode::kSkip, order>(choice, quantize);
+    bool const silu = task.problem.norm.activation == Activation::kSilu;
+    bool const fits = task.mode == Mode::kGated && silu && quantize == Quantize::kNone;
+    if constexpr (kHalf<T> && order == Order::kNarrow) {
+        if (fits) return hot_kernel_of<T, Mode::kGated, order, Quantize::kNone>(choice);
     }
-    if (quantize == Quantize::kNone) {
-        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kNone>(choice)
-                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kNone>(choice);
-    }
-    if (quantize == Quantize::kStatic) {
-        return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kStatic>(choice)
-                    : hot_kernel_of<T, Mode::kPlain, order, Quantize::kStatic>(choice);
-    }
-    return skip ? hot_kernel_of<T, Mode::kSkip, order, Quantize::kPerRow>(choice)
-                : hot_kernel_of<T, Mode::kPlain, order, Quantize::kPerRow>(choice);
+    return nullptr;
 }
 
 template <typename T>
@@ -191,17 +185,19 @@ bool vectorises(Task const& task) {
     bool const quantised = task.problem.quantize != Quantize::kNone;
     auto const at = [](void const* tensor) { return reinterpret_cast<std::uintptr_t>(tensor); };
     return !task.problem.norm.stash_half && task.together == 1 && task.size % W == 0 &&
-           task.problem.inner == 1 && task.problem.norm.kind != Kind::kRotaryRMSNorm &&
+           task.problem.inner == 1 &&
            (at(p.x) | at(p.other) | at(p.scale) | at(p.bias) | at(p.sum)) % 16 == 0 &&
            at(p.y) % (quantised ? W : 16) == 0;
 }
 
-// A problem whose rows are whole aligned vectors.
+// Null for a problem whose rows are no whole aligned vectors.
 template <typename T>
-Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
+Kernel vector_kernel(Task& task, int sm, int most_blocks, bool low_latency) {
     int const inputs = task.mode == Mode::kPlain ? 1 : 2;
     std::int64_t const bytes = task.size * std::int64_t{sizeof(T)};
-    bool const low_latency = tactic == Tactic::kLowLatency;
+    bool const rotary = task.problem.norm.kind == Kind::kRotaryRMSNorm;
+    if (rotary) return rotary_kernel<T>(task, order_of<T>(task), low_latency);
+    if (!vectorises<T>(task)) return nullptr;
     task.choice = choose_hot(bytes, inputs, sm, most_blocks, low_latency);
     Kernel const hot = task.choice.threads > 0 ? hot_kernel<T>(task) : nullptr;
     if (hot != nullptr) return hot;
@@ -211,24 +207,16 @@ Kernel vector_kernel(Task& task, int sm, int most_blocks, Tactic tactic) {
 }
 
 template <typename T>
-cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
+cudaError_t launch_once(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
     Choice const& choice = task.choice;
+    bool const low_latency = tactic == Tactic::kLowLatency;
     Kernel kernel = nullptr;
     std::int64_t most = 0;  // blocks, or clusters, that run at once
-    if (task.problem.norm.kind == Kind::kRotaryRMSNorm) {
-        kernel = rotary_kernel<T>(task, order_of<T>(task), tactic == Tactic::kLowLatency);
-    }
-    if (kernel != nullptr) {
+    // A part of a GPU has no room for large clusters.
+    for (int cluster = most_cluster(device.sm); most == 0; cluster = choice.cluster / 2) {
+        kernel = vector_kernel<T>(task, device.sm, cluster, low_latency);
+        if (kernel == nullptr) break;
         cudaError_t const status = at_once(kernel, choice, device, most);
-        if (status != cudaSuccess) return status;
-    } else if (vectorises<T>(task)) {
-        cudaError_t status = cudaSuccess;
-        // A part of a GPU has no room for large clusters.
-        for (int cluster = most_cluster(device.sm); status == cudaSuccess && most == 0;
-             cluster = choice.cluster / 2) {
-            kernel = vector_kernel<T>(task, device.sm, cluster, tactic);
-            status = at_once(kernel, choice, device, most);
-        }
         if (status != cudaSuccess) return status;
     }
     if (kernel == nullptr) {
@@ -247,8 +235,20 @@ cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStr
     } else if (blocks > 0x7fffffff / choice.cluster) {
         blocks = 0x7fffffff / choice.cluster;
     }
-    bool const early = tactic == Tactic::kLowLatency && may_overlap(device.sm);
-    return enqueue(kernel, task, blocks * choice.cluster, early, stream);
+    Configuration launch{choice, low_latency && may_overlap(device.sm)};
+    launch.config.gridDim = dim3(static_cast<unsigned>(blocks * choice.cluster));
+    launch.config.stream = stream;
+    void* arguments[] = {&task};
+    return cudaLaunchKernelExC(&launch.config, reinterpret_cast<void const*>(kernel), arguments);
+}
+
+template <typename T>
+cudaError_t launch_typed(Task task, Device const& device, Tactic tactic, cudaStream_t stream) {
+    cudaError_t const status = launch_once<T>(task, device, tactic, stream);
+    if (status == cudaSuccess) return status;
+    // Another context of the device, or that after a reset, does not know what was allowed.
+    for (AtOnce& one : known) one = {};
+    return launch_once<T>(task, device, tactic, stream);
 }
 
 }  // namespace rmsnorm_export

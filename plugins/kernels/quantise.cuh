@@ -26,19 +26,7 @@ __device__ inline float scale_of_row(unsigned greatest, Type codes) {
     return scale == 0.0F ? 1.0F : scale;
 }
 
-// Two codes, the first in the low byte. NaN is NaN in FP8 and 0 in INT8.
-__device__ inline unsigned codes_of(float low, float high, Type type) {
-    if (type != Type::kINT8) {
-        return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
-    }
-    auto const code = [](float value) {
-        int const whole = __float2int_rn(value);
-        return (whole < -128 ? -128 : whole > 127 ? 127 : whole) & 0xff;
-    };
-    return code(low) | code(high) << 8;
-}
-
-// Four, of a type that is known.
+// Four codes, the first in the low byte. NaN is NaN in FP8 and 0 in INT8.
 template <Type codes>
 __device__ unsigned codes_of(float const (&values)[4]) {
     if constexpr (codes == Type::kINT8) {
@@ -47,10 +35,7 @@ __device__ unsigned codes_of(float const (&values)[4]) {
         for (int i = 0; i < 4; ++i) whole[i] = __float2int_rn(values[i]);
         return saturated_bytes(whole);
     } else {
-        auto const two = [](float low, float high) -> unsigned {
-            return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
-        };
-        return two(values[0], values[1]) | two(values[2], values[3]) << 16;
+        return __nv_fp8x4_e4m3(make_float4(values[0], values[1], values[2], values[3])).__x;
     }
 }
 
@@ -117,23 +102,26 @@ struct CodeUnit {
     }
 };
 
+template <Type codes, int W>
+__device__ void store_codes(Floats<W> const& values, void* to) {
+    if constexpr (W == 1) {
+        *static_cast<unsigned char*>(to) =
+            static_cast<unsigned char>(codes_of<codes>({values.at[0], 0.0F, 0.0F, 0.0F}));
+    } else {
+        *static_cast<Packed<unsigned, W / 4>*>(to) = codes_of<codes>(values);
+    }
+}
+
 // Divides W values by the scale and stores their codes at y[index].
 template <typename T, int W>
 __device__ void store_codes(Floats<W> const& values, Task const& task, Divisor<T> const& scale,
                             std::int64_t index) {
     Floats<W> const scaled = scale.divide(values);
-    Type const type = task.problem.y;
-    unsigned char* const to = static_cast<unsigned char*>(task.pointers.y) + index;
-    if constexpr (W == 1) {
-        *to = static_cast<unsigned char>(codes_of(scaled.at[0], 0.0F, type));
+    void* const to = static_cast<unsigned char*>(task.pointers.y) + index;
+    if (task.problem.y == Type::kINT8) {
+        store_codes<Type::kINT8>(scaled, to);
     } else {
-        Packed<unsigned, W / 4> words;
-#pragma unroll
-        for (int i = 0; i < W; i += 4) {
-            words.at[i / 4] = codes_of(scaled.at[i], scaled.at[i + 1], type) |
-                              codes_of(scaled.at[i + 2], scaled.at[i + 3], type) << 16;
-        }
-        *reinterpret_cast<Packed<unsigned, W / 4>*>(to) = words;
+        store_codes<Type::kFP8E4M3>(scaled, to);
     }
 }
 

@@ -37,7 +37,7 @@ struct Team {
             reinterpret_cast<unsigned*>(shared_memory())[slot] = 0;
             reinterpret_cast<unsigned*>(shared_memory())[kSlots + slot] = 0;
         }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
         if (blocks > 1) {
             if (threadIdx.x == 0) {
                 open(mailbox(0));
@@ -78,7 +78,7 @@ private:
                 value = over_warp(lane < warps ? of_warp[lane] : V{0}, combine, 32);
             }
         }
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
         // Nobody reads the memory of a peer, and each waits for what is sent to it, so a block may
         // end while its peers still sum.
         if (blocks > 1) {

@@ -57,21 +57,20 @@ cudaError_t current_device(Device& device) {
     int id = 0;
     cudaError_t status = cudaGetDevice(&id);
     if (status == cudaSuccess && (known.sm == 0 || known.id != id)) {
-        auto const read = [&](cudaDeviceAttr attribute) {
-            int value = 0;
-            if (status == cudaSuccess) status = cudaDeviceGetAttribute(&value, attribute, id);
-            return value;
-        };
-        int sm = 10 * read(cudaDevAttrComputeCapabilityMajor);
-        sm += read(cudaDevAttrComputeCapabilityMinor);
-        int const processors = read(cudaDevAttrMultiProcessorCount);
-        int const shared = read(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+        cudaDeviceAttr const asked[] = {
+            cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor,
+            cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin};
+        int answers[4]{};
+        for (int i = 0; i < 4 && status == cudaSuccess; ++i) {
+            status = cudaDeviceGetAttribute(&answers[i], asked[i], id);
+        }
+        int const sm = 10 * answers[0] + answers[1];
         cudaFuncAttributes code{};
         if (status == cudaSuccess) {
             status = cudaFuncGetAttributes(&code, reinterpret_cast<void const*>(compiled_for));
         }
         if (status != cudaSuccess) return status;
-        known = {id, code.ptxVersion < sm ? code.ptxVersion : sm, processors, shared};
+        known = {id, code.ptxVersion < sm ? code.ptxVersion : sm, answers[2], answers[3]};
     }
     device = known;
     return status;

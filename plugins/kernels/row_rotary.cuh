@@ -145,14 +145,8 @@ __global__ void __launch_bounds__(kShortBlock, kRotaryBlocks<C, order>)
         for (int u = 0; u < U; ++u) {
             float parts[4]{};
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                auto const values = unpack<T>(x[u][j]);
-#pragma unroll
-                for (int i = 0; i < W; ++i) {
-                    parts[i % 4] = __fmaf_rn(values.at[i], values.at[i], parts[i % 4]);
-                }
-            }
-            sums[u] = __fadd_rn(__fadd_rn(parts[0], parts[1]), __fadd_rn(parts[2], parts[3]));
+            for (int j = 0; j < 2; ++j) add_squares<T>(parts, x[u][j]);
+            sums[u] = together(parts);
         }
         for (int distance = lanes / 2; distance > 0; distance /= 2) {
 #pragma unroll

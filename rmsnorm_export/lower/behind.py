@@ -18,6 +18,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.types import Types
 
 
 def lower_all(
@@ -77,23 +78,44 @@ def split(match: Match, context: LowerContext) -> Split:
     if inner is not None and inner.norm is match.inner:
         inner = None
     norm = match if inner is None else dataclasses.replace(match, inner=inner.norm)
-    scale, spec, types = match.scale, match.spec, context.types
-    if scale is None or not (match.gain or match.factor != 1.0):
+    gain = match.gain and not match.spec.scale_varies  # else the operator takes it
+    if match.gain:
+        norm = dataclasses.replace(norm, gain=False)
+    if not gain and match.factor == 1.0:
         return Split(match, norm, inner=inner)
-    site = SiteBuilder(match, strictest(match)[0], context)
-    dtype = spec.stash_type if match.gain and spec.scale_before_cast else match.dtype
-    own = types.dtype(scale) or dtype
-    computed = dtype if match.gain else FLOAT if own in HALF_TYPES else own
-    scale = site.cast(scale, computed, "gain")
-    if match.factor != 1.0:
-        factor = site.number(match.factor, computed)
-        scale = site.add("Mul", [scale, factor], site.like(scale, computed, "gain"), "gain")
-    if not match.gain:
-        norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
-        return Split(match, norm, site, inner=inner)
-    norm = dataclasses.replace(
-        norm, scale=None, offset_scale=None, gain=False, factor=1.0, opaque_scale=False,
-        spec=spec.canonical(dtype), dtype=dtype, x=site.cast(match.x, dtype, "x"),
-        aliases=match.aliases if dtype == match.dtype else (),
-    )  # fmt: skip
-    return Split(match, norm, site, scale, inner)
+    site, scale = SiteBuilder(match, strictest(match)[0], context), match.scale
+    if gain and scale is not None:
+        spec = match.spec
+        dtype = spec.stash_type if spec.scale_before_cast else match.dtype
+        norm = dataclasses.replace(
+            norm, scale=None, offset_scale=None, factor=1.0, opaque_scale=False,
+            spec=spec.canonical(dtype), dtype=dtype, x=site.cast(match.x, dtype, "x"),
+            aliases=match.aliases if dtype == match.dtype else (),
+        )  # fmt: skip
+        return Split(match, norm, site, _multiplied(scale, match.factor, dtype, site), inner)
+    own = (None if scale is None else context.types.dtype(scale)) or match.dtype
+    dtype = FLOAT if own in HALF_TYPES else own
+    if scale is None:
+        scale = site.ones(_row(match, context.types), dtype, match.factor)
+    else:
+        scale = _multiplied(scale, match.factor, dtype, site)
+    norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
+    return Split(match, norm, site, inner=inner)
+
+
+def _multiplied(scale: ir.Value, factor: float, dtype: int, site: SiteBuilder) -> ir.Value:
+    """Return a scale in another type, times a factor; the nodes are those of the site."""
+    scale = site.cast(scale, dtype, "gain")
+    if factor == 1.0:
+        return scale
+    return site.add(
+        "Mul", [scale, site.number(factor, dtype)], site.like(scale, dtype, "gain"), "gain"
+    )
+
+
+def _row(match: Match, types: Types) -> Sequence[int]:
+    """Return the shape of a scale of one number for each feature."""
+    axis, last, dims = match.spec.axis, match.spec.last_axis, types.shape(match.x)
+    if axis == last or dims is None:
+        return (match.n or 1, *(1,) * (-1 - last))
+    return [size for size in dims[axis:] if isinstance(size, int)]

@@ -142,9 +142,9 @@ class SiteBuilder:
         turned = self._value(None if dims is None else [dims[axis] for axis in order], dtype, "x")
         return self.add("Transpose", [value], turned, "transpose", {"perm": tuple(order)})
 
-    def ones(self, dims: Sequence[int], dtype: int) -> ir.Value:
-        """Return a new initializer of ones: the scale of a norm that has none."""
-        return self._constant(np.ones(tuple(dims), numpy_dtype(dtype)), dtype, "ones")
+    def ones(self, dims: Sequence[int], dtype: int, factor: float = 1.0) -> ir.Value:
+        """Return a new initializer of ones, or one number: the scale of a norm that has none."""
+        return self._constant(np.full(tuple(dims), factor, numpy_dtype(dtype)), dtype, "ones")
 
     def number(self, value: float, dtype: int) -> ir.Value:
         """Return a new initializer of one number."""

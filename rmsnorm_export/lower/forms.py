@@ -36,9 +36,9 @@ from rmsnorm_export.runtime.support import everywhere
 _SMALLEST_SAFE_EPSILON = {FLOAT16: 65504.0**-2, BFLOAT16: 2.0**-256}
 """Below it 1 / sqrt(epsilon) is no finite number: a row of zeros is 0 * inf in the source."""
 
-_SAID = frozenset({
+SAID = frozenset({
     "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
-    "epsilon_clamp",
+    "scale_rstd", "epsilon_clamp",
 })  # fmt: skip
 """The attributes for which the forms have a word, or a class of numerics that does without."""
 
@@ -213,7 +213,8 @@ class OneOperator:
             return [Form("plain", "exact")]
         half = dtype in HALF_TYPES and spec.stash_type == FLOAT
         plain_runs = half and bool(everywhere(self.operator, dtype))
-        if spec.round_rstd:
+        weighted = spec.scale_rstd and scale.value is not None
+        if spec.round_rstd and not weighted:
             if dtype not in HALF_TYPES:
                 return []
             note = "1 / rms is not rounded on the way"
@@ -229,9 +230,11 @@ class OneOperator:
         if scale.value is None:
             # T(v * 1) is T(v), in whichever order.
             return [Form("plain" if plain_runs else "wide", "exact")]
-        if spec.scale_before_cast:
+        if spec.scale_before_cast or weighted:
             exact_in_half = half and self.scales_first and scale.fits(dtype)
-            return [Form("plain" if exact_in_half else "wide", "exact")]
+            form = Form("plain" if exact_in_half else "wide", "exact")
+            note = "scale / rms is not rounded on the way"
+            return [dataclasses.replace(form, numerics="upcast", note=note) if weighted else form]
         split = [] if -1 in scale.dims else [Form("split", "exact")]
         if not half:
             return split
@@ -290,7 +293,7 @@ def beyond_the_operator(match: Match, *, has_residual: bool) -> Refusal | None:
         ("partial", f"a mean square of {spec.partial_size} elements alone", spec.partial_size),
         ("channels", "rows with axes behind them", spec.last_axis != -1),
         ("epsilon-outside", f"epsilon {spec.epsilon} outside the root", spec.epsilon_outside),
-        ("attribute", f"the attribute {spec.beyond(_SAID)}", spec.beyond(_SAID)),
+        ("attribute", f"the attribute {spec.beyond(SAID)}", spec.beyond(SAID)),
     )
     for reason, what, is_there in parts:
         if is_there:
@@ -366,8 +369,10 @@ def _row_dims(match: Match, dims: Dims, count: int) -> tuple[int, ...] | None:
 def _rounding(match: Match) -> str:
     spec = match.spec
     steps = [f"{type_name(match.dtype)} normalised in {type_name(spec.stash_type)}"]
-    if spec.round_rstd:
-        steps.append("1 / rms rounded")
-    steps.append("scaled before the cast" if spec.scale_before_cast else "scaled after the cast")
+    if spec.scale_rstd:
+        steps.append("scale / rms rounded")
+    else:
+        steps += ["1 / rms rounded"] if spec.round_rstd else []
+        steps.append(f"scaled {'before' if spec.scale_before_cast else 'after'} the cast")
     steps.extend((*match.narrow, *match.edges))
     return ", ".join(steps)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder, shape_text
-from rmsnorm_export.lower.forms import OneOperator, ScaleInput
+from rmsnorm_export.lower.forms import SAID, OneOperator, ScaleInput
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -30,9 +30,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
 
-_SAID_WITH_A_SUM = frozenset({
-    "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
-})  # fmt: skip
+_SAID_WITH_A_SUM = SAID - {"epsilon_clamp"}
 
 
 class _OnnxRuntime(OneOperator):

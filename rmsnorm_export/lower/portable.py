@@ -152,7 +152,9 @@ def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tupl
     notes = () if least == "exact" else (why,)
     if not (half and context.allows("upcast")):
         return spec, least, notes
-    wide = dataclasses.replace(spec, stash_type=FLOAT, round_rstd=False, association=0)
+    wide = dataclasses.replace(
+        spec, stash_type=FLOAT, round_rstd=False, association=0, scale_rstd=False
+    )
     if least in ("exact", "reordered"):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
         return wide, "upcast", (*notes, note)
@@ -235,24 +237,23 @@ def operands(
     """Return what a body with this key takes: the rows, and its weights with their names."""
     part, spec = plan.part, plan.spec
 
-    def neutral(number: float) -> ir.Value:
+    def neutral(number: float, dtype: int) -> ir.Value:
         """Ones or zeros of n elements, one tensor for all sites of one size."""
-        product = body.product_type(part.dtype)
         sizes = _row_shape(part, shared.context.types)
         label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
-        name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(product)}"
-        array = np.full(sizes, number, numpy_dtype(product))
-        return shared.value(site, part.scope, name, array, product)
+        name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(dtype)}"
+        array = np.full(sizes, number, numpy_dtype(dtype))
+        return shared.value(site, part.scope, name, array, dtype)
 
     x = part.x if part.rotary is None else site.transpose(part.x, part.rotary.order)
     inputs = [v for v in (x, part.residual, part.gate, part.cos, part.sin) if v is not None]
     weights: list[tuple[str, ir.Value]] = []
     if body.has_scale:
         # The offset is added by the body, so a scale of one is 1 - offset.
-        scale = part.scale if part.scale is not None else neutral(1.0 - spec.scale_offset)
-        weights.append(("scale", scale))
+        ones = 1.0 - spec.scale_offset, body.scale_type(part.dtype)
+        weights.append(("scale", part.scale or neutral(*ones)))
     if body.has_bias:
-        weights.append(("bias", part.bias if part.bias is not None else neutral(0.0)))
+        weights.append(("bias", part.bias or neutral(0.0, body.product_type(part.dtype))))
     if part.code_scale is not None:
         weights.append(("code_scale", site.cast(part.code_scale, FLOAT, "code_scale")))
     return inputs, weights

@@ -127,7 +127,7 @@ class _Body:
     def normalised(self, row: ir.Value, numerator: ir.Value, factor: ir.Value | None) -> ir.Value:
         """``row / rms``; with ``round_rstd`` in the type of X, else in the stash type.
 
-        With an ``association`` the scale is in it already.
+        With an ``association`` or ``scale_rstd`` the scale is in it already.
         """
         key = self.key
         shape = None
@@ -157,6 +157,8 @@ class _Body:
             row = numerator = self.add("Mul", "weighted", [row, factor])
         if key.round_rstd:
             reciprocal = self.add("Reciprocal", "reciprocal", [rms])
+            if factor is not None and key.scale_rstd:
+                reciprocal = self.add("Mul", "weighted", [reciprocal, factor])
             rounded = self.to_x(reciprocal, "rounded_reciprocal")
             if factor is not None and key.association == 1:
                 rounded = self.add("Mul", "weighted", [rounded, factor])
@@ -208,9 +210,10 @@ class _Body:
     def factor(self, scale: ir.Value) -> ir.Value:
         """``scale_offset + scale`` in the type of the product."""
         key = self.key
-        factor = self.to_product(scale, "scale_cast") if key.scale_cast else scale
+        wide = key.scale_before_cast or key.scale_rstd
+        factor = self.to_product(scale, "scale_cast", wide) if key.scale_cast else scale
         if key.has_offset:
-            like_x = key.casts and not key.scale_before_cast
+            like_x = key.casts and not wide
             offset = self.scalar("scale_offset", key.literal_offset, "offset", like_x=like_x)
             factor = self.add("Add", "offset_scale", [offset, factor])
         return factor
@@ -223,10 +226,11 @@ class _Body:
         y = v
         if not key.scale_before_cast and not key.round_rstd:
             y = self.to_x(y, "cast")
-        if factor is not None and not key.association:
+        if factor is not None and not (key.association or key.scale_rstd):
             y = self.add("Mul", "scaled", [y, factor])
         if bias is not None:
-            addend = self.to_product(bias, "bias_cast") if key.bias_cast else bias
+            wide = key.scale_before_cast
+            addend = self.to_product(bias, "bias_cast", wide) if key.bias_cast else bias
             y = self.add("Add", "biased", [y, addend])
         return self.to_x(y, "Y") if key.scale_before_cast and ends else y
 
@@ -371,8 +375,8 @@ class _Body:
         """Of a Reshape: a size of 0 is one, and not that of the input."""
         return {"allowzero": 1} if self.opset >= GROUPS_OPSET else {}
 
-    def to_product(self, value: ir.Value, label: str) -> ir.Value:
-        if self.key.casts and not self.key.scale_before_cast:
+    def to_product(self, value: ir.Value, label: str, wide: bool) -> ir.Value:
+        if self.key.casts and not wide:
             return self.to_x(value, label)
         return self.cast(value, self.key.stash_type, label)
 

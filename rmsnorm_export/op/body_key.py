@@ -65,14 +65,6 @@ class BodyKey(NormSpec):
         gated_after = self.kind == "GatedRMSNorm" and not self.gate_first
         return not self.casts or not (self.has_scale or gated_after or self.round_rstd)
 
-    def product_type(self, dtype: int) -> int:
-        """Element type of the product with the scale, for X of ``dtype``.
-
-        A scale of ones or a bias of zeros that a site passes only because its body asks for one
-        has this type: the body may take it without a cast.
-        """
-        return self.stash_type if self.scale_before_cast else dtype
-
 
 def body_key(
     spec: NormSpec,
@@ -98,17 +90,17 @@ def body_key(
     spec = spec.canonical(dtype)
     casts = dtype != spec.stash_type
     table = table_dtype if table_dtype != dtype else None
-    product_type = spec.stash_type if spec.scale_before_cast else dtype
+    product_type, scale_type = spec.product_type(dtype), spec.scale_type(dtype)
     key = BodyKey(
         **{name: getattr(spec, name) for name in (*_FIXED, *_ORDER)},
         association=spec.association if scale_dtype is not None else 0,
         literal_epsilon=_literal(spec.epsilon, spec.stash_type),
-        literal_offset=_literal(spec.scale_offset, product_type),
+        literal_offset=_literal(spec.scale_offset, scale_type),
         has_scale=scale_dtype is not None or bias_dtype is not None,
         has_bias=bias_dtype is not None,
         casts=casts,
         has_offset=spec.scale_offset != 0,
-        scale_cast=scale_dtype not in (None, product_type),
+        scale_cast=scale_dtype not in (None, scale_type),
         bias_cast=bias_dtype not in (None, product_type),
         dtype=dtype if (casts or table) and opset < CASTLIKE_OPSET else None,
         quantize=quantize,
@@ -135,7 +127,8 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     """The body that serves the sites of both, or None when there is none.
 
     The result may ask for operands that a site does not have (``has_scale``, ``has_bias``); the
-    site then passes ones or zeros (of ``product_type``), which change nothing.
+    site then passes ones (of ``scale_type``) or zeros (of ``product_type``), which change nothing.
+    The body may have no cast of them.
     """
     if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY, "expands")):
         return None

@@ -71,6 +71,9 @@ def _fits(
 ) -> bool:
     """Return whether an operand has a shape and a type that the operator takes with x."""
     (element_type, sizes), (dtype, shape) = operand, present["x"]
+    if name == "scale" and spec.scale_varies:
+        pairs = zip(reversed(sizes), reversed(shape), strict=False)
+        return len(sizes) <= len(shape) and all(_is_one(a) or equal(a, b) for a, b in pairs)
     if name in ("scale", "bias"):
         own = _without_leading_ones(_without_axes_behind(spec, tuple(sizes)))
         return _same_shape(own, _without_leading_ones(row_shape(spec, shape)), equal)

@@ -75,11 +75,10 @@ def reference_exact(
     table = dtype if cos is None else element_type(cos.dtype)
     exact = spec.canonical(dtype)
     stash = exact.stash_type
-    product = stash if exact.scale_before_cast else dtype
     stored = dataclasses.replace(
         exact,
         epsilon=_as_attribute(exact.epsilon, stash),
-        scale_offset=_as_attribute(exact.scale_offset, product),
+        scale_offset=_as_attribute(exact.scale_offset, exact.scale_type(dtype)),
     )
     return _Formula(
         stored,
@@ -176,9 +175,9 @@ class _Formula:
                 row = self.stash(row * activation)
                 numerator = self.out(row)
         product = self.stash if spec.scale_before_cast else self.out
-        factor = self._factor(product)
+        factor = self._factor(self.stash if spec.scale_rstd else product)
         y = product(self._normalise(row, numerator, factor))
-        if factor is not None and not spec.association:
+        if factor is not None and not (spec.association or spec.scale_rstd):
             y = product(y * factor)
         if "bias" in self.operands:
             y = product(y + product(self.operands["bias"]))
@@ -192,21 +191,24 @@ class _Formula:
     ) -> Float64Array:
         """Return ``v``; ``numerator`` is what ``1 / rms`` multiplies when it is rounded.
 
-        With an ``association`` the scale is in it already.
+        With an ``association`` or ``scale_rstd`` the scale is in it already.
         """
         spec, axis = self.spec, self.spec.trailing().axis
         n = math.prod(row.shape[axis:])
         size = spec.group_size or n
         rows = row.reshape(*row.shape[:axis], n // size, size)
         rms = root(spec, mean_square(spec, rows, self.stash, self.mean), self.stash)
-        if factor is not None and spec.association:
+        if factor is not None and (spec.association or spec.scale_rstd):
             # One group only: the scale of the whole row fits the rows as they are cut here.
-            factor = np.broadcast_to(factor, row.shape[axis:]).reshape(1, size)
+            factor = np.broadcast_to(factor, row.shape).reshape(rows.shape)
             if spec.association == 2:
                 rows = numerator = self.out(rows * factor)
         if not spec.round_rstd:
             return self.stash(rows / rms).reshape(row.shape)
-        reciprocal = self.out(self.stash(1.0 / rms))
+        reciprocal = self.stash(1.0 / rms)
+        if factor is not None and spec.scale_rstd:
+            reciprocal = self.stash(reciprocal * factor)
+        reciprocal = self.out(reciprocal)
         if factor is not None and spec.association == 1:
             reciprocal = self.out(reciprocal * factor)
         return self.out(numerator.reshape(rows.shape) * reciprocal).reshape(row.shape)
@@ -259,7 +261,7 @@ def _widened(spec: NormSpec, operands: dict[str, Array | None]) -> dict[str, Flo
     check_operands(spec, {name: (element_type(v.dtype), v.shape) for name, v in present.items()})
     wide = {name: value.astype(np.float64) for name, value in present.items()}
     for name, value in wide.items():
-        if name in ("scale", "bias"):
+        if name == "bias" or (name == "scale" and not spec.scale_varies):
             wide[name] = value.reshape(row_shape(spec, present["x"].shape))
         elif name in ("x", "residual", "gate"):
             wide[name] = np.moveaxis(value, spec.last_axis, -1)

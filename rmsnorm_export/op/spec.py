@@ -8,6 +8,8 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to ``last_axis``, flat
                                             or max(sqrt(m), epsilon)    (epsilon_clamp)
                                             sqrt(n m) for sqrt(m)       (unit_length)
     v   = a / rms                           or T(a) * T(1 / rms)        (round_rstd)
+                                            y = T(a) * T((scale_offset + scale) / rms) + bias,
+                                            the product with 1 / rms in S (scale_rstd)
     y   = T(v) * T(scale_offset + scale) + bias                         in T
     y   = T(v * (scale_offset + scale) + bias)                          in S (scale_before_cast)
 
@@ -105,6 +107,9 @@ class NormSpec:
         unit_length: 1: the root is the Euclidean length of the row, rounded to S once (ReduceL2);
             epsilon is a clamp, outside or 0. 2: likewise, and a length that is infinite in S is its
             largest number (Clip).
+        scale_rstd: with ``round_rstd``, 1 / rms is multiplied with the scale, in S, before it is
+            rounded to T; nothing is scaled behind it.
+        scale_varies: the scale is of any shape that broadcasts to that of X.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
@@ -129,6 +134,8 @@ class NormSpec:
     epsilon_clamp: bool = False
     last_axis: int = -1
     unit_length: int = 0
+    scale_rstd: bool = False
+    scale_varies: bool = False
     activation: Activation = "silu"
     gate_first: bool = False
     rotary_dim: int = 0
@@ -153,6 +160,12 @@ class NormSpec:
             "unit_length must be 0, 1 or 2": self.unit_length not in (0, 1, 2),
             "unit_length has no epsilon inside": self.unit_length and inside,
             "unit_length 2 has no epsilon outside": self.unit_length == 2 and self.epsilon_outside,
+            "scale_rstd needs round_rstd": self.scale_rstd and not self.round_rstd,
+            "scale_rstd excludes association and group_size": (
+                self.scale_rstd and (self.association or self.group_size)
+            ),
+            "scale_varies needs axis = -1": self.scale_varies and self.axis != -1,
+            "scale_varies and group_size exclude each other": self.scale_varies * self.group_size,
             "last_axis must be -1 or axis": self.last_axis not in (-1, self.axis),
             "association needs last_axis = -1": self.last_axis != -1 and self.association,
             "activation must be silu or sigmoid": self.activation not in get_args(Activation),
@@ -198,10 +211,21 @@ class NormSpec:
         if dtype == spec.stash_type:
             # In f32 and f64 ``a * (1 / rms)`` is ``a / rms`` to an ulp; in a half type it is not.
             rstd = spec.round_rstd and dtype in HALF_TYPES
-            spec = dataclasses.replace(spec, scale_before_cast=False, round_rstd=rstd)
+            weighted = spec.scale_rstd and rstd
+            spec = dataclasses.replace(
+                spec, scale_before_cast=False, round_rstd=rstd, scale_rstd=weighted
+            )
         if spec.epsilon == 0:
             spec = dataclasses.replace(spec, epsilon_outside=False, epsilon_clamp=False)
         return spec
+
+    def product_type(self, dtype: int) -> int:
+        """Element type of what follows the norm of X of ``dtype``: its scale and its bias."""
+        return self.stash_type if self.scale_before_cast else dtype
+
+    def scale_type(self, dtype: int) -> int:
+        """Element type of the product with the scale, for X of ``dtype``."""
+        return self.stash_type if self.scale_rstd else self.product_type(dtype)
 
     def attributes(self) -> dict[str, int | float | str]:
         """The ONNX attributes of the operator with the values of this spec, in schema order."""
@@ -275,6 +299,8 @@ ATTRIBUTE_WORDS = {
     "epsilon_clamp": "1: the root is max(sqrt(mean square), epsilon); nothing is added.",
     "last_axis": "Last normalised axis, negative: -1, or axis for rows with axes behind them.",
     "unit_length": "1: the root of the sum, not of the mean; 2: the largest number if infinite.",
+    "scale_rstd": "1: with round_rstd, scale / rms is rounded to T; nothing is scaled behind it.",
+    "scale_varies": "1: the scale has any shape that broadcasts to that of X.",
     "activation": "Of the gate: silu or sigmoid.",
     "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
     "rotary_dim": "Elements at the start of the row that are turned; 0: all.",

@@ -47,7 +47,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import root
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, ORIGINAL, NormSpec
 
-_DERIVED_FOR = ORIGINAL | {"unit_length"}
+_DERIVED_FOR = ORIGINAL | {"unit_length", "scale_rstd", "scale_varies"}
 
 UNIT_ROUNDOFF = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8, FLOAT: 2.0**-24, DOUBLE: 2.0**-53}
 
@@ -156,8 +156,9 @@ class Bounds:
         if self.dtype == spec.stash_type or spec.scale_before_cast:
             return 0
         gated = spec.kind == "GatedRMSNorm" and not spec.gate_first
-        later = self.scaled + self.biased + gated  # each takes a number that was rounded to T
-        return later + spec.round_rstd + bool(self.scaled and spec.scale_offset)
+        scaled = self.scaled and not spec.scale_rstd
+        later = scaled + self.biased + gated  # each takes a number that was rounded to T
+        return later + spec.round_rstd + bool(scaled and spec.scale_offset)
 
     def distance(self, numerics: Numerics, row: Row, *, elided: bool, error_before: float) -> float:
         """Largest distance of new from original, in ulp of T.

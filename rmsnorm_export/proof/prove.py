@@ -250,8 +250,8 @@ class _SiteRuns:
         if spec.kind == "GatedRMSNorm":
             gate = batch.x if match.gate is match.x else batch.gate
         with np.errstate(all="ignore"):
-            if scale is not None and match.factor != 1.0:
-                scale = scale.astype(np.float64) * match.factor
+            if match.factor != 1.0:
+                scale = (np.ones(row) if scale is None else scale.astype(np.float64)) * match.factor
             weights = (None if value is None else value.reshape(row) for value in (scale, bias))
             result = reference_float64(spec, batch.x, *weights, residual=residual, gate=gate)
             y, total = result if isinstance(result, tuple) else (result, batch.x)

@@ -16,22 +16,19 @@ from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
-from rmsnorm_export.recognize.sums import told_by_scale
 
 UNIT_TOLERANCE = 1.5e-7
 """Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
 or sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
+
+_LONGEST_ROW = 1 << 24
+"""Of one number that is stored as a scale."""
 
 SMALLEST_FLOAT32, SMALLEST_DOUBLE = 2.0**-149, 2.0**-1074
 """Added to the mean square of an LpNormalization, which leaves a zero row zero: it changes no sum
 that is not itself subnormal."""
 
 _ZEROS = "rows of zeros that stay zero without an epsilon"
-_ASSOCIATIONS = (
-    "",
-    "a scale that is multiplied with 1 / rms first",
-    "a scale that is multiplied with x first",
-)
 
 
 def is_unit(radial: Radial) -> bool:
@@ -39,8 +36,11 @@ def is_unit(radial: Radial) -> bool:
     return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
 
 
-def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
-    """The match whose output is ``norm``, or None when no single operator computes it."""
+def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False) -> Match | None:
+    """The match whose output is ``norm``, or None when no single operator computes it.
+
+    ``varies``: a scale that is no row of numbers is that of the operator, not behind it.
+    """
     if norm.native is not None or norm.radial is None:
         return _extended_native(norm, output)
     if norm.group is not None and norm.scale is None:
@@ -49,81 +49,56 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
     factor = _factor(norm)
     if factor is None:
         return None  # the factor sqrt(n) of an L2 norm may follow
-    apart = factor != 1.0 or (norm.scale is not None and not norm.scale.per_feature)
+    gain = norm.scale is not None and not norm.scale.per_feature
+    apart = factor != 1.0 or gain
     if apart and (norm.bias or norm.gate or norm.group or norm.partial):
         return None
-    alone = norm.scale is None and not norm.radial.stated  # that of a unit row may follow
-    if alone and told_by_scale(ctx, norm.radial.x, norm.radial.last):
-        return None  # a mean over tokens
-    dtype, stash = norm.dtype, norm.radial.stash
-    rounding = _rounding(norm, dtype, stash)
-    if rounding is None:
+    radial, dtype, stash = norm.radial, norm.dtype, norm.radial.stash
+    rounding, row = _rounding(norm, dtype, stash), _gated_row(ctx, norm)
+    epsilon, edges = _epsilon(radial, factor)
+    if rounding is None or row is None or not math.isfinite(epsilon):
         return None
-    before, rstd = rounding
-    view = norm.x if norm.group is None else norm.group[0]
-    x, gate, first = view.first.get(dtype), norm.gate, False
-    if gate is not None and (gate.dtype != stash or gate.z.first.get(dtype) is None):
-        return None
-    if x is None and gate is None:
-        pair = gated_input(ctx, view.root, dtype)
-        if pair is not None:
-            x, gate, first = pair[0], pair[1], True
-    if x is None or (gate is not None and not _same_shape(ctx, gate.z, x)):
-        return None
-    # Of a multiple of an RMSNorm, too, the epsilon is that of the norm.
-    epsilon = norm.radial.epsilon * factor ** (1 if norm.radial.d or norm.radial.floor else 2)
-    edges = norm.radial.edges
-    if norm.radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
-        edges = (*edges, "a mean square that is inverted before the root is taken")
-    if norm.radial.zero_safe and epsilon == 0:
-        edges = (*edges, _ZEROS)
-        epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
-    if stash != ir.DataType.DOUBLE:
-        with np.errstate(over="ignore"):
-            epsilon = float(np.float32(epsilon))
-    if not math.isfinite(epsilon):
-        return None
+    (before, rstd), (x, gate, gate_first) = rounding, row
+    weighted = norm.association == 3 and norm.group is None and gain == varies
+    if weighted:
+        before, rstd = False, True
+    before = before or (factor != 1.0 and norm.scale is None and stash != dtype and not rstd)
+    associated = weighted or (
+        int(stash) in HALF_TYPES
+        and dtype == stash
+        and norm.group is None
+        and radial.last == -1
+        and factor == 1.0
+        and gain == varies
+    )
+    narrow, others = _unlike(
+        norm, factor, associated=associated, rounds_row=not (before or weighted)
+    )
     size = ctx.types.static_last(norm.x.root)
-    narrow = norm.radial.narrow
-    associated = int(stash) in HALF_TYPES and dtype == stash and norm.group is None
-    associated = associated and norm.radial.last == -1 and not apart
-    if int(norm.product) in HALF_TYPES and norm.association and not associated:
-        narrow = (*narrow, f"scale applied before the division in {type_name(int(norm.product))}")
-    elif norm.association and not associated:
-        edges = (*edges, _ASSOCIATIONS[norm.association])
-    if factor != 1.0:
-        edges = (*edges, "a scale with the root of the row length in it")
-        if dtype != stash and not before:
-            narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
-    if int(stash) in HALF_TYPES and (norm.radial.length or not norm.radial.plain):
-        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
     spec = NormSpec(
         kind="GatedRMSNorm" if gate is not None else "RMSNorm",
         epsilon=epsilon,
-        epsilon_outside=norm.radial.d != 0,
-        epsilon_clamp=norm.radial.floor != 0,
-        axis=norm.radial.axis,
-        last_axis=norm.radial.last,
+        epsilon_outside=radial.d != 0,
+        epsilon_clamp=radial.floor != 0,
+        axis=radial.axis,
+        last_axis=radial.last,
         stash_type=int(stash),
         scale_before_cast=before,
         round_rstd=rstd,
-        association=norm.association if associated else 0,
+        association=norm.association if associated and not weighted else 0,
+        scale_rstd=weighted,
+        scale_varies=varies,
         scale_offset=norm.scale.offset if norm.scale is not None and not apart else 0.0,
         partial_size=norm.partial,
         group_size=(size or 0) if norm.group is not None and size != norm.group[1] else 0,
         activation=gate.activation if gate is not None else "silu",
-        gate_first=first,
-        **dict(norm.radial.stated),
+        gate_first=gate_first,
+        **dict(radial.stated),
     )
-    n = size if norm.radial.axis == -1 else norm.radial.size
-    if norm.group is not None:
-        n = norm.group[1]
-    aliases: tuple[ir.Value, ...] = ()
-    if norm.group is None and not norm.partial and not first:
-        # Wider ones are computed from x, or from one of these.
-        seen = dict.fromkeys((*norm.radial.x.latest.values(), *view.latest.values()))
-        aliases = tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), dtype))
-    weights = [w for w in (norm.scale, norm.bias) if w is not None]
+    n = size if radial.axis == -1 else radial.size
+    inner = norm.owner or norm.unit
+    if gain and not varies and norm.association > 1 and radial.axis == -1 and narrow:
+        inner = complete(ctx, norm, output, varies=True)
     return Match(
         spec=spec if gate is not None else spec.canonical(int(dtype)),
         x=x,
@@ -133,17 +108,89 @@ def complete(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
         offset_scale=norm.scale.value if norm.scale is not None else None,
         bias=norm.bias.stored if norm.bias is not None else None,
         gate=gate.z.first.get(dtype) if gate is not None else None,
-        n=n,
+        n=n if norm.group is None else norm.group[1],
         rank=ctx.types.rank(x),
-        inner=norm.owner or norm.unit,
-        aliases=aliases,
+        inner=inner,
+        aliases=() if gate_first else _aliases(ctx, norm, x),
         narrow=narrow,
-        edges=edges,
-        opaque_scale=not all(w.early for w in weights),
+        edges=(*edges, *others),
+        opaque_scale=not all(w.early for w in (norm.scale, norm.bias) if w is not None),
         scope=ctx.scope,
-        gain=norm.scale is not None and not norm.scale.per_feature,
+        gain=gain,
         factor=factor,
     )
+
+
+def _gated_row(ctx: Context, norm: Norm) -> tuple[ir.Value, Activated | None, bool] | None:
+    """Return x in the type of the norm, its gate, and whether that multiplies x and not the norm.
+
+    None: x is not there in that type, or the gate does not fit it.
+    """
+    assert norm.radial is not None
+    dtype, gate = norm.dtype, norm.gate
+    view = norm.x if norm.group is None else norm.group[0]
+    x = view.first.get(dtype)
+    if gate is not None:
+        typed = gate.dtype == norm.radial.stash and gate.z.first.get(dtype) is not None
+        return (x, gate, False) if x is not None and typed and _same_shape(ctx, gate.z, x) else None
+    if x is not None:
+        return x, None, False
+    pair = gated_input(ctx, view.root, dtype)
+    return None if pair is None or not _same_shape(ctx, pair[1].z, pair[0]) else (*pair, True)
+
+
+def _epsilon(radial: Radial, factor: float) -> tuple[float, tuple[str, ...]]:
+    """Return the epsilon of the norm, of which this is a multiple, and what it does otherwise."""
+    epsilon = radial.epsilon * factor ** (1 if radial.d or radial.floor else 2)
+    edges, stash = radial.edges, radial.stash
+    if radial.inverted_first and epsilon < 1 / float(ml_dtypes.finfo(stash.numpy()).max):  # type: ignore[no-untyped-call]
+        edges = (*edges, "a mean square that is inverted before the root is taken")
+    if radial.zero_safe and epsilon == 0:
+        edges = (*edges, _ZEROS)
+        epsilon = SMALLEST_DOUBLE if stash == ir.DataType.DOUBLE else SMALLEST_FLOAT32
+    if stash != ir.DataType.DOUBLE:
+        with np.errstate(over="ignore"):
+            epsilon = float(np.float32(epsilon))
+    return epsilon, edges
+
+
+def _unlike(
+    norm: Norm, factor: float, *, associated: bool, rounds_row: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the roundings that the operator does not have, and what it does otherwise.
+
+    Args:
+        factor: that the scale is multiplied with.
+        associated: the operator multiplies the scale in the order of the source.
+        rounds_row: the row is rounded before it is scaled.
+    """
+    assert norm.radial is not None
+    radial, dtype, product, stash = norm.radial, norm.dtype, norm.product, norm.radial.stash
+    narrow, edges = radial.narrow, tuple[str, ...]()
+    if norm.association and not associated:
+        if norm.association == 3:
+            narrow = (*narrow, f"scale / rms rounded to {type_name(int(dtype))}")
+        if int(product) in HALF_TYPES:
+            narrow = (*narrow, f"scale applied before the division in {type_name(int(product))}")
+        else:
+            with_it = "x" if norm.association == 2 else "1 / rms"
+            edges = (f"a scale that is multiplied with {with_it} first",)
+    if factor != 1.0:
+        in_it = "a constant number" if radial.multiplied else "the root of the row length"
+        edges = (*edges, f"a scale with {in_it} in it")
+        if dtype != stash and rounds_row:
+            narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
+    if int(stash) in HALF_TYPES and (radial.length or not radial.plain):
+        narrow = (*narrow, f"other roundings on the way in {type_name(int(stash))}")
+    return narrow, edges
+
+
+def _aliases(ctx: Context, norm: Norm, x: ir.Value) -> tuple[ir.Value, ...]:
+    """Return wider values of x, which are computed from x or from one of these."""
+    if norm.radial is None or norm.group is not None or norm.partial:
+        return ()
+    seen = dict.fromkeys((*norm.radial.x.latest.values(), *norm.x.latest.values()))
+    return tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), norm.dtype))
 
 
 def unit_row(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
@@ -163,14 +210,22 @@ def unit_row(ctx: Context, norm: Norm, output: ir.Value) -> Match | None:
 
 
 def _factor(norm: Norm) -> float | None:
-    """Return what makes of the RMSNorm the row with its scale: 1, or 1 / sqrt(n) of an L2 norm.
+    """Return what makes of the RMSNorm the row with its scale: 1, 1 / sqrt(n) of an L2 norm, or
+    the number that is multiplied with it.
 
-    None: any other number, or no scale to take it.
+    None: no number and no scale to tell a norm from a row of length one.
     """
-    radial = norm.radial
+    radial, scale = norm.radial, norm.scale
     if radial is None or is_unit(radial):
         return 1.0
-    if norm.scale is None or not radial.size or norm.native is not None:
+    if not radial.size or norm.native is not None:
+        return None
+    if radial.multiplied and (scale is not None or radial.size <= _LONGEST_ROW):
+        wide = radial.stash == ir.DataType.DOUBLE
+        factor = radial.unit if wide else float(np.float32(radial.unit))
+        return factor if 0 < factor < math.inf else None
+    # Of a row of length one that is multiplied with data the root of n is to follow.
+    if scale is None or not (scale.per_feature or norm.association or scale.early):
         return None
     root = math.sqrt(radial.size)
     near = abs(radial.unit * root - 1.0) <= UNIT_TOLERANCE + radial.slack

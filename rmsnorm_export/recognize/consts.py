@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -53,7 +54,7 @@ class Constants:
 
     Attributes:
         earlier: values -> earlier ones of the same numbers, shape and element type.
-        type_of: element type of a value that the file does not say; asked for CastLike alone.
+        info_of: element type and shape of a value that the file does not say.
     """
 
     def __init__(self) -> None:
@@ -61,15 +62,17 @@ class Constants:
         self._repeated: dict[ir.Value, np.ndarray | None] = {}
         self._untyped = False
         self.earlier: dict[ir.Value, ir.Value] = {}
-        self.type_of: Callable[[ir.Value], ir.DataType | None] | None = None
+        self.info_of: Callable[[ir.Value], tuple[ir.DataType | None, Any]] | None = None
 
     def array(self, value: ir.Value | None) -> np.ndarray | None:
         """The elements of ``value`` if it is constant and small, else None.
 
         An initializer that is also a graph input can be overridden at run time: not constant.
         """
-        self._untyped = False
-        return None if value is None else self._array(value, 0)
+        outer, self._untyped = self._untyped, False
+        array = None if value is None else self._array(value, 0)
+        self._untyped = outer  # it may have been asked for on the way to another
+        return array
 
     def scalar(self, value: ir.Value | None) -> float | None:
         """The one element of ``value`` as a float, or None."""
@@ -132,7 +135,7 @@ class Constants:
         for source in sources:
             part = None if source is None else self._array(source, depth + 1)
             if part is None and node.op_type == "Gather" and not parts:
-                part = _declared_dims(source)
+                part = self._dims(source)
             if part is None:
                 return None
             parts.append(part)
@@ -143,22 +146,25 @@ class Constants:
         """Return the element type that a CastLike gives; 0 where it is not known."""
         like = node.inputs[1]
         dtype = node.outputs[0].dtype or (None if like is None else like.dtype)
-        if dtype is None and like is not None and self.type_of is not None:
-            dtype = self.type_of(like)
+        if dtype is None and like is not None and self.info_of is not None:
+            dtype = self.info_of(like)[0]
         self._untyped = self._untyped or dtype is None
         return int(dtype or 0)
 
-
-def _declared_dims(value: ir.Value | None) -> np.ndarray | None:
-    """Return what ``Shape(x)`` gives as far as the file says it, in integers and symbols."""
-    node = producer_of(value, "Shape")
-    if node is None or depends_on_caller(node):
-        return None
-    source = node.inputs[0]
-    if source is None or source.shape is None:
-        return None
-    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-    return np.array(tuple(source.shape)[start:end], object)
+    def _dims(self, value: ir.Value | None) -> np.ndarray | None:
+        """Return what ``Shape(x)`` gives as far as it is known, in integers and symbols."""
+        node = producer_of(value, "Shape")
+        source = None if node is None or depends_on_caller(node) else node.inputs[0]
+        if node is None or source is None:
+            return None
+        dims = None if source.shape is None else tuple(source.shape)
+        if dims is None and self.info_of is not None:
+            dims = self.info_of(source)[1]
+        if dims is None:
+            self._untyped = True
+            return None
+        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+        return np.array(dims[start:end], object)
 
 
 def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | None:

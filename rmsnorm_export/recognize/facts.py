@@ -45,6 +45,7 @@ class Candidate:
         taken: a match was made of it.
         flaw: the first reason against it.
         centred: the node that took the mean from the row, so that this is a variance.
+        axes: of the mean, where they are neither the last ones nor one; else ().
     """
 
     node: ir.Node
@@ -53,6 +54,7 @@ class Candidate:
     taken: bool = False
     flaw: Refusal | None = None
     centred: ir.Node | None = None
+    axes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -87,6 +89,7 @@ class Radial:
         edges: what the operator does otherwise at the ends of the range (see ``Match``).
         graph: the graph that holds the reduction.
         inverted_first: the mean square itself was inverted.
+        multiplied: a number other than 1 is multiplied with 1 / rms: a scale, whatever it is.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
         slack: relative error of the constants in half types that it was multiplied with.
         spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
@@ -118,6 +121,7 @@ class Radial:
     narrow: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
     inverted_first: bool = False
+    multiplied: bool = False
     zero_safe: bool = False
     slack: float = 0.0
     spoiled: bool = False
@@ -203,7 +207,8 @@ class Norm:
         group: the row before it was cut in groups, and n, once the groups are joined again.
         partial: elements in the partial mean square; 0: all.
         owner: the last value of this chain that is a complete operator.
-        association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met.
+        association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met; 3: as
+            1, the product rounded to the type of x.
         inverted: the row was multiplied with 1 / rms (else divided by rms).
         native: the match that a native node is by itself.
         wide: what a native node is between Casts: the same, as if made by other operators.

@@ -224,7 +224,8 @@ def _stays_apart(
         return ("a node takes a gate or a sum, not both", f"the gate {match.gate}",
                 "omit the gate from the node if the sum matters more")  # fmt: skip
     if match.gain or match.factor != 1.0:
-        return ("the scale is a node of its own behind the norm", f"the scale {match.scale}",
+        scale = match.scale or match.factor
+        return ("the scale is a node of its own behind the norm", f"the scale {scale}",
                 "multiply with the scale last")  # fmt: skip
     if ctx.types.dtype(total) != match.dtype:
         return ("the sum is of another type than the norm", ctx.describe(total),

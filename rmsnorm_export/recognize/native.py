@@ -92,9 +92,9 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         # Its bias belongs to the sum, not to the norm.
         beside = opaque("sum-bias", "the residual sum has a bias", ctx.describe(node.inputs[3]))
     second = node.outputs[1 : 3 if node.op_type == SKIP_SIMPLIFIED else None]
-    if not own and any(v.uses() or v.is_graph_output() for v in second):
-        found = ", ".join(repr(v.name) for v in second if v.uses() or v.is_graph_output())
-        beside = opaque("native-form", "a second output of the node is used", found)
+    used = [repr(v.name) for v in second if v.uses() or v.is_graph_output()]
+    if not own and used:
+        beside = opaque("native-form", "a second output of the node is used", ", ".join(used))
     rank, name = ctx.types.rank(x), node.op_type.removeprefix("Quantized")
     spec = _own(node, name) if own else _standard(node, rank, int(dtype))
     quantized = _quantized(node) if own else None
@@ -129,6 +129,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         output=node.outputs[0],
         dtype=int(dtype),
         scale=scale,
+        gain=spec.scale_varies,
         offset_scale=scale if spec.scale_offset == 0 else None,
         bias=bias if own else None,
         residual=other if skip else None,

@@ -15,6 +15,7 @@ from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
+from rmsnorm_export.recognize.weights import keeps_shape
 
 _MOST_STEPS = 8
 """Views that are followed back from the one that may undo them."""
@@ -73,6 +74,16 @@ def _with(number: float, *positions: int) -> Callable[[Context, ir.Node], ir.Val
         return None
 
     return rule
+
+
+def _minus_zeros(ctx: Context, node: ir.Node) -> ir.Value | None:
+    """Zeros of any shape: no weight, as zeros that are added (a bias) or ones may be."""
+    x, zeros = node.inputs
+    expand = producer_of(zeros, "Expand")
+    array = ctx.constants.repeated(zeros if expand is None else expand.inputs[0])
+    if x is None or zeros is None or array is None or array.flat[0]:
+        return None
+    return x if keeps_shape(ctx, zeros, x) or _adds_no_axis(ctx, zeros, x) else None
 
 
 def _sign_back(ctx: Context, node: ir.Node) -> ir.Value | None:
@@ -224,7 +235,7 @@ NEUTRAL: dict[str, Callable[[Context, ir.Node], ir.Value | None]] = {
     "Div": _with(1.0, 1),
     "Pow": _with(1.0, 1),
     "Add": _with(0.0, 1, 0),
-    "Sub": _with(0.0, 1),
+    "Sub": _minus_zeros,
     "Neg": _sign_back,
     "Where": _same_choice,
     "Expand": _not_expanded,

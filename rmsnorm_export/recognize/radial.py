@@ -7,7 +7,7 @@ import math
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of
+from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Flaw, Radial, Square
 from rmsnorm_export.recognize.refusal import name_of
@@ -41,7 +41,8 @@ def power(ctx: Context, node: ir.Node) -> None:
     if base is None or exponent is None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
-    if isinstance(fact := ctx.facts.get(base), Radial):
+    fact = ctx.facts.get(base) or (ctx.rows.get(base) if number in (0.5, -0.5) else None)
+    if isinstance(fact, Radial):
         fits = array is not None and ctx.fits(array.ndim, fact)
         _power_of_mean(ctx, node, fact, number if fits else None)
         return
@@ -141,8 +142,10 @@ def quantized(node: ir.Node) -> Flaw:
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:
     """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial) and node.op_type == "Sqrt":
-        _take_root(ctx, node, fact, inverse=False)
+    if node.op_type == "Sqrt" and node.inputs[0] is not None:
+        fact = fact or ctx.rows.get(node.inputs[0])
+        if isinstance(fact, Radial):
+            _take_root(ctx, node, fact, inverse=False)
     elif isinstance(fact, Radial):
         inverse_of(ctx, node, fact, 1.0)
 
@@ -178,8 +181,19 @@ def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) ->
         )  # fmt: skip
         return
     plain = radial.plain and node.op_type != "Pow" and numerator == 1.0
-    ctx.set_radial(
-        node.outputs[0], dataclasses.replace(radial, inverse=True, m=numerator, plain=plain)
+    step = dataclasses.replace(
+        radial, inverse=True, m=numerator, plain=plain, multiplied=numerator != 1.0
+    )
+    ctx.set_radial(node.outputs[0], step)
+
+
+def times(ctx: Context, inverse: Radial, constant: ir.Value | None, factor: float) -> Radial:
+    """``factor / rms``, where ``constant`` is that number, or what was divided by."""
+    array = ctx.constants.array(constant)
+    slack = inverse.slack + (0.0 if array is None else rounding_of(array))
+    multiplied = inverse.multiplied or factor != 1.0
+    return dataclasses.replace(
+        inverse, m=inverse.m * factor, slack=slack, plain=False, multiplied=multiplied
     )
 
 
@@ -288,20 +302,18 @@ def _floor(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float | None, 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
+    row = radial.candidate.axes or tuple(range(radial.axis, radial.last + 1))
+    dims, whole = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
+    restored = False
     if node.op_type == "Unsqueeze":
-        restored = not radial.kept and _unsqueezed(ctx, node, radial)
+        restored = not radial.kept and _unsqueezed(ctx, node, radial, row)
     elif radial.kept and expanded_as(ctx, node, radial.x.root):
         restored = True
-    else:
-        dims, original = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
-        k = -radial.axis
-        restored = (
-            dims is not None
-            and original is not None
-            and len(dims) == len(original)
-            and same_dims(dims[:-k], original[:-k])
-            and (all(d == 1 for d in dims[-k:]) or same_dims(dims[-k:], original[-k:]))
-        )
+    elif dims is not None and whole is not None:
+        ones = tuple(1 if i - len(whole) in row else size for i, size in enumerate(whole))
+        # Expand puts axes that are missing in front, wherever they were.
+        placed = radial.kept or node.op_type != "Expand" or -radial.axis == len(whole)
+        restored = placed and (same_dims(dims, ones) or same_dims(dims, whole))
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
@@ -321,7 +333,7 @@ def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
 
 
-def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
+def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:
     axes = axes_of(node, ctx.constants)
     if not axes:
         return False
@@ -330,7 +342,7 @@ def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial) -> bool:
         if rank is None:
             return False
         axes = tuple(axis if axis < 0 else axis - rank for axis in axes)
-    return sorted(axes) == list(range(radial.axis, radial.last + 1))
+    return sorted(axes) == sorted(row)
 
 
 def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:

@@ -120,7 +120,7 @@ def recognize(
     constants = Constants()
     others = {key for key, function in model.functions.items() if function.domain != DOMAIN}
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
-    constants.type_of = ctx.types.dtype
+    constants.info_of = ctx.types.info
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
     _graph(ctx, model.graph, "main", model.functions, calls)
     live = reached(model, _NATIVE)

@@ -127,6 +127,9 @@ def elements(
     if node.op_type == "Shape":
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
         return None if dims is None else _objects(dims[start:end])
+    if node.op_type == "Gather" and len(parts) == 2 and parts[0] is None and parts[1] is not None:
+        few = dims is not None and len(dims) == 1 and parts[1].size <= _MOST
+        return np.full(parts[1].shape, None) if few else None  # as many as are taken
     present = [part for part in parts if part is not None]
     if len(present) < len(parts) or dtype is None:
         return None

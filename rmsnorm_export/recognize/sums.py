@@ -51,14 +51,14 @@ def _pooled(ctx: Context, node: ir.Node, fact: Square) -> tuple[int, ...]:
     whole = len(sizes) == len(window) and all(k == n or k == by == 1 for k, n, by in sizes)
     if axes and whole and all(set(_listed(node, name)) <= {at} for name, at in _UNPADDED.items()):
         return axes
-    fact.flaw = fact.flaw or (
-        "rank-unknown" if rank is None
-        else "axes-not-trailing" if all(isinstance(n, int) for n in dims[2:])
-        else "row-length-unknown",
-        "the mean is not known to be over whole axes",
+    flaw: Flaw = (
+        "windowed-mean", "the mean is not known to be over whole axes",
         f"{node.op_type} {name_of(node)!r} with a window {list(window)} over "
         f"{ctx.describe(fact.x.root)}", "pool over all of the last axis, or use ReduceMean",
     )  # fmt: skip
+    if rank is None or not all(isinstance(n, int) for n in dims[2:]):
+        flaw = ("rank-unknown" if rank is None else "row-length-unknown", *flaw[1:])
+    fact.flaw = fact.flaw or flaw
     return (-1,)
 
 
@@ -121,8 +121,10 @@ def _reduce(
     if fact.flaw is not None:
         ctx.flaw(candidate, node, *fact.flaw)
     axis, last = row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
-    dims = ctx.types.shape(fact.x.root) if axis is not None else None
+    dims, others = ctx.types.shape(fact.x.root), candidate.axes
     size = row_size(dims, axis, last)
+    if others and dims is not None and len(dims) >= -others[0]:
+        size = row_size(tuple(dims[other] for other in others), -len(others))
     factor = fact.factor
     if size == 0:
         ctx.flaw(
@@ -130,8 +132,6 @@ def _reduce(
             ctx.describe(fact.x.root), "nothing is computed here; check the export",
         )  # fmt: skip
     spoiled = candidate.flaw is not None or (op not in _MEANS and size is None)
-    if axes is not None and told_by_scale(ctx, fact.x, last):  # where none follows: see complete
-        not_trailing(ctx, node, axes, ctx.types.rank(fact.x.root), candidate)
     if op not in _MEANS:
         if size is None:
             ctx.flaw(candidate, node, *length_unknown(ctx, fact.x))
@@ -190,31 +190,21 @@ def row_axes(
                     f"no axes given, x has rank {rank}",
                     "a norm over all axes is left alone; name its axes if it is meant as one",
                 )  # fmt: skip
-    if len(negative) == 1 and -(ctx.types.rank(x.root) or 0) <= negative[0] < -1:
+    rank = ctx.types.rank(x.root) or -min(negative, default=0)
+    if len(negative) == 1 and -rank <= negative[0] < -1:
         behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]
         row = set(behind) == {1} and node.attributes.get_int("keepdims", 1) == 1
         return negative[0], -1 if row else negative[0]
-    trailing = negative == list(range(-len(negative), 0))  # none for a scalar
-    if not (negative and trailing) or (rank is not None and -negative[0] > rank):
-        not_trailing(ctx, node, axes, rank, candidate)
+    if negative != list(range(-len(negative), 0)) or not 0 < len(negative) <= rank:
+        candidate.axes = tuple(negative)
         return None
     return negative[0], -1
 
 
-def not_trailing(
-    ctx: Context, node: ir.Node, axes: tuple[int, ...], rank: int | None, candidate: Candidate
-) -> None:
-    ctx.flaw(
-        candidate, node, "axes-not-trailing", "the mean is not over the trailing axes",
-        f"axes {list(axes)}" + ("" if rank is None else f" of rank {rank}"),
-        "RMSNorm normalises the last axes; transpose x so that they are last",
+def not_trailing(ctx: Context, radial: Radial) -> Flaw:
+    """The flaw of an RMSNorm over axes that the operator cannot name."""
+    return (
+        "axes-not-trailing", "the mean is over several axes that are not the last ones",
+        f"axes {list(radial.candidate.axes)} of {ctx.describe(radial.x.root)}",
+        "transpose x so that they are last",
     )  # fmt: skip
-
-
-def told_by_scale(ctx: Context, x: View, last: int) -> bool:
-    """Rows along an axis that may as well be tokens: a scale along it tells them apart.
-
-    The second axis of NCHW and NCDHW is that of channels.
-    """
-    channels = last in (-3, -4) and ctx.types.rank(x.root) == 1 - last
-    return last != -1 and not channels

@@ -277,8 +277,8 @@ class Types:
             return self._called
         if depends_on_caller(node):
             return None
-        known = standard(node)
-        return RULES.get(known) or rule_of("" if known else node.domain, node.op_type)
+        op_type = standard(node)
+        return RULES.get(op_type) or rule_of("" if op_type else node.domain, node.op_type)
 
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
@@ -299,12 +299,13 @@ class Types:
         inner._owners = self._bodies()
         for position, value in enumerate(function.inputs):
             inner.seed(value, inputs[position] if position < len(inputs) else UNKNOWN)
-        # The types of one call are not those of the function: a CastLike is no constant here.
-        type_of, self._constants.type_of = self._constants.type_of, None
+        # The types of one call are not those of the function: a CastLike is no constant here, nor
+        # is a size.
+        info_of, self._constants.info_of = self._constants.info_of, None
         try:
             return inner.info(function.outputs[call.index])
         finally:
-            self._constants.type_of = type_of
+            self._constants.info_of = info_of
 
 
 def _complete(dims: Dims) -> bool:

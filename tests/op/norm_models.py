@@ -55,14 +55,16 @@ class Case:
         """Return inputs by name."""
         rng = np.random.default_rng(0)
         shape = self.shape
-        row = row_shape(self.spec, shape)
+        row = own = row_shape(self.spec, shape)
+        if self.spec.scale_varies:
+            own = (shape[-2], 1)
         drawn = {
             "x": (self.dtype, shape, 1.0),
             "residual": (self.dtype if self.spec.kind == "SkipRMSNorm" else None, shape, 1.0),
             "gate": (self.dtype if self.spec.kind == "GatedRMSNorm" else None, shape, 2.0),
             "cos": (self.table_dtype, self.tables, 0.7),
             "sin": (self.table_dtype, self.tables, 0.7),
-            "scale": (self.scale_dtype, row, 0.5),
+            "scale": (self.scale_dtype, own, 0.5),
             "bias": (self.bias_dtype, row, 0.5),
         }
         return {
@@ -87,9 +89,9 @@ def model(
     bodies = bodies if separate else assign_bodies(keys)
     for index, (case, (name, key)) in enumerate(zip(cases, bodies, strict=True)):
         own = case.operands()
-        row, neutral = row_shape(case.spec, case.shape), numpy_dtype(key.product_type(case.dtype))
-        filled = {"scale": np.ones(row, neutral)} if key.has_scale else {}
-        filled |= {"bias": np.zeros(row, neutral)} if key.has_bias else {}
+        row, scale, bias = row_shape(case.spec, case.shape), key.scale_type, key.product_type
+        filled = {"scale": np.ones(row, numpy_dtype(scale(case.dtype)))} if key.has_scale else {}
+        filled |= {"bias": np.zeros(row, numpy_dtype(bias(case.dtype)))} if key.has_bias else {}
         arrays = {n: (filled | own)[n] for n in ORDER if n in filled | own}
         for operand, array in arrays.items():
             if operand in ORDER[-2:] and (weights or operand not in own):
@@ -153,7 +155,11 @@ FORMS: dict[str, dict] = {
     "group": {"group_size": 8},
     "partial": {"partial_size": 5},
     "rstd": {"round_rstd": True},
+    "rstd_scaled": {"round_rstd": True, "scale_rstd": True, "scale_offset": 1.0},
+    "rstd_channels": {"axis": -2, "last_axis": -2, "round_rstd": True, "scale_rstd": True},
     "rstd_group": {"round_rstd": True, "group_size": 8},
+    "varies": {"scale_varies": True, "partial_size": 5},
+    "varies_rstd": {"scale_varies": True, "round_rstd": True, "scale_rstd": True},
     "skip": {"kind": "SkipRMSNorm"},
     "skip_partial": {"kind": "SkipRMSNorm", "partial_size": 5},
     "skip_rstd": {"kind": "SkipRMSNorm", "round_rstd": True, "scale_offset": 1.0},

@@ -9,14 +9,14 @@ import pytest
 
 from tests.plugins import adapter_build, kernel_build
 from tests.tools.corpus import cache
-from tests.tools.shim import Shim
+from tests.tools.driver import Driver
 
 
 @pytest.fixture(scope="session")
-def shim() -> Iterator[Shim]:
+def driver() -> Iterator[Driver]:
     if reason := kernel_build.missing_compiler():
         pytest.skip(reason)
-    process = Shim(kernel_build.shim_driver())
+    process = Driver(kernel_build.driver())
     yield process
     process.close()
 

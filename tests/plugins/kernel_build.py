@@ -1,4 +1,4 @@
-"""Builds of plugins/kernels for tests, cached by a hash of the sources: on a CPU, and by nvcc.
+"""Builds of plugins/kernels for tests, cached by a hash of the sources: for a GPU, and interpreted.
 
 An entry of the cache is a folder that appears whole or not at all, as in the corpus.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sysconfig
@@ -19,8 +20,7 @@ from tests.tools.lib.command import ROOT
 
 PLUGINS = ROOT / "plugins"
 KERNELS = PLUGINS / "kernels"
-SHIM = PLUGINS / "tests" / "shim"
-FIBRES = SHIM / "fibres.cpp"
+PTX = PLUGINS / "tests" / "ptx"
 DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
 NODES = PLUGINS / "onnxruntime"
 
@@ -29,19 +29,14 @@ NO_NVCC = "no nvcc: pip install 'rmsnorm-export[plugin]'"
 UNITS = ("rmsnorm.cu", "rmsnorm_f32.cu", "rmsnorm_f16.cu", "rmsnorm_bf16.cu")
 """The translation units of the kernels."""
 
-# A contracted a * b + c would hide a missing rounding step.
-_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fPIC")
-# nvcc's own pragma.
-_KERNEL_FLAGS = ("-Wno-unknown-pragmas",)
-_NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-# Of the kernels' many instances: built in half the time of -O1 with all checks, and run as fast.
-# What is left out AddressSanitizer sees, too: a null pointer, or one beyond its object.
-_WATCHED = (
-    *("-Og", "-finline-functions-called-once", "-fno-var-tracking", *SANITIZERS),
-    "-fno-sanitize=null,object-size,pointer-overflow,vptr",
-)
+INTERPRETED = (80, 90, 100)
+"""The architectures whose PTX the interpreter has: a GPU takes that of the last one before it."""
 
+_NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
+_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-fPIC")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# The interpreter rounds each step once, and is too slow with anything less.
+_INTERPRETER_FLAGS = ("-O3", "-march=native", "-ffp-contract=off")
 
 _WHEEL = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"
 """Where the wheels nvidia-cuda-nvcc and nvidia-cuda-runtime put bin/ and include/."""
@@ -63,12 +58,10 @@ def find_headers() -> pathlib.Path | None:
 
 
 def missing_compiler() -> str | None:
-    """Why the kernels cannot be built for a CPU, with what would help."""
+    """Why the kernels cannot be built, with what would help."""
     if shutil.which("g++") is None:
         return "no g++ on PATH: install g++ 11 or later"
-    if find_headers() is None:
-        return "no CUDA headers: pip install nvidia-cuda-runtime nvidia-cuda-nvcc"
-    return None
+    return NO_NVCC if find_nvcc() is None or find_headers() is None else None
 
 
 def source_hash(*folders: pathlib.Path, settings: Iterable[object] = ()) -> str:
@@ -108,35 +101,80 @@ def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
 
 
 def _compiler() -> list[object]:
-    """g++ for what is on the shim."""
-    return ["g++", *_FLAGS, "-I", KERNELS, "-I", SHIM, "-isystem", find_headers()]
+    """g++ for what calls the kernels, and for the interpreter."""
+    return ["g++", *_FLAGS, "-I", KERNELS, "-I", PTX, "-isystem", find_headers()]
 
 
-def shim_driver() -> pathlib.Path:
-    """The program of plugins/tests/kernels/driver.cpp with the kernels in it, sanitised."""
-    version = run(["g++", "--version"]).splitlines()[0]
-    sources = [KERNELS / name for name in UNITS] + [FIBRES, DRIVER]
+def _version() -> str:
+    return run([find_nvcc(), "--version"]) + run(["g++", "--version"])
+
+
+def interpreter() -> list[pathlib.Path]:
+    """The objects of plugins/tests/ptx."""
+    sources = sorted(PTX.glob("*.cpp"))
+    command = [*_compiler(), *_INTERPRETER_FLAGS, "-c"]
 
     def fill(folder: pathlib.Path) -> None:
-        def compile_one(source: pathlib.Path) -> pathlib.Path:
-            built = folder / f"{source.name}.o"
-            # The sanitizers watch the kernels; the fibres only take turns, in half of the time.
-            own = ("-O2",) if source == FIBRES else (*_KERNEL_FLAGS, *_WATCHED)
-            run([*_compiler(), *own, "-x", "c++", "-c", source, "-o", built])
-            return built
+        with ThreadPoolExecutor() as pool:
+            [*pool.map(lambda s: run([*command, s, "-o", folder / f"{s.stem}.o"]), sources)]
 
-        with ThreadPoolExecutor(2) as pool:
-            objects = list(pool.map(compile_one, sources))
-        run(["g++", *SANITIZERS, *objects, "-o", folder / "driver"])
+    key = source_hash(PTX, KERNELS, settings=(_version(), platform.machine(), *command))
+    built = cache.entry("kernels", "interpreter", key, fill)
+    return [built / f"{source.stem}.o" for source in sources]
 
-    key = source_hash(KERNELS, SHIM, DRIVER.parent, settings=(version, *_compiler(), *_WATCHED))
-    return cache.entry("kernels", "shim", key, fill) / "driver"
+
+def kernels(*, sanitized: bool = False) -> list[pathlib.Path]:
+    """The objects of the kernels' host code, with their PTX inside: two minutes when it is new."""
+    code = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in INTERPRETED]
+    nvcc = [find_nvcc(), "-std=c++17", "-O3", "--no-compress", *code, "-I", KERNELS, "--cuda"]
+    host = ["g++", "-std=c++17", "-fpreprocessed", "-fPIC", "-Og", "-x", "c++", "-c"]
+
+    def fill(folder: pathlib.Path) -> None:
+        def compile_one(unit: str) -> None:
+            between = folder / f"{unit}.ii"
+            run([*nvcc, KERNELS / unit, "-o", between])
+            run([*host, between, "-o", folder / f"plain-{unit}.o"])
+            run([*host, *SANITIZERS, between, "-o", folder / f"sanitized-{unit}.o"])
+            between.unlink()
+
+        with ThreadPoolExecutor() as pool:
+            [*pool.map(compile_one, UNITS)]
+
+    key = source_hash(KERNELS, settings=(_version(), *nvcc, *host, *SANITIZERS))
+    built = cache.entry("kernels", "ptx", key, fill)
+    return [built / f"{'sanitized' if sanitized else 'plain'}-{unit}.o" for unit in UNITS]
+
+
+def driver() -> pathlib.Path:
+    """The program of plugins/tests/kernels/driver.cpp, interpreted, its host code sanitised."""
+    parts = [*kernels(sanitized=True), *interpreter()]
+    command = [*_compiler(), "-Og", *SANITIZERS, DRIVER, *parts, "-o"]
+
+    def fill(folder: pathlib.Path) -> None:
+        run([*command, folder / "driver"])
+
+    key = source_hash(KERNELS, PTX, DRIVER.parent, settings=command)
+    return cache.entry("kernels", "driver", key, fill) / "driver"
+
+
+def defects() -> pathlib.Path:
+    """The program of plugins/tests/ptx/defects.cu, on the interpreter."""
+    source, code = PTX / "defects.cu", "-gencode=arch=compute_90,code=compute_90"
+    nvcc = [find_nvcc(), "-std=c++17", "--no-compress", code, "-I", PTX, "-I", KERNELS, "--cuda"]
+
+    def fill(folder: pathlib.Path) -> None:
+        run([*nvcc, source, "-o", folder / "defects.ii"])
+        host = ["g++", "-std=c++17", "-fpreprocessed", "-x", "c++", folder / "defects.ii"]
+        run([*host, "-x", "none", *interpreter(), "-o", folder / "defects"])
+
+    key = source_hash(PTX, KERNELS, settings=(_version(), *nvcc))
+    return cache.entry("kernels", "defects", key, fill) / "defects"
 
 
 def _library(name: str, entry: str, parts: Sequence[object], *more: pathlib.Path) -> pathlib.Path:
-    """A library of sources on the shim, of the kernels' folders and ``more``."""
-    command = [*_compiler(), *_KERNEL_FLAGS, "-shared", *parts]
-    key = source_hash(KERNELS, SHIM, *more, settings=command)
+    """A library of sources, of the kernels' folders and ``more``, and objects."""
+    command = [*_compiler(), "-shared", *parts]
+    key = source_hash(KERNELS, PTX, *more, settings=command)
 
     def fill(folder: pathlib.Path) -> None:
         run([*command, "-o", folder / name])
@@ -144,32 +182,25 @@ def _library(name: str, entry: str, parts: Sequence[object], *more: pathlib.Path
     return cache.entry("kernels", entry, key, fill) / name
 
 
-def shim_library() -> pathlib.Path:
-    """The C functions of plugins/torch with the kernels in them, for a CPU."""
+def library() -> pathlib.Path:
+    """The C functions of plugins/torch, on the interpreter."""
     source = PLUGINS / "torch" / "c_api.cpp"
-    # Not optimized: it is compiled in half the time, and few rows run through it.
-    parts = ["-O0", "-x", "c++", *(KERNELS / name for name in UNITS), FIBRES, source]
-    return _library("library.so", "shim-library", parts, source.parent)
+    parts = ["-Og", source, *kernels(), *interpreter()]
+    return _library("librmsnorm_torch.so", "library", parts, source.parent)
 
 
-def _nodes(entry: str, *parts: object) -> pathlib.Path:
-    """A library for ONNX Runtime with the nodes of its CUDA provider."""
-    own, shim = NODES / "cuda" / "nodes.cpp", PLUGINS / "tests" / "onnxruntime" / "shim.cpp"
-    sources = [NODES / "operator.cpp", NODES / "library.cpp", own, shim]
-    folders = (NODES, own.parent, shim.parent)
-    return _library("librmsnorm_onnxruntime_cuda.so", entry, [*sources, *parts], *folders)
+def node_library(*, sanitized: bool = False) -> pathlib.Path:
+    """A library for ONNX Runtime with the nodes of its CUDA provider, on the interpreter.
 
-
-def node_library() -> pathlib.Path:
-    """One whose nodes launch the kernels of ``shim_library``."""
-    kernels = shim_library()
-    return _nodes("nodes", "-O0", "-Wl,-z,defs", kernels, f"-Wl,-rpath,{kernels.parent}")
-
-
-def sanitized_node_library() -> pathlib.Path:
-    """One with its own kernels, both sanitised: for a process with ``sanitizer_environment``."""
-    objects = [shim_driver().with_name(f"{name}.o") for name in (*UNITS, "fibres.cpp")]
-    return _nodes("nodes-sanitized", *SANITIZERS, *objects)
+    Sanitised it is for a process with ``sanitizer_environment``.
+    """
+    own, registered = NODES / "cuda" / "nodes.cpp", PLUGINS / "tests" / "onnxruntime" / "nodes.cpp"
+    sources = [NODES / "operator.cpp", NODES / "library.cpp", own, registered]
+    how = SANITIZERS if sanitized else ("-Wl,-z,defs",)
+    parts = ["-Og", *how, *sources, *kernels(sanitized=sanitized), *interpreter()]
+    folders = (NODES, own.parent, registered.parent)
+    entry = "nodes-sanitized" if sanitized else "nodes"
+    return _library("librmsnorm_onnxruntime_cuda.so", entry, parts, *folders)
 
 
 def sanitizer_environment() -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, ORDERS, SIZES, STASHES, TYPES, VARIANTS, job_for
-from tests.tools.shim import BF16, F16, F32, FP8, INT8, Array, How, Job, Shim, exact, ordinal
+from tests.tools.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, Job, exact, ordinal
 
 EVERY = get_args(How)
 
@@ -85,9 +85,9 @@ _JOBS = (_variants, _half_stashes, _sizes, _usual, _codes, _parameters_of_f32, _
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("jobs", [*_JOBS, _misaligned, _rows_that_lie_apart])
-def test_against_the_reference(shim: Shim, dtype: np.dtype[Any], kind: str, jobs: Any) -> None:
+def test_against_the_reference(driver: Driver, dtype: np.dtype[Any], kind: str, jobs: Any) -> None:
     for job in jobs(dtype, KINDS[kind]):
-        shim.checked(job)
+        driver.checked(job)
 
 
 _LONG = {16384 + 8: (80, 90), 262144: (80, 90)}
@@ -97,56 +97,56 @@ _LONG |= dict.fromkeys((32768 + 16, 40000, 65536 + 4), (80, 89, 90, 120))
 
 @pytest.mark.parametrize(("n", "sm"), [(n, sm) for n, every in _LONG.items() for sm in every])
 @pytest.mark.parametrize("kind", ["RMSNorm", "Skip", "Gated", "Gate first"])
-def test_long_rows(shim: Shim, n: int, sm: int, kind: str) -> None:
+def test_long_rows(driver: Driver, n: int, sm: int, kind: str) -> None:
     """A cluster with distributed shared memory from sm_90 on, else a block and a second read."""
     for dtype, quantize in ((BF16, "none"), (F16, "per_row"), (F32, "none")):
         options = {"rows": 5 if n < 20000 else 2, "quantize": quantize, "sm": sm}
         job = job_for(n, dtype, KINDS[kind], codes=INT8 if kind == "Gated" else FP8, **options)
-        outcome, size = shim.checked(job), n * dtype.itemsize
+        outcome, size = driver.checked(job), n * dtype.itemsize
         whole = 32 * 1024 if kind == "Gate first" else 16 * 1024
         assert (outcome.cluster > 1) == (sm == 90 and size % 16 == 0 and size > whole)
         if outcome.cluster > 1:
             for most in (8, 1):  # where more have no room
-                placed = shim.checked(dataclasses.replace(job, most_cluster=most))
+                placed = driver.checked(dataclasses.replace(job, most_cluster=most))
                 assert placed.cluster == min(most, outcome.cluster)
             # Code for sm_80 that the driver has translated knows no clusters.
-            assert shim.run(dataclasses.replace(job, compiled_for=80)).cluster == 1
+            assert driver.run(dataclasses.replace(job, compiled_for=80)).cluster == 1
 
 
 @pytest.mark.parametrize("n", [131072 + 1, 131072 + 8, 1 << 20])
-def test_longest_rows(shim: Shim, n: int) -> None:
-    shim.checked(job_for(n, BF16, rows=1))
+def test_longest_rows(driver: Driver, n: int) -> None:
+    driver.checked(job_for(n, BF16, rows=1))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("n", [7, 64, 256, 1000, 2048, 4096, 8192, 40000, 65536])
-def test_rows_do_not_depend_on_one_another(shim: Shim, dtype: np.dtype[Any], n: int) -> None:
+def test_rows_do_not_depend_on_one_another(driver: Driver, dtype: np.dtype[Any], n: int) -> None:
     """Bit for bit the same row alone, by as many threads, and anywhere among others.
 
-    With the last thread first, a read that should wait at a barrier sees what is not there.
+    In another order of the warps a read that should wait at a barrier sees what is not there.
     """
     rows = 70 if n < 1000 else 40 if n < 8192 else 6
     for kind, how in itertools.product(("RMSNorm", "Skip", "Gate first"), ("none", "per_row")):
         job = job_for(n, dtype, KINDS[kind], rows=rows, quantize=how)
-        together = shim.checked(job)
-        backwards = shim.run(dataclasses.replace(job, backwards=True))
-        assert backwards.y.tobytes() == together.y.tobytes()
+        together = driver.checked(job)
+        otherwise = driver.run(dataclasses.replace(job, schedule=2))
+        assert otherwise.y.tobytes() == together.y.tobytes()
         for row in {0, 1, rows // 2, rows - 1}:
             one = slice(row, row + 1)
             other = None if job.other is None else job.other[one]
-            alone = shim.run(dataclasses.replace(job, x=job.x[one], other=other))
+            alone = driver.run(dataclasses.replace(job, x=job.x[one], other=other))
             assert alone.threads == together.threads
             assert alone.y.tobytes() == together.y[row].tobytes()
             if together.row_scale is not None and alone.row_scale is not None:
                 assert alone.row_scale[0] == together.row_scale[row]
 
 
-def test_more_rows_than_blocks(shim: Shim) -> None:
+def test_more_rows_than_blocks(driver: Driver) -> None:
     """Short rows share a grid of what can run at once: a thread takes more than one row."""
     job = job_for(8, BF16, rows=9001)
-    outcome = shim.checked(job)
+    outcome = driver.checked(job)
     assert outcome.blocks * outcome.threads < len(job.x)
-    assert shim.run(dataclasses.replace(job, x=job.x[:0])).blocks == 0
+    assert driver.run(dataclasses.replace(job, x=job.x[:0])).blocks == 0
 
 
 def _exact_squares(rows: int, n: int, dtype: np.dtype[Any]) -> Array:
@@ -159,13 +159,13 @@ def _exact_squares(rows: int, n: int, dtype: np.dtype[Any]) -> Array:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("n", [64, 1024, 16384])
-def test_how_far_the_product_errs(shim: Shim, dtype: np.dtype[Any], order: str, n: int) -> None:
+def test_how_far_the_product_errs(driver: Driver, dtype: np.dtype[Any], order: str, n: int) -> None:
     """f32: 3 ulp at most. A half type: the value of the division rounded, unless that is within 2
     ulp of f32 of the middle between two values of the type."""
     scale = np.ones(n) if order == "plain" else np.random.default_rng(n).uniform(0.5, 2, n)
     operands = {"x": _exact_squares(24, n, dtype), "scale": scale.astype(dtype)}
     job = job_for(n, dtype, VARIANTS[order], **operands)
-    y, expected = shim.run(job).y, exact(job)
+    y, expected = driver.run(job).y, exact(job)
     off = np.abs(ordinal(y.astype(np.float64), dtype) - ordinal(expected, dtype))
     assert off.max() <= (3 if dtype == F32 else 1)
     if dtype == F32:

@@ -14,7 +14,7 @@ from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for, rotary_job
 from tests.sample import sampled
-from tests.tools.shim import BF16, F16, F32, RefusalError, Shim
+from tests.tools.driver import BF16, F16, F32, Driver, RefusalError
 
 F32_TYPE, F16_TYPE, BF16_TYPE, FP8_TYPE, INT8_TYPE = range(5)
 
@@ -57,29 +57,29 @@ ROTARY: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("sentence", [*NORM, *ROTARY])
-def test_refused(shim: Shim, sentence: str) -> None:
+def test_refused(driver: Driver, sentence: str) -> None:
     job = job_for(64, F16) if sentence in NORM else rotary_job(64, F16)
     for fields in [*NORM.get(sentence, ()), *ROTARY.get(sentence, ())]:
         with pytest.raises(RefusalError, match=sentence):
-            shim.run(job, **fields)
+            driver.run(job, **fields)
 
 
-def test_tables_that_do_not_broadcast(shim: Shim) -> None:
+def test_tables_that_do_not_broadcast(driver: Driver) -> None:
     for leading, of_table, sentence in (
         ((2, 3), (2,), "must broadcast"),
         ((2, 3), (2, 2, 3), "must broadcast"),
         ((2, 3, 2, 3), (1, 3, 1, 3), "at most two runs"),
     ):
         with pytest.raises(RefusalError, match=sentence):
-            shim.run(rotary_job(64, F16, axes=(leading, of_table)))
+            driver.run(rotary_job(64, F16, axes=(leading, of_table)))
 
 
-def test_taken(shim: Shim) -> None:
+def test_taken(driver: Driver) -> None:
     """The ends of the range, and, as in ``NormSpec.canonical``, what cannot matter."""
     for n in (1, 1 << 20):
-        shim.run(job_for(n, F32, rows=1))
+        driver.run(job_for(n, F32, rows=1))
     plain, moot = {"round_rstd": True}, {"round_rstd": True, "association": 1}
-    y, same = (shim.run(job_for(64, F16, attributes)).y for attributes in (plain, moot))
+    y, same = (driver.run(job_for(64, F16, attributes)).y for attributes in (plain, moot))
     assert y.tobytes() == same.tobytes()
     assert NormSpec(round_rstd=True, association=1).canonical(10).association == 0
 
@@ -94,21 +94,34 @@ def test_every_row_has_a_kernel(tmp_path: pathlib.Path) -> None:
     assert kernel_build.run([program]) == ""
 
 
-def test_low_latency_takes_more_threads(shim: Shim) -> None:
+def test_low_latency_takes_more_threads(driver: Driver) -> None:
     job = job_for(4096, BF16, rows=1)
-    wide = shim.checked(dataclasses.replace(job, low_latency=True))
-    assert wide.threads > shim.checked(job).threads
+    wide = driver.checked(dataclasses.replace(job, low_latency=True))
+    assert wide.threads > driver.checked(job).threads
 
 
-def test_the_host_asks_the_device_once(shim: Shim) -> None:
+def test_the_host_asks_the_device_once(driver: Driver) -> None:
     """Of the second launch of a kind the runtime is asked nothing; of another cluster it is."""
     for n in (64, 4096, 65536):
         job = job_for(n, BF16, rows=1, low_latency=True, most_cluster=8)
-        shim.run(job)
-        assert shim.run(job).queries == 0
-    first = shim.run(dataclasses.replace(job, most_cluster=4))
+        driver.run(job)
+        assert driver.run(job).queries == 0
+    first = driver.run(dataclasses.replace(job, most_cluster=4))
     assert first.queries > 0
     assert first.cluster == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "dtype"), [("RMSNorm", 65536, F32), ("SkipRMSNorm", 16384, BF16)]
+)
+def test_another_context_of_the_device(driver: Driver, kind: str, n: int, dtype: Any) -> None:
+    """It knows nothing of the cluster, or the shared memory, that was allowed in the first."""
+    job = job_for(n, dtype, {"kind": kind}, rows=1, low_latency=kind == "SkipRMSNorm")
+    first = driver.checked(job)
+    for context in (1, 0, 1):
+        outcome = driver.checked(dataclasses.replace(job, context=context))
+        assert (outcome.cluster, outcome.threads) == (first.cluster, first.threads)
+    assert outcome.queries == 0
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\d+)'")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import LAYOUTS, ORDERS, STASHES, TYPES, VARIANTS, rotary_job
-from tests.tools.shim import BF16, F16, F32, Job, Shim
+from tests.tools.driver import BF16, F16, F32, Driver, Job
 
 _WHOLE = {"partial_size", "group_size"}
 """Attributes of norms that have no rotary embedding."""
@@ -24,7 +24,7 @@ def _turns(part: int, interleaved: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_instance(shim: Shim, dtype: np.dtype[Any], order: str, interleaved: bool) -> None:
+def test_instance(driver: Driver, dtype: np.dtype[Any], order: str, interleaved: bool) -> None:
     """The kernels of whole vectors: tables of either type and width, part of a row or all of it."""
     for n, part, half, table, low_latency in (
         (64, 0, False, dtype, False),
@@ -36,7 +36,7 @@ def test_instance(shim: Shim, dtype: np.dtype[Any], order: str, interleaved: boo
         attributes = VARIANTS[order] | _turns(part, interleaved)
         options = {"axes": LAYOUTS[n // 32 % len(LAYOUTS)], "low_latency": low_latency}
         job = rotary_job(n, dtype, attributes, half=half, table=table, **options)
-        assert shim.checked(job).threads == 128
+        assert driver.checked(job).threads == 128
 
 
 def _layouts(dtype: np.dtype[Any]) -> Iterator[Job]:
@@ -76,16 +76,16 @@ def _misaligned_or_without_scale(dtype: np.dtype[Any]) -> Iterator[Job]:
 @pytest.mark.parametrize(
     "jobs", [_layouts, _variants, _half_stashes, _lengths, _misaligned_or_without_scale]
 )
-def test_against_the_reference(shim: Shim, dtype: np.dtype[Any], jobs: Any) -> None:
+def test_against_the_reference(driver: Driver, dtype: np.dtype[Any], jobs: Any) -> None:
     for job in jobs(dtype):
-        forwards = shim.checked(job)
-        backwards = shim.run(dataclasses.replace(job, backwards=True))
-        assert backwards.y.tobytes() == forwards.y.tobytes()
+        outcome = driver.checked(job)
+        otherwise = driver.run(dataclasses.replace(job, schedule=2))
+        assert otherwise.y.tobytes() == outcome.y.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_what_is_not_turned_passes_and_what_is_not_finite_stays(
-    shim: Shim, dtype: np.dtype[Any]
+    driver: Driver, dtype: np.dtype[Any]
 ) -> None:
     """Elements behind rotary_dim keep the sign of a zero and know no NaN of others' angles."""
     job = rotary_job(128, dtype, _turns(64, False))
@@ -93,18 +93,18 @@ def test_what_is_not_turned_passes_and_what_is_not_finite_stays(
     job.x[:, 70] = -0.0
     job.x[1, 0] = np.inf
     job.tables[0][0, 0, 3] = np.nan
-    y = shim.checked(job).y[0].astype(np.float32)
+    y = driver.checked(job).y[0].astype(np.float32)
     assert np.signbit(y[70])
     assert np.isnan(y[3])
 
 
-def test_many_rows(shim: Shim) -> None:
+def test_many_rows(driver: Driver) -> None:
     """More items than teams at once; a row is the same alone."""
     job = rotary_job(64, BF16, axes=((300, 31), (300, 1)))
-    together = shim.checked(job)
+    together = driver.checked(job)
     assert together.blocks * together.threads // 4 < 300 * 8
     assert job.tables is not None
     cos, sin = (table[-1:] for table in job.tables)
     last = dataclasses.replace(job, x=job.x[-31:], leading=(1, 31), tables=(cos, sin))
-    alone = shim.run(dataclasses.replace(last, low_latency=True))
+    alone = driver.run(dataclasses.replace(last, low_latency=True))
     assert alone.y.tobytes() == together.y[-31:].tobytes()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
-from tests.tools.shim import BF16, F16, F32, FP8, INT8, Array, How, Shim, codes_of
+from tests.tools.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, codes_of
 
 HALVES = (F16, BF16)
 SIZES = (7, 64, 1000, 9000)
@@ -43,21 +43,21 @@ EDGES = (*ZEROS, "denormals", "large", "the largest of f16", "its square overflo
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("variant", ["plain", "gemma", "epsilon outside", "partial", "groups"])
-def test_edge(shim: Shim, dtype: np.dtype[Any], edge: str, variant: str) -> None:
+def test_edge(driver: Driver, dtype: np.dtype[Any], edge: str, variant: str) -> None:
     """The row is in the middle of three: what it holds must not reach its neighbours either."""
     for n, kind in itertools.product(SIZES[:3], ("RMSNorm", "Gated", "Gate first")):
         job = job_for(n, dtype, KINDS[kind] | VARIANTS[variant], bias=True)
         _edge(edge, job.x)
-        shim.checked(job)
+        driver.checked(job)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("edge", EDGES)
-def test_scale_of_an_edge_row(shim: Shim, dtype: np.dtype[Any], edge: str) -> None:
+def test_scale_of_an_edge_row(driver: Driver, dtype: np.dtype[Any], edge: str) -> None:
     for n, codes in itertools.product(SIZES, (FP8, INT8)):
         job = job_for(n, dtype, quantize="per_row", codes=codes)
         _edge(edge, job.x)
-        outcome = shim.run(job)
+        outcome = driver.run(job)
         assert outcome.row_scale is not None
         if edge in ZEROS:
             assert outcome.row_scale[1] == 1
@@ -70,32 +70,32 @@ def test_scale_of_an_edge_row(shim: Shim, dtype: np.dtype[Any], edge: str) -> No
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_zeros_without_epsilon_and_infinities_outside_a_mean(
-    shim: Shim, dtype: np.dtype[Any]
+    driver: Driver, dtype: np.dtype[Any]
 ) -> None:
     """0 / 0 is NaN; with a partial mean of 0 the rest of the row is infinite."""
     for n, variant in itertools.product((7, 64, 1000), ("plain", "partial", "epsilon outside")):
         job = job_for(n, dtype, VARIANTS[variant] | {"epsilon": 0.0})
         job.x[1, : n // 3] = 0
         job.x[2] = 0
-        shim.checked(job)
+        driver.checked(job)
     job = job_for(1024, dtype, VARIANTS["partial"])
     job.x[:2, -1] = (np.inf, np.nan)
-    shim.checked(job)
+    driver.checked(job)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kind", ["Gated", "Gated by sigmoid"])
-def test_every_gate(shim: Shim, dtype: np.dtype[Any], kind: str) -> None:
+def test_every_gate(driver: Driver, dtype: np.dtype[Any], kind: str) -> None:
     """Gates to +-100: the tail of silu is there below -88, where exp(-z) overflows."""
     gates = np.linspace(-104, 104, 2048, dtype=np.float32).reshape(2, 1024).astype(dtype)
-    shim.checked(job_for(1024, dtype, KINDS[kind], rows=2, other=gates))
+    driver.checked(job_for(1024, dtype, KINDS[kind], rows=2, other=gates))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("n", [8192, 1001])
 def test_denormal_products_with_the_gate(
-    shim: Shim, dtype: np.dtype[Any], activation: str, n: int
+    driver: Driver, dtype: np.dtype[Any], activation: str, n: int
 ) -> None:
     """T(x * act(gate)), a denormal of T, is multiplied by a rounded 1 / rms of 316.
 
@@ -110,24 +110,24 @@ def test_denormal_products_with_the_gate(
     denormals = rng.uniform(-1, 1, shape) * {F16: 2.0**-14, BF16: 2.0**-126}[dtype]
     attributes = KINDS["Gate first"] | {"activation": activation, "round_rstd": True}
     operands = {"x": (denormals / factors).astype(dtype), "other": gates, "scale": None}
-    shim.checked(job_for(n, dtype, attributes | {"epsilon": 1e-5}, **operands))
+    driver.checked(job_for(n, dtype, attributes | {"epsilon": 1e-5}, **operands))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 def test_sigmoids_that_are_denormal_in_f32(
-    shim: Shim, dtype: np.dtype[Any], activation: str
+    driver: Driver, dtype: np.dtype[Any], activation: str
 ) -> None:
     """Their fast value has few bits left, however large the product with x."""
     gates = np.linspace(-104, -80, 4096).astype(dtype)[None]
     x = np.geomspace(1, {F16: 6e4, BF16: 3e38}[dtype], 4096).astype(dtype)[None]
     attributes = KINDS["Gate first"] | {"round_rstd": True, "activation": activation}
     for stash in (False, True):
-        shim.checked(job_for(4096, dtype, attributes, stash=stash, x=x, other=gates, scale=None))
+        driver.checked(job_for(4096, dtype, attributes, stash=stash, x=x, other=gates, scale=None))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_half_value_is_divided_as_declared(shim: Shim, dtype: np.dtype[Any]) -> None:
+def test_every_half_value_is_divided_as_declared(driver: Driver, dtype: np.dtype[Any]) -> None:
     """All finite values of the type as a row of their own kind, by many divisors.
 
     The first element alone makes the mean, so that the divisor is known to the last bit: any
@@ -144,13 +144,13 @@ def test_every_half_value_is_divided_as_declared(shim: Shim, dtype: np.dtype[Any
     expected = (a / np.sqrt(a[:, :1] * a[:, :1] + np.float32(epsilon))).astype(dtype)
     for before in (False, True):
         attributes = {"partial_size": 1, "scale_before_cast": before, "epsilon": epsilon}
-        y = shim.run(job_for(8, dtype, attributes, x=x, scale=None)).y
+        y = driver.run(job_for(8, dtype, attributes, x=x, scale=None)).y
         np.testing.assert_array_equal(y.view(np.uint16), expected.view(np.uint16))
 
 
 @pytest.mark.parametrize("codes", [FP8, INT8], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 0.1, 2.0**-7, 3e4, 1e-30])
-def test_codes_of_every_value(shim: Shim, codes: np.dtype[Any], scale: float) -> None:
+def test_codes_of_every_value(driver: Driver, codes: np.dtype[Any], scale: float) -> None:
     """Codes round to even and saturate. A row of ones has a mean square of 1: y is the scale."""
     rng = np.random.default_rng(3)
     values = np.concatenate([rng.standard_normal(2000) * 40, np.arange(-130, 130, 0.5)])
@@ -159,33 +159,33 @@ def test_codes_of_every_value(shim: Shim, codes: np.dtype[Any], scale: float) ->
     operands = {"x": np.ones((1, values.size), np.float32), "scale": values, "quant_scale": scale}
     job = job_for(8, F32, {"epsilon": 0.0}, quantize="static", codes=codes, **operands)
     expected = codes_of(values, np.array(np.float32(scale)), codes)
-    np.testing.assert_array_equal(shim.run(job).y[0].view(np.uint8), expected.view(np.uint8))
+    np.testing.assert_array_equal(driver.run(job).y[0].view(np.uint8), expected.view(np.uint8))
 
 
 @pytest.mark.parametrize("n", [64, 1001, 4096, 40000])
 @pytest.mark.parametrize("quantize", ["none", "per_row"])
-def test_a_sum_that_nobody_asks_for(shim: Shim, n: int, quantize: How) -> None:
+def test_a_sum_that_nobody_asks_for(driver: Driver, n: int, quantize: How) -> None:
     """It is not written, and y is the same: in every kernel, and where a row is read again."""
     for attributes in ({}, {"epsilon_outside": True}):
         job = job_for(n, F32, KINDS["Skip"] | attributes, quantize=quantize, sm=86)
-        without = shim.run(dataclasses.replace(job, has_sum=False))
+        without = driver.run(dataclasses.replace(job, has_sum=False))
         assert without.sum is None
-        assert without.y.tobytes() == shim.run(job).y.tobytes()
+        assert without.y.tobytes() == driver.run(job).y.tobytes()
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("epsilon", [1e-40, 1e-45, 2e38])
-def test_divisors_at_the_ends(shim: Shim, dtype: np.dtype[Any], epsilon: float) -> None:
+def test_divisors_at_the_ends(driver: Driver, dtype: np.dtype[Any], epsilon: float) -> None:
     """rms is epsilon for a row of zeros, and f32 has no reciprocal of it, or one of few bits."""
     for n in (7, 64, 1000):
         job = job_for(n, dtype, {"epsilon_outside": True, "epsilon": epsilon})
         job.x[1] = 0
-        assert not np.isnan(shim.checked(job).y[1].astype(np.float32)).any()
+        assert not np.isnan(driver.checked(job).y[1].astype(np.float32)).any()
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("scale", [1e-36, 3e-38, 1e-39, 5e-41, 1e36])
-def test_scales_of_codes_at_the_ends(shim: Shim, dtype: np.dtype[Any], scale: float) -> None:
+def test_scales_of_codes_at_the_ends(driver: Driver, dtype: np.dtype[Any], scale: float) -> None:
     """Weights so small, or so large, that the scale of a row has no reciprocal in f32."""
     cases = itertools.product((64, 1001), (FP8, INT8), ("static", "per_row"))
     for n, codes, quantize in cases:
@@ -193,19 +193,19 @@ def test_scales_of_codes_at_the_ends(shim: Shim, dtype: np.dtype[Any], scale: fl
         options = {"codes": codes, "quant_scale": scale, "scale": weights.astype(dtype)}
         job = job_for(n, dtype, quantize=quantize, **options)
         job.x[1] = 0
-        assert not shim.checked(job).y[1].astype(np.float32).any()
+        assert not driver.checked(job).y[1].astype(np.float32).any()
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("scale", [-1e-39, 5e-41, 2e-38, 1e38, -3e38])
 def test_values_that_are_all_or_nothing_to_their_scale(
-    shim: Shim, dtype: np.dtype[Any], scale: float
+    driver: Driver, dtype: np.dtype[Any], scale: float
 ) -> None:
     """A static scale that f32 has no reciprocal of, and ordinary values: the last code, or 0."""
     job = job_for(64, dtype, quantize="static", quant_scale=scale)
     job.x[1] = 0
     job.x[:, 5] = -0.0
     job.x[2, 7] = np.nan
-    y = np.abs(shim.checked(job).y[0].astype(np.float32))
+    y = np.abs(driver.checked(job).y[0].astype(np.float32))
     assert not y[5]
     assert set(y) <= {0, 448}

@@ -26,8 +26,8 @@ from tests.plugins.test_native_codes import HOWS, coded
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
 from tests.tools.corpus import cache
+from tests.tools.driver import assert_between
 from tests.tools.node_model import node_model
-from tests.tools.shim import assert_between
 
 CUDA_TYPES = (1, 10, 16)
 
@@ -234,7 +234,7 @@ def test_earlier_runtimes_take_the_same_nodes(
 @pytest.mark.thorough
 def test_any_node_is_launched_or_refused() -> None:
     """Under AddressSanitizer and UndefinedBehaviorSanitizer, the kernels as well."""
-    library = kernel_build.sanitized_node_library()
+    library = kernel_build.node_library(sanitized=True)
     fuzz_in_a_process(library, 500, "wild", **kernel_build.sanitizer_environment())
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's operators by the CUDA kernels: the launch on a CPU shim, and what is refused."""
+"""PyTorch's operators by the CUDA kernels: the launch, interpreted, and what is refused."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def on_the_cpu() -> ctypes.CDLL:
-    """The library for PyTorch, with the shim instead of CUDA."""
+    """The library for PyTorch, with the interpreter instead of CUDA."""
     if reason := kernel_build.missing_compiler():
         pytest.skip(reason)
     torch.manual_seed(1)
-    return abi.functions(kernel_build.shim_library())
+    return abi.functions(kernel_build.library())
 
 
 def _compare(library: ctypes.CDLL, spec: NormSpec, operands: dict[str, Any]) -> None:

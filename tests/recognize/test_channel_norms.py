@@ -1,4 +1,4 @@
-"""RMSNorms over the channels of NCL, NCHW and NCDHW: 1-D U-Nets, timm, the VAEs of Wan and LTX."""
+"""RMSNorms over one axis with others behind it, mostly channels: timm, Wan, LTX, Apollo."""
 
 from __future__ import annotations
 
@@ -63,15 +63,81 @@ def test_they_are_one_node_without_transposes(case, exporter):
         assert (refusal.reason, refusal.kind) == ("channels", "norm")
 
 
-OTHERS = [(over(0), IMAGE), (over(2), IMAGE), (over((1, 2)), IMAGE), (ltx, LINE)]
-"""Without a scale along it the second axis of three may be tokens."""
+def apollo(x, p):
+    groups = x.view(2, 3, N // 3, 5)
+    return over(2)(groups, p).reshape(x.shape) * behind(p.weight, x)
 
 
-@crossed(3, exporter=[*EXPORTERS], case=OTHERS)
-def test_other_axes_are_look_alikes(case, exporter):
-    report = rx.optimize(export(case[0], exporter, case[1])).report
+def espnet(x, p):
+    return over(1)(x, p) * p.weight
+
+
+def unsqueezed(x, _):
+    return x * torch.rsqrt(x.square().mean(1) + 1e-6).unsqueeze(1)
+
+
+def batch(x, p):
+    return x / torch.sqrt(x.square().mean(0) + 1e-6) * p.weight
+
+
+ONE_AXIS = [(over(0), IMAGE, -4), (over(2), IMAGE, -2), (ltx, LINE, -2), (apollo, LINE, -2)]
+ONE_AXIS += [(espnet, (2, 5, N), -2), (unsqueezed, LINE, -2), (batch, (2, 5, N), -3)]
+
+
+@crossed(3, exporter=[*EXPORTERS], case=ONE_AXIS)
+def test_any_one_axis_is_a_row_whatever_scale_follows(case, exporter):
+    formula, shape, axis = case
+    model = export(formula, exporter, shape)
+    x = {"input0": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    (expected,) = run_onnxruntime(ir.serde.deserialize_model(model), x).values()
+    for target in ("portable", "plain"):
+        result = rx.optimize(model, target=target, prove=True)
+        (site,) = result.report.fused
+        assert site.attributes == {"axis": axis, "last_axis": axis}
+        assert (site.numerics, result.report.refused) == ("exact", ())
+        (value,) = run_onnxruntime(result.model, x).values()
+        np.testing.assert_allclose(value, expected, rtol=2e-6, atol=1e-6)
+    for target in ("ort", "onnx"):
+        (refusal,) = rx.optimize(model, target=target).report.refused
+        assert (refusal.reason, refusal.kind) == ("channels", "norm")
+
+
+SEVERAL = [(over((1, 2)), "axes-not-trailing", "norm"), (over((0, 3)), "axes-not-trailing", "norm")]
+SEVERAL += [
+    (lambda x, _: x * torch.rsqrt(x.square().mean((1, 2)).view(2, 1, 1, 5) + 1), *SEVERAL[0][1:]),
+    (lambda x, _: x * torch.rsqrt(x.square().sum((1, 2), True) + 1), "not-the-mean", "look-alike"),
+    (lambda x, _: over((1, 2))(x - x.mean((1, 2), True), _), "layer-norm", "look-alike"),
+    (lambda x, _: torch.sqrt(x.square().mean((1, 2)) + 1), "no-normalised-row", "look-alike"),
+]
+
+
+@crossed(3, exporter=[*EXPORTERS], case=SEVERAL)
+def test_rows_of_several_axes_that_are_not_the_last_are_norms_where_the_definition_holds(
+    case, exporter
+):
+    report = rx.optimize(export(case[0], exporter, IMAGE)).report
     assert not report.fused
-    assert [(r.reason, r.kind) for r in report.refused] == [("axes-not-trailing", "look-alike")]
+    assert [(r.reason, r.kind) for r in report.refused] == [case[1:]]
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape", "reason"),
+    [(0, "3,3,3", None), (1, "3,3,3", "axes-misplaced"), (2, "3,3,3", "axes-misplaced"),
+     (1, "3,1,3", None), (2, "3,3,1", None)],
+)  # fmt: skip
+def test_expand_puts_axes_that_are_missing_in_front(axis, shape, reason):
+    """Where a mean without its axis is repeated, or its axis is put back by a Reshape."""
+    repeat = "Expand" if shape == "3,3,3" else "Reshape"
+    source = text.model(
+        f"s = Mul(x, x)\n m = ReduceMean<axes = [{axis}], keepdims = 0>(s)\n b = {repeat}(m, to)\n"
+        "e = Add(b, eps)\n r = Sqrt(e)\n y = Div(x, r)",
+        inputs="float[3,3,3] x",
+        outputs="float[3,3,3] y",
+        constants=f"{text.CONSTANTS}, int64[3] to = {{{shape}}}",
+    )
+    result = rx.optimize(source, prove=True)
+    assert [r.reason for r in result.report.refused] == ([reason] if reason else [])
+    text.check_same(source, ir.serde.serialize_model(result.model))
 
 
 @pytest.mark.parametrize("target", text.TARGETS)

@@ -35,11 +35,11 @@ def run(model, feeds):
     return text.run(model, feeds, optimized=True)
 
 
-def hold_the_same_numbers(model, result, *runs, dtype=np.float16, image=False):
+def hold_the_same_numbers(model, result, *runs, dtype=np.float16, image=False, shape=(2, 5, N)):
     """Bit for bit, on rows of zeros, tiny and huge ones, with an infinity and with a NaN."""
-    x = np.random.default_rng(0).standard_normal((2, 5, N))
+    x = np.random.default_rng(0).standard_normal(shape)
     x[0] *= np.array([1, 0, 1e-7, 3e3, 2e4])[:, None]
-    x[1, 0, 3], x[1, 1, 5] = np.inf, np.nan
+    x[1, ..., 0, 3], x[1, ..., 1, 5] = np.inf, np.nan
     x = np.moveaxis(x, -1, 1)[..., None] if image else x
     feeds = {model.graph.input[0].name: x.astype(dtype)}
     for each in runs:

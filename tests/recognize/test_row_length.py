@@ -24,14 +24,16 @@ WAYS = {
     "symbols of a shape": "to = Concat<axis = 0>(b, s, two_i, minus)\n r = Reshape(a, to)\n "
     "p = Transpose<perm = [0, 2, 1, 3]>(r)\n ps = Shape(p)\n q0 = Slice(ps, zero, three)\n "
     "back = Concat<axis = 0>(q0, minus)\n q = Relu(p)\n x = Reshape(q, back)",
+    "unknown rank": "z = Squeeze(a)\n zs = Shape(z)\n h = Gather(zs, leading)\n "
+    "to = Concat<axis = 0>(h, two_i, eight)\n x = Reshape(z, to)",
 }
 CONSTANTS = (
     f"{text.WEIGHT}, {text.CONSTANTS}, int64[1] zero = {{0}}, int64[1] one = {{1}}, "
     "int64[1] two_i = {2}, int64[1] three = {3}, int64[1] five = {5}, int64[1] eight = {8}, "
     "int64[1] minus = {-1}, int64[1] far = {9223372036854775807}, "
     "int64[1] first = {-9223372036854775807}, int64 depth = {4}, int64[2] heads = {2, -1}, "
-    "int64[2] off_on = {1, 2}, int64[2] pairs = {-1, 2}, int64[2] last_axis = {0, -8}, "
-    "int64[4] none = {0, 0, 0, 0}, int64[4] nchw = {0, 4, 2, -1}"
+    "int64[2] leading = {0, 1}, int64[2] off_on = {1, 2}, int64[2] pairs = {-1, 2}, "
+    "int64[2] last_axis = {0, -8}, int64[4] none = {0, 0, 0, 0}, int64[4] nchw = {0, 4, 2, -1}"
 )
 
 

@@ -305,9 +305,9 @@ def gate_is_silu_of_silu(a: Alike) -> str:
     return a.g.op("Mul", a.chain(a.input()), a.g.op("Mul", z, a.g.op("Sigmoid", z)))
 
 
-@look_alike()
+@look_alike(most=1)
 def normalize_times_another_root(a: Alike) -> str:
-    """``x / max(||x||, eps) * sqrt(n + 1)``."""
+    """``x / max(||x||, eps) * sqrt(n + 1)``: a norm with a scale of one number."""
     x = a.input()
     length = a.g.op("Clip", a.g.reduce("ReduceL2", x, [-1], 1), a.scalar(1e-12))
     return a.g.op("Mul", a.g.op("Div", x, length), a.scalar(3.0))

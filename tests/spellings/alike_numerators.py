@@ -119,7 +119,7 @@ def root_over_numerator(a: Alike) -> str:
     return a.chain(x, divide=lambda v: a.g.op("Div", v, x))
 
 
-@look_alike(most=1, refusal=False)
+@look_alike(most=1)
 def two_over_root(a: Alike) -> str:
     x = a.input()
     return a.chain(x, divide=lambda v: a.g.op("Mul", x, a.g.op("Div", a.scalar(2.0), v)))
@@ -138,7 +138,7 @@ def root_divides_another_tensor_too(a: Alike) -> list[str]:
     return [a.g.op("Div", x, root), a.g.op("Div", other, root)]
 
 
-@look_alike(norms=1, most=2)
+@look_alike(norms=2)
 def one_root_two_weights(a: Alike) -> list[str]:
     x = a.input()
     y = a.chain(x, weight="")

@@ -239,12 +239,12 @@ def _axes(a: Alike, axes: list[int], shape: tuple[int, ...] = (2, 3, 8), keep: i
     return a.chain(x, mean=lambda v: a.g.reduce("ReduceMean", v, axes, keep))
 
 
-@look_alike()
+@look_alike(most=1)
 def mean_over_tokens(a: Alike) -> str:
     return _axes(a, [1], (2, 8, 8))
 
 
-@look_alike()
+@look_alike(most=1)
 def mean_over_batch(a: Alike) -> str:
     return _axes(a, [-3])
 
@@ -365,7 +365,7 @@ def norm_with_wrong_count(a: Alike) -> str:
     return a.g.op("Div", x, root)
 
 
-@look_alike(refusal=False)
+@look_alike(most=1)
 def unit_norm_with_wrong_count(a: Alike) -> str:
     x = a.g.op("LpNormalization", a.input(), axis=-1, p=2)
     return a.g.op("Mul", x, a.scalar(float(np.sqrt(7))))
@@ -377,7 +377,7 @@ def unit_norm_of_absolutes(a: Alike) -> str:
     return a.g.op("Mul", x, a.scalar(float(np.sqrt(8))))
 
 
-@look_alike(refusal=False)
+@look_alike(most=1)
 def unit_norm_over_tokens(a: Alike) -> str:
     x = a.g.op("LpNormalization", a.input(shape=(2, 8, 8)), axis=1, p=2)
     return a.g.op("Mul", x, a.scalar(float(np.sqrt(8))))

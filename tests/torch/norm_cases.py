@@ -44,6 +44,9 @@ def orders(dtype: int, form: str) -> Iterator[dict]:
             yield {"stash_type": stash, "scale_before_cast": True}
         if stash != dtype or stash in HALF_TYPES:
             yield {"stash_type": stash, "round_rstd": True}
+            # From float64 PyTorch rounds twice: here, in front of two more roundings.
+            if "group_size" not in FORMS[form] and stash != DOUBLE:
+                yield {"stash_type": stash, "round_rstd": True, "scale_rstd": True}
         whole = not {"group_size", "last_axis"} & {*FORMS[form]}
         if whole and stash == dtype and stash in HALF_TYPES:
             yield {"stash_type": stash, "association": 1, "round_rstd": True}

@@ -2,8 +2,8 @@
 // bits and a Problem (see `read_job`) and its tensors; the answer goes to standard output.
 //
 // Every tensor lies between guards that are compared after the launch, `misaligned` elements away
-// from a 256-byte boundary. Where the memory is, driver_memory.h says: that of plugins/tests/shim
-// for g++ and the fibres, that of plugins/tests/gpu for nvcc and a GPU.
+// from a 256-byte boundary. Where the memory is, driver_memory.h says: that of plugins/tests/ptx for
+// the interpreter, that of plugins/tests/gpu for a GPU.
 
 #include <driver_memory.h>
 
@@ -58,7 +58,8 @@ Job read_job() {
     settings.sm = next<int>();
     settings.compiled_for = next<int>();
     settings.most_cluster = next<int>();
-    settings.backwards = next<bool>();
+    settings.context = next<int>();
+    settings.schedule = next<unsigned>();
     for (auto& axes : job.axes) {
         axes.resize(next<std::size_t>());
         for (auto& size : axes) size = next<std::int64_t>();
@@ -70,6 +71,7 @@ Job read_job() {
 // The tensors of a job that can be launched; the inputs come in this order.
 void run(Job const& job) {
     Problem const& problem = job.problem;
+    enter_context(settings.context);
     std::size_t const row = static_cast<std::size_t>(problem.n);
     std::size_t const all = row * static_cast<std::size_t>(job.rows);
     std::size_t const x_size = size_of(problem.x);
@@ -118,8 +120,9 @@ void run(Job const& job) {
         intact = intact && tensor->guards_intact();
     }
     Launched const& how = launched;
-    std::printf("%d %d %u %u %u %u\n", static_cast<int>(status), intact ? 1 : 0, how.blocks,
-                how.threads, how.cluster, how.queries);
+    std::printf("%d %d %u %u %u %u %u %llu\n%s\n", static_cast<int>(status), intact ? 1 : 0,
+                how.blocks, how.threads, how.cluster, how.queries, how.at_once, how.instructions,
+                status == cudaSuccess ? how.kernel : cudaGetErrorString(status));
     for (Tensor* output : {&y, &sum, &row_scale}) {
         if (output->bytes() > 0) write_bytes(output->data(), output->bytes());
     }

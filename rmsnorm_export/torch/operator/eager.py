@@ -59,7 +59,7 @@ def forward(
             numerator = row.to(plan.out)
     factor = None if scale is None else _scale_factor(plan, scale, row)
     y = _normalise(plan, row, numerator, factor, reuse).to(plan.product)
-    if factor is not None and not spec.association:
+    if factor is not None and not (spec.association or spec.scale_rstd):
         y = y.mul_(factor) if reuse else y * factor
     if bias is not None:
         y = y + bias.to(plan.product).reshape(row.shape[spec.axis :])
@@ -89,7 +89,7 @@ def _joined(spec: NormSpec, first: Tensor, second: Tensor) -> Tensor:
 def _normalise(
     plan: NormPlan, row: Tensor, numerator: Tensor, factor: Tensor | None, reuse: bool
 ) -> Tensor:
-    """Return ``v`` of the formula; with an ``association`` the scale is in it already."""
+    """Return ``v`` of the formula; with an ``association`` or ``scale_rstd`` the scale is in it."""
     spec = plan.spec
     shape = row.shape
     if spec.group_size:
@@ -102,7 +102,10 @@ def _normalise(
     if not spec.round_rstd:
         out = squares if reuse and squares.shape == row.shape else None
         return torch.div(row, rms, out=out).reshape(shape)
-    reciprocal = rms.reciprocal().to(plan.out)
+    reciprocal = rms.reciprocal()
+    if factor is not None and spec.scale_rstd:
+        return numerator * (reciprocal * factor).to(plan.out)
+    reciprocal = reciprocal.to(plan.out)
     if factor is not None and spec.association == 1:
         return numerator * (reciprocal * factor)
     return (numerator * reciprocal).reshape(shape)
@@ -143,7 +146,10 @@ def _root(value: Tensor) -> Tensor:
 
 def _scale_factor(plan: NormPlan, scale: Tensor, row: Tensor) -> Tensor:
     """Return ``scale_offset + scale`` in the product's type and the normalised axes' shape."""
-    factor = scale.to(plan.product).reshape(row.shape[plan.spec.axis :])
+    dtype = plan.stash if plan.spec.scale_rstd else plan.product
+    factor = scale.to(dtype)
+    if not plan.spec.scale_varies:
+        factor = factor.reshape(row.shape[plan.spec.axis :])
     return factor + plan.offset if plan.offset else factor
 
 

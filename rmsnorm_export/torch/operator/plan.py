@@ -22,7 +22,8 @@ class NormPlan:
         spec: the norm, with the attributes that cannot matter for this type at their defaults.
         out: T, the type of X and Y.
         stash: S, the type in which the row is normalised.
-        product: the type in which the product with the scale is computed.
+        product: the type in which the product with the scale is computed, or with ``scale_rstd``
+            that of x alone.
         wide: the type in which squares are summed and gradients computed; float32 for a half stash
             type, whose sums would overflow.
         epsilon: rounded as the float32 attribute that it is, then to S.
@@ -81,16 +82,15 @@ def make_plan(spec: NormSpec, dtype: torch.dtype) -> NormPlan:
         )
     element_type = ELEMENT_TYPES[dtype]
     exact = spec.canonical(element_type)
-    product = exact.stash_type if exact.scale_before_cast else element_type
     stash = TORCH_TYPES[exact.stash_type]
     return NormPlan(
         spec=exact,
         out=dtype,
         stash=stash,
-        product=TORCH_TYPES[product],
+        product=TORCH_TYPES[exact.product_type(element_type)],
         wide=torch.float32 if exact.stash_type in HALF_TYPES else stash,
         epsilon=_rounded_attribute(exact.epsilon, exact.stash_type),
-        offset=_rounded_attribute(exact.scale_offset, product),
+        offset=_rounded_attribute(exact.scale_offset, exact.scale_type(element_type)),
     )
 
 

@@ -1,6 +1,6 @@
-"""Drives the kernels, on the CPU shim or on a GPU, and says what they may return.
+"""Drives the kernels, interpreted on a CPU or on a GPU, and says what they may return.
 
-``Shim.run(Job)`` is one launch. ``allowed(job)`` gives the interval that the rounding-exact
+``Driver.run(Job)`` is one launch. ``allowed(job)`` gives the interval that the rounding-exact
 reference leaves: every step is rounded as declared, but the sum of squares may associate in any
 way. The reference is evaluated with the mean a little smaller and a little larger; y is monotone
 in it. The usual norms, and all of half types, may multiply by 1 / rms, which is an rms of 2 ulp of
@@ -9,10 +9,12 @@ f32 less or more; and a sigmoid errs by up to 2**-20 of itself, or 2**-17.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 from typing import Any, Literal, get_args
 from unittest import mock
@@ -42,7 +44,8 @@ class Job:
     sizes whose product is the rows. In memory ``inner`` rows lie side by side, so that the elements
     of one are so many apart. ``misaligned`` counts elements; ``most_cluster``, the blocks that the
     device places in a cluster, where ``sm`` has any; ``compiled_for``, an earlier architecture
-    whose code the driver has translated. Without ``has_sum`` nobody asks for that of Skip.
+    whose code the driver has translated; ``context``, which one of that device; ``schedule``, which
+    warps run first. Without ``has_sum`` nobody asks for that of Skip.
     """
 
     spec: NormSpec
@@ -59,7 +62,8 @@ class Job:
     sm: int = 90
     compiled_for: int | None = None
     most_cluster: int = 16
-    backwards: bool = False
+    context: int = 0
+    schedule: int = 1
     misaligned: int = 0
     inner: int = 1
     has_sum: bool = True
@@ -80,13 +84,26 @@ class Outcome:
     threads: int
     cluster: int
     queries: int  # that the host made of the device and the kernel
+    at_once: int  # blocks of an SM, or clusters, as the runtime said
+    instructions: int  # of warps, where they are interpreted
+    kernel: str
+
+    @property
+    def family(self) -> str:
+        """The kernel's name in its source."""
+        named = re.search(r"\d(row_[a-z]+)", self.kernel)
+        return named[1] if named else self.kernel
 
 
 class RefusalError(Exception):
     """The sentence of ``refusal``."""
 
 
-class Shim:
+class LaunchError(AssertionError):
+    """A launch failed, or the driver has ended: ask another one for what comes next."""
+
+
+class Driver:
     """A driver (plugins/tests/kernels/driver.cpp), one process for many launches."""
 
     def __init__(self, *command: str | pathlib.Path) -> None:
@@ -104,7 +121,8 @@ class Shim:
 
     def finish(self) -> int:
         """Let the driver end, and the program around it; return its exit code."""
-        self._in.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._in.close()
         return self._process.wait()
 
     def run(self, job: Job, **fields: object) -> Outcome:
@@ -112,6 +130,7 @@ class Shim:
 
         Raises:
             RefusalError: with the reason.
+            LaunchError: with that of the runtime.
         """
         self._write(_header(job, fields))
         if reason := self._line():
@@ -121,13 +140,15 @@ class Shim:
         static = [np.float32(job.quant_scale)] if job.quantize == "static" else []
         self._write(*(array.tobytes() for array in (*rows, *weights, *static, *(job.tables or ()))))
         status, intact, *how = map(int, self._line().split())
-        assert status == 0, f"cudaError_t {status}"
+        kernel = self._line()
         y = self._rows(job.y_type, job)
         skip = job.spec.kind == "SkipRMSNorm" and job.has_sum
         total = self._rows(job.x.dtype, job) if skip else None
         row_scale = self._array(F32, job.x.shape[:1]) if job.quantize == "per_row" else None
+        if status != 0:
+            raise LaunchError(f"cudaError_t {status}: {kernel}")
         assert intact, "a guard zone was written to"
-        return Outcome(y, total, row_scale, *how)
+        return Outcome(y, total, row_scale, *how, kernel)
 
     def checked(self, job: Job) -> Outcome:
         """Launch, and compare every output with the reference."""
@@ -136,12 +157,14 @@ class Shim:
         return outcome
 
     def _write(self, *parts: bytes) -> None:
-        self._in.write(b"".join(parts))
-        self._in.flush()
+        with contextlib.suppress(BrokenPipeError):  # the answer will be missing
+            self._in.write(b"".join(parts))
+            self._in.flush()
 
     def _line(self) -> str:
         line = self._out.readline()
-        assert line, f"the shim ended with {self._process.wait()}, see its output above"
+        if not line:
+            raise LaunchError(f"the driver ended with {self._process.wait()}, see its output above")
         return line.decode().rstrip("\n")
 
     def _rows(self, dtype: np.dtype[Any], job: Job) -> Array:
@@ -179,14 +202,18 @@ def _header(job: Job, overruled: dict[str, object]) -> bytes:
         setattr(part, name, value)
     tactic = abi.LOW_LATENCY if job.low_latency else abi.THROUGHPUT
     numbers = [len(bytes(problem)), len(job.x), tactic, job.misaligned, job.has_sum]
-    numbers += [job.sm, job.compiled_for or job.sm, job.most_cluster, job.backwards]
+    numbers += [job.sm, job.compiled_for or job.sm, job.most_cluster]
+    numbers += [job.context, job.schedule]
     for sizes in (job.leading, table.shape[:-1]):
         numbers += [len(sizes), *sizes]
     return np.array(numbers, np.int64).tobytes() + bytes(problem)
 
 
 def allowed(job: Job) -> tuple[Array, Array]:
-    """Return the least and greatest y, in float64, rounded to the type of x, not yet quantised."""
+    """Return the least and greatest y, in float64, rounded to the type of x, not yet quantised.
+
+    Both are NaN where y must be; the least alone where y may be anything: an infinity, or NaN.
+    """
     if job.tables is not None:
         norm = dataclasses.replace(job.spec, kind="RMSNorm", rotary_dim=0, rotary_interleaved=False)
         return turned(job, *allowed(dataclasses.replace(job, spec=norm, tables=None)))
@@ -204,7 +231,9 @@ def allowed(job: Job) -> tuple[Array, Array]:
     for side, error in itertools.product((-1, 1), gates):
         y = exact(job, 1 + side * slack, 1 + side * product, error)
         bounds.append((y[0] if isinstance(y, tuple) else y).astype(np.float64))
-    return np.min(bounds, axis=0), np.max(bounds, axis=0)
+    missing = np.isnan(bounds)
+    either = missing.any(axis=0) & ~missing.all(axis=0)
+    return np.min(bounds, axis=0), np.where(either, np.inf, np.max(bounds, axis=0))
 
 
 def turned(job: Job, low: Array, high: Array) -> tuple[Array, Array]:
@@ -230,11 +259,14 @@ def turned(job: Job, low: Array, high: Array) -> tuple[Array, Array]:
 def usual(job: Job) -> bool:
     """Return whether a kernel of row_hot.cuh may take it."""
     free = {"scale_offset", "scale_before_cast", "rotary_dim", "rotary_interleaved"}
-    if job.x.dtype == F32:  # nothing is rounded on the way
-        free.add("round_rstd")
+    n = job.x.shape[-1]
+    spec = job.spec.canonical(element_type(job.x.dtype))
+    # The first n elements are all, and so is a group of n.
+    moot = {name: 0 for name in ("partial_size", "group_size") if getattr(spec, name) == n}
+    attributes = dataclasses.replace(spec, **moot).non_default()
     own_scale = job.scale is not None and job.scale.dtype == job.x.dtype
-    whole = (job.x.shape[-1] | job.misaligned) * job.x.dtype.itemsize % 16 == 0
-    plain = job.spec.non_default().keys() <= free and job.bias is None and job.inner == 1
+    whole = (n | job.misaligned) * job.x.dtype.itemsize % 16 == 0
+    plain = attributes.keys() <= free and job.bias is None and job.inner == 1
     return plain and own_scale and whole
 
 
@@ -273,8 +305,9 @@ def ordinal(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
 
 def assert_between(result: Array, low: Array, high: Array, ulps: int = 0) -> None:
     """Assert that it is at most ``ulps`` of its type outside the bounds, and NaN where they are."""
-    values, missing = result.astype(np.float64), np.isnan(low) | np.isnan(high)
-    np.testing.assert_array_equal(np.isnan(values), missing)
+    values, missing = result.astype(np.float64), np.isnan(low)
+    wrong = np.isnan(values) != np.where(missing & ~np.isnan(high), np.isnan(values), missing)
+    assert not wrong.any(), f"NaN, or none, at {np.argwhere(wrong)[0]}; {wrong.sum()} such"
     place, least, most = (
         ordinal(np.where(missing, 0, each), result.dtype) for each in (values, low, high)
     )
@@ -311,12 +344,18 @@ def check(job: Job, outcome: Outcome) -> None:
     if job.quantize == "per_row":
         assert outcome.row_scale is not None
         # The greatest magnitude of an interval is at one of its ends, the least at one or at 0.
-        ends = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
+        ends = np.fmax(np.abs(low), np.abs(high)).max(axis=-1)
         least = np.where(low * high < 0, 0, np.minimum(np.abs(low), np.abs(high))).max(axis=-1)
         largest = np.float32(448 if job.codes == FP8 else 127)
-        bounds = [(v.astype(np.float32) / largest).astype(np.float32) for v in (least, ends)]
-        bounds = [np.where(v == 0, np.float32(1), v) for v in bounds]
-        assert_between(outcome.row_scale, bounds[0], bounds[1])
+        low_scale, high_scale = (v.astype(np.float32) / largest for v in (least, ends))
+        # 1 is that of a row of zeros, which this may be.
+        zeros = (low_scale == 0) & (outcome.row_scale == 1)
+        assert_between(np.where(zeros, high_scale, outcome.row_scale), low_scale, high_scale)
+        assert (outcome.row_scale != 0).all(), "0 is the scale of no row"
         scale = outcome.row_scale[:, None]
-    edges = [codes_of(end, scale, job.codes) for end in (low, high)]
-    assert_between(outcome.y, *(e.astype(np.float64) for e in edges), 1)
+    either = np.isnan(low) & ~np.isnan(high)
+    ends = (np.where(either, -np.inf, low), high)
+    least, most = (codes_of(end, scale, job.codes).astype(np.float64) for end in ends)
+    if job.codes == FP8:
+        least[either] = np.nan
+    assert_between(outcome.y, least, most, 1)
