@@ -27,11 +27,9 @@ from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.caches import cache_in, cache_parts
-from rmsnorm_export.torch.generation.components import (
-    sample_inputs,
-    whole_static_caches,
-    written_name,
-)
+from rmsnorm_export.torch.generation.components import whole_static_caches
+from rmsnorm_export.torch.generation.encoders import encoders_of, replaced
+from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.generation.structures import checked_metadata
 from rmsnorm_export.torch_options import SourceOptions
@@ -74,6 +72,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()},
         tokens=options.generate,
         static_cache=settings.get("static_cache"),
+        part=settings.get("part", "whole"),
         rtol=options.rtol,
     )
 
@@ -94,6 +93,7 @@ def verify_generation(
     *,
     tokens: int | None = None,
     static_cache: int | None = None,
+    part: str = "whole",
     rtol: float | None = None,
 ) -> Verification:
     """Compare the logits of a model and of its export at every step of one text.
@@ -107,14 +107,14 @@ def verify_generation(
         path: the folder that ``export_generation`` made, with transformers' names.
         inputs: as for ``export_generation``.
         tokens: how many to generate; None: 32, or as many as a static cache holds.
-        static_cache: of the export.
+        static_cache, part: of the export.
         rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
             float32, 1e-2 for float16, 4e-2 for bfloat16.
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
     """
-    feeds = sample_inputs(model, inputs)
+    feeds = sample_inputs(model, inputs, part=part)
     room = TOKENS if static_cache is None else static_cache - feeds[written_name(model)].shape[1]
     config = _settings(model, tokens or min(TOKENS, room), static_cache)
     how: Any = {
@@ -196,7 +196,8 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         NotRunError: ONNX Runtime does not load a component.
     """
     runners = _runners(model, folder)
-    if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
+    encoders = encoders_of(model)
+    if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
         raise NotRunError(
             "The components of this model are not put together here.",
             found=", ".join(runners),
@@ -217,10 +218,9 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         return answer
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_forward_of(model, forward))
-        if "encoder" in runners:
-            encode = functools.partial(_run, runners["encoder"])
-            stack.enter_context(_forward_of(model.get_encoder(), encode))
+        stack.enter_context(replaced(model, "forward", forward))
+        for name in encoders.keys() & runners.keys():
+            stack.enter_context(replaced(*encoders[name], functools.partial(_run, runners[name])))
         stack.enter_context(whole_static_caches())
         yield
 
@@ -246,17 +246,6 @@ def _runners(model: Any, folder: Path) -> dict[str, Any]:
         session = open_session(content, optimize=True, external_folder=where)
         runners[name] = OnnxModelRunner(metadata, session)
     return runners
-
-
-@contextlib.contextmanager
-def _forward_of(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute what ``forward`` does; ``generate`` looks at its parameters."""
-    original = module.forward
-    module.forward = functools.wraps(original)(forward)
-    try:
-        yield
-    finally:
-        module.forward = original
 
 
 def _run(runner: Any, **kwargs: Any) -> Any:

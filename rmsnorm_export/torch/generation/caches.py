@@ -41,9 +41,9 @@ def cache_parts(feeds: Mapping[str, Any]) -> dict[str, CachePart]:
     parts: dict[str, CachePart] = {}
     for cache, cross in _caches(cache_in(feeds)):
         for number, layer in enumerate(cache.layers):
-            for kind, tensor in (("key", layer.keys), ("value", layer.values)):
-                if (path := paths.get(id(tensor))) is not None:
-                    parts[path] = CachePart(number, kind, cross)  # type: ignore[arg-type]
+            for kind in ("key", "value"):  # a layer of another kind has none
+                if (path := paths.get(id(getattr(layer, f"{kind}s", None)))) is not None:
+                    parts[path] = CachePart(number, kind, cross)
     return parts
 
 
