@@ -207,7 +207,7 @@ def whole_static_caches() -> Iterator[None]:
     """
     from transformers import cache_utils
 
-    layers = getattr(cache_utils, "STATIC_LAYER_TYPE_MAPPING", {})
+    layers = cache_utils.STATIC_LAYER_TYPE_MAPPING
     whole = {"sliding_attention": "full_attention", "chunked_attention": "full_attention"}
     whole["hybrid_sliding"] = "hybrid"
     before = dict(layers)

@@ -40,7 +40,7 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any], *, part: str = "whole") 
     modalities = {modalities} if isinstance(modalities, str) else {*modalities}
     generator = torch.Generator().manual_seed(0)
     if model.main_input_name == "input_features" and "input_features" not in inputs:
-        inputs["input_features"] = _sound(model, generator)
+        inputs["input_features"] = _audio_features(model, generator)
     elif "input_ids" not in inputs and model.main_input_name == "input_ids":
         limit = model.get_input_embeddings().num_embeddings
         chunks = (getattr(model.config, name, 0) for name in ("chunk_size", "mamba_chunk_size"))
@@ -80,7 +80,7 @@ def _not_known(model: Any, found: str) -> InputError:
     )
 
 
-def _sound(model: Any, generator: torch.Generator) -> torch.Tensor:
+def _audio_features(model: Any, generator: torch.Generator) -> torch.Tensor:
     """Return features of two sounds as long as the encoder has positions behind its strides."""
     bins = getattr(model.config, "num_mel_bins", None)
     positions = getattr(model.config, "max_source_positions", None)
