@@ -128,7 +128,10 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
     from transformers.exporters.utils import get_leaf_tensors
 
     config: Any = OnnxConfig(
-        dynamic=True, optimize=False, opset_version=options.opset, dynamic_shapes=None
+        dynamic="image_sizes" not in feeds,  # whose values the exporter makes constants
+        optimize=False,
+        opset_version=options.opset,
+        dynamic_shapes=None,
     )
     exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
     caches = cache_parts(feeds)

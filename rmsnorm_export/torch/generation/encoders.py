@@ -37,6 +37,17 @@ def replaced(module: Any, method: str, by: Callable[..., Any]) -> Iterator[None]
             setattr(module, method, before)
 
 
+def _in_order(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the fields of a result in the order of its class, in which its runner takes them."""
+
+    @functools.wraps(call)
+    def ordered(*args: Any, **feeds: Any) -> Any:
+        result = call(*args, **feeds)
+        return type(result)(**result)
+
+    return ordered
+
+
 @contextlib.contextmanager
 def encoder_calls(model: Any) -> Iterator[Stages]:
     """Catch the encoders that run and their inputs, which transformers' exporter omits."""
@@ -48,7 +59,7 @@ def encoder_calls(model: Any) -> Iterator[Stages]:
 
         def keep(*args: Any, **feeds: Any) -> Any:
             module = copy.copy(owner)
-            module.forward = getattr(module, method)
+            module.forward = _in_order(call)
             tensors = {key: value for key, value in feeds.items() if torch.is_tensor(value)}
             stages[name] = module, {key: tensors[key] for key in taken if key in tensors}
             return call(*args, **feeds)

@@ -61,7 +61,8 @@ def name_dimensions(
                 call(dim, size)
     total = past if past.isdecimal() else f"{past} + {sequence}" if past else "sequence"
     encoded = "encoder_sequence" if "decoder_input_ids" in shapes else total
-    for name, rank in (("attention_mask", 2), ("encoder_outputs.last_hidden_state", 3)):
+    masks = ("attention_mask", 2), ("token_type_ids", 2), ("mm_token_type_ids", 2)
+    for name, rank in (*masks, ("encoder_outputs.last_hidden_state", 3)):
         if len(shapes.get(name, ())) == rank:
             call(shapes[name][0], "batch")
             call(shapes[name][1], encoded)

@@ -131,6 +131,15 @@ COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
             "scale_factor": 2,
         },
     ),
+    "mistral3": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "vision_config": {"model_type": "pixtral", **_EYE},
+            "text_config": {"model_type": "mistral", **_SIZES},
+            "image_token_id": 63,
+            "spatial_merge_size": 1,
+        },
+    ),
     "qwen2_vl": (
         "Qwen2VLForConditionalGeneration",
         {
