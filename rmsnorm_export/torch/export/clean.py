@@ -81,7 +81,7 @@ def _name_types(model: ir.Model) -> None:
 
 
 def _omit_squeezes(model: ir.Model) -> None:
-    """Omit a Squeeze of a longer axis than one: PyTorch does nothing then, for ONNX it is an error."""
+    """Omit a Squeeze of an axis longer than one: nothing in PyTorch, an error in ONNX."""
     for node in model.graph.all_nodes():
         if node.op_type != "Squeeze" or node.domain != "":
             continue
