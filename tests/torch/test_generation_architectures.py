@@ -49,15 +49,16 @@ def test_a_saved_model_generates_the_same_tokens(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("names", ["transformers", "optimum"])
 @pytest.mark.parametrize("kind", ["llava", "gemma3", "qwen2_vl"])
-def test_a_language_model_alone_takes_text(kind: str, names: str, tmp_path: Path) -> None:
-    if names == "transformers":
-        report = exported(kind, tmp_path, "--part", "language-model")
-        assert [*report["reports"]] == ["prefill", "decode"]
-        assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
-        return
-    composed(kind).save_pretrained(tmp_path / "saved")
+def test_a_language_model_alone_takes_text(kind: str, tmp_path: Path) -> None:
+    report = exported(kind, tmp_path, "--part", "language-model")
+    assert [*report["reports"]] == ["prefill", "decode"]
+    assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
+
+
+@pytest.mark.thorough
+def test_a_language_model_alone_has_the_names_of_optimum(tmp_path: Path) -> None:
+    composed("qwen2_vl").save_pretrained(tmp_path / "saved")
     arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
     assert main([*arguments, "--part", "language-model", "--names", "optimum"]) == 0
     assert (tmp_path / "made/model.onnx").exists()
