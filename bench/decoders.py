@@ -19,8 +19,8 @@ import torch
 
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.errors import Error
-from rmsnorm_export.torch.generation.components import sample_inputs
 from rmsnorm_export.torch.generation.export import export_generation
+from rmsnorm_export.torch.generation.inputs import sample_inputs
 from tests.tools.corpus.decoders import DECODERS, decoder
 from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results

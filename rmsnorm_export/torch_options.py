@@ -74,10 +74,15 @@ class GenerationOptions(_WrittenOptions):
         "the folder; optimum: past_key_values.0.key and present.0.key, which servers know, in one "
         "graph (--multi-token).",
     )
+    part: Literal["whole", "language-model"] = option(
+        "whole",
+        help="Of a model that sees or hears: all of it, its encoders as graphs of their own where "
+        "generate runs them first, or what continues text without images and sound.",
+    )
     inputs: Mapping[str, Any] | None = only_api(
         None,
         help="Inputs of ``model.generate`` by name; without them ``input_ids`` of two rows of five "
-        "tokens, one padded on the left.",
+        "tokens, one padded on the left, and an image in each for a model that sees.",
     )
 
 

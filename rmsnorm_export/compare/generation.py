@@ -18,7 +18,7 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder
+from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder, state_name
 from rmsnorm_export.graph.load import load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
@@ -26,11 +26,10 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.generation.components import (
-    sample_inputs,
-    whole_static_caches,
-    written_name,
-)
+from rmsnorm_export.torch.generation.caches import cache_in, cache_parts
+from rmsnorm_export.torch.generation.components import whole_static_caches
+from rmsnorm_export.torch.generation.encoders import encoders_of, replaced
+from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.generation.structures import checked_metadata
 from rmsnorm_export.torch_options import SourceOptions
@@ -38,7 +37,6 @@ from rmsnorm_export.torch_options import SourceOptions
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
 
-_CACHE = "past_key_values"
 _CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
 
@@ -74,6 +72,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()},
         tokens=options.generate,
         static_cache=settings.get("static_cache"),
+        part=settings.get("part", "whole"),
         rtol=options.rtol,
     )
 
@@ -94,6 +93,7 @@ def verify_generation(
     *,
     tokens: int | None = None,
     static_cache: int | None = None,
+    part: str = "whole",
     rtol: float | None = None,
 ) -> Verification:
     """Compare the logits of a model and of its export at every step of one text.
@@ -107,14 +107,14 @@ def verify_generation(
         path: the folder that ``export_generation`` made, with transformers' names.
         inputs: as for ``export_generation``.
         tokens: how many to generate; None: 32, or as many as a static cache holds.
-        static_cache: of the export.
+        static_cache, part: of the export.
         rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
             float32, 1e-2 for float16, 4e-2 for bfloat16.
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
     """
-    feeds = sample_inputs(model, inputs)
+    feeds = sample_inputs(model, inputs, part=part)
     room = TOKENS if static_cache is None else static_cache - feeds[written_name(model)].shape[1]
     config = _settings(model, tokens or min(TOKENS, room), static_cache)
     how: Any = {
@@ -196,7 +196,8 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         NotRunError: ONNX Runtime does not load a component.
     """
     runners = _runners(model, folder)
-    if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
+    encoders = encoders_of(model)
+    if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
         raise NotRunError(
             "The components of this model are not put together here.",
             found=", ".join(runners),
@@ -210,17 +211,16 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if not seen and component == "decode":
-            _fill_with_nothing(kwargs[_CACHE], runner.session, len(tokens))
+            _fill_with_nothing(kwargs, runner.session, len(tokens))
         answer = _run(runner, **kwargs)
         seen += tokens.shape[1]
-        _count(answer.get(_CACHE), seen)
+        _count(cache_in(answer), seen)
         return answer
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_forward_of(model, forward))
-        if "encoder" in runners:
-            encode = functools.partial(_run, runners["encoder"])
-            stack.enter_context(_forward_of(model.get_encoder(), encode))
+        stack.enter_context(replaced(model, "forward", forward))
+        for name in encoders.keys() & runners.keys():
+            stack.enter_context(replaced(*encoders[name], functools.partial(_run, runners[name])))
         stack.enter_context(whole_static_caches())
         yield
 
@@ -248,17 +248,6 @@ def _runners(model: Any, folder: Path) -> dict[str, Any]:
     return runners
 
 
-@contextlib.contextmanager
-def _forward_of(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute what ``forward`` does; ``generate`` looks at its parameters."""
-    original = module.forward
-    module.forward = functools.wraps(original)(forward)
-    try:
-        yield
-    finally:
-        module.forward = original
-
-
 def _run(runner: Any, **kwargs: Any) -> Any:
     return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
 
@@ -274,16 +263,20 @@ def _count(cache: Any, seen: int) -> None:
                 setattr(layer, name, seen)
 
 
-def _fill_with_nothing(cache: Any, session: Any, rows: int) -> None:
+def _fill_with_nothing(kwargs: Mapping[str, Any], session: Any, rows: int) -> None:
     """Fill the empty cache of one graph for prefill and decode: keys and values of no token."""
-    declared = {value.name: value for value in session.get_inputs()}
+    declared = {state_name(value.name): value for value in session.get_inputs()}
+    cache = cache_in(kwargs)
+    (argument,) = (name for name, value in kwargs.items() if value is cache)
+    filled = copy.deepcopy(cache)
     for number in itertools.count():
-        names = [f"input.{_CACHE}.layers.{number}.{kind}" for kind in ("keys", "values")]
-        if not all(name in declared for name in names):
+        filled.update(*torch.zeros(2, 1, 1, 1, 1), number)
+        parts = cache_parts({argument: filled}).items()
+        paths = [path for path, part in parts if part.layer == number]
+        if not paths or not declared.keys() >= {*paths}:
             return
         empty = []
-        for name in names:
-            _, heads, _, width = declared[name].shape
-            dtype = _CACHE_TYPES[declared[name].type]
-            empty.append(torch.zeros(rows, heads, 0, width, dtype=dtype))
+        for value in map(declared.__getitem__, paths):
+            _, heads, _, width = value.shape
+            empty.append(torch.zeros(rows, heads, 0, width, dtype=_CACHE_TYPES[value.type]))
         cache.update(*empty, number)

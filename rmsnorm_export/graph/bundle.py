@@ -177,9 +177,25 @@ def _of(keys: set[tuple[Any, str]], sizes: Given) -> Any:
     return {name: size for (kind, name), size in sizes.items() if (kind, name) in keys} or None
 
 
-def is_state(name: str) -> bool:
-    """Return whether an input or output of a decoder's graph is a part of the cache."""
-    return state_name(name).startswith(("past_key_values.", "cache_params."))
+_FOLLOWED = (("input.", "output."), ("past_key_values.", "present."))
+"""What the name of an input of a cache begins with, and that of the output that takes its place:
+as transformers' exporter marks names that a graph has twice, and as optimum calls them."""
+
+
+def states_of(graph: ir.Graph) -> dict[str, str]:
+    """Map the inputs of a decoder's graph that are parts of its cache to the outputs behind them.
+
+    "" behind what the graph reads alone, as the counters of a cache of fixed size.
+    """
+    names, outputs = [str(v.name) for v in graph.inputs], {str(v.name) for v in graph.outputs}
+    states = {
+        name: output
+        for name in names
+        for before, after in _FOLLOWED
+        if name.startswith(before) and (output := after + name.removeprefix(before)) in outputs
+    }
+    caches = {state_name(name).partition(".")[0] for name in states}
+    return {n: states.get(n, "") for n in names if state_name(n).partition(".")[0] in caches}
 
 
 def state_name(name: str) -> str:

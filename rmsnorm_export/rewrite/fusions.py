@@ -11,7 +11,7 @@ import functools
 import inspect
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.graph.bundle import is_state, write_models
+from rmsnorm_export.graph.bundle import states_of, write_models
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -155,7 +155,8 @@ def _compare(model: ir.Model, fused: ir.Model, provider: str, seed: int) -> tupl
         shapes = (input_shapes(declared, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
         candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
         try:
-            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")))
+            states = states_of(model.graph)
+            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")), states)
             feeds, (filled, expected) = inputs.first_run(candidates, run)
         except Error as error:
             return "", f"the graph before them does not run: {one_line(error.found, 300)}"
@@ -170,14 +171,17 @@ def _compare(model: ir.Model, fused: ir.Model, provider: str, seed: int) -> tupl
             if elsewhere:
                 return "", f"{absent} run the graph: {reason}"
             raise _WrongError(f"ONNX Runtime does not run it: {reason}") from error
-    shares = [_share_off(name, computed[name], expected[name], filled) for name in expected]
+    slots = {name: filled if name in states.values() else 0 for name in expected}
+    shares = [_share_off(name, computed[name], expected[name], slots[name]) for name in expected]
     words = f"{max(shares, default=0.0):.2g} of the largest element"
     return f"{len(expected)} outputs differ by at most {words}", ""
 
 
-def _run_padded(session: Any, feeds: dict[str, Array]) -> tuple[int, dict[str, Array]]:
+def _run_padded(
+    session: Any, states: Collection[str], feeds: dict[str, Array]
+) -> tuple[int, dict[str, Array]]:
     """Pad inputs; return how many slots of a cache have tokens, and the outputs."""
-    return pad_first_row(feeds, list(filter(is_state, feeds))), run_session(session, feeds)
+    return pad_first_row(feeds, states), run_session(session, feeds)
 
 
 def _share_off(name: str, after: Array, before: Array, filled: int) -> float:
@@ -186,7 +190,7 @@ def _share_off(name: str, after: Array, before: Array, filled: int) -> float:
     Raises:
         _WrongError: further than is allowed.
     """
-    if filled and is_state(name) and before.ndim == 4:
+    if filled and before.ndim == 4:
         after, before = after[:, :, :filled], before[:, :, :filled]
     metrics = compare_arrays(after, before)
     finite = np.abs(before[np.isfinite(before)].astype(np.float64))

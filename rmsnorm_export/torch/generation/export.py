@@ -16,13 +16,14 @@ from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.rewrite.shared import share_weights
+from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch.generation.components import (
     Component,
     check_generative,
-    sample_inputs,
     trace_components,
 )
+from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.names import States, name_as_optimum, name_dimensions
 from rmsnorm_export.torch_options import GenerationOptions
 
@@ -108,23 +109,26 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     optimum = options.names == "optimum"
     if optimum:
         options = dataclasses.replace(options, multi_token=True)
-    components, log = trace_components(model, sample_inputs(model, options.inputs or {}), options)
+    inputs = sample_inputs(model, options.inputs or {}, part=options.part)
+    components, log = trace_components(model, inputs, options)
+    drift = untried(TRANSFORMERS)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}
     tell(options.progress, RECOGNISING)
     for component in components:
-        name_dimensions(component.model, options.static_cache, states)
+        name_dimensions(component.model, component.caches, options.static_cache, states)
         if optimum:
-            name_as_optimum(component.model.graph)
+            name_as_optimum(component.model.graph, component.caches)
         result = optimize(component.model, **shared)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         name = "model" if optimum else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
-        reports[name] = dataclasses.replace(result.report, source=source)
+        notes = (*result.report.notes, *([drift] if drift else []))
+        reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions is not None:
