@@ -77,22 +77,6 @@ class _Component(msgspec.Struct):
     metadata: _Metadata
 
 
-class _GenaiDecoder(msgspec.Struct):
-    filename: str | None = None
-    inputs: dict[str, Any] = {}
-    outputs: dict[str, Any] = {}
-
-
-class _GenaiModel(msgspec.Struct):
-    decoder: _GenaiDecoder
-
-
-class _Genai(msgspec.Struct):
-    """The part of ``genai_config.json`` that is used."""
-
-    model: _GenaiModel
-
-
 class _Manifest(msgspec.Struct):
     """The part of ``export.json`` that is used."""
 
@@ -280,21 +264,19 @@ def _check_genai(folder: Path) -> None:
     what, place = "The folder is not as its genai_config.json says.", folder / GENAI_FILE
     text = read_text(place, what, fix=_FIX)
     try:
-        decoder = msgspec.convert(parse_json(text), _Genai).model.decoder
-        if decoder.filename is None:
+        decoder = parse_json(text)["model"]["decoder"]
+        if "filename" not in decoder:
             return  # a pipeline of several graphs, or another kind of model
-        if (file := file_within(folder, decoder.filename)) is None or not file.is_file():
-            raise ValueError(f"it has no file {quoted(decoder.filename)}")
-        graph = load_model(file).model.graph
-        for kind in ("key", "value"):
-            key, default = f"past_{kind}_names", f"past_key_values.%d.{kind}"
-            taken = _layers(graph.inputs, decoder.inputs.get(key, default))
-            key_out, default = f"present_{kind}_names", f"present.%d.{kind}"
-            made = _layers(graph.outputs, decoder.outputs.get(key_out, default))
-            if taken != made or (key in decoder.inputs and not taken):
+        if (file := file_within(folder, decoder["filename"])) is None or not file.is_file():
+            raise ValueError(f"it has no file {quoted(decoder['filename'])}")
+        graph, names = load_model(file).model.graph, decoder["inputs"] | decoder["outputs"]
+        for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:
+            taken = _layers(graph.inputs, names[f"past_{kind}_names"])
+            made = _layers(graph.outputs, names[f"present_{kind}_names"])
+            if not taken or taken != made:
                 layers = (", ".join(sorted(found)) or "none" for found in (taken, made))
                 raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         found = f"{short(str(place), 300)}: {first_line(error)}"
         raise InputError(what, found=found, fix=_FIX) from error
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import onnx_ir as ir
 
@@ -20,12 +20,7 @@ from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
-from rmsnorm_export.rewrite.options import (
-    FusionProvider,
-    HealthOptions,
-    InspectOptions,
-    OptimizeOptions,
-)
+from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
@@ -143,24 +138,12 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
         note = f"for {options.runtime}: {'; '.join([options.form, *changes])}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
     if options.fusions is not None:
-        model, report = with_fusions(model, report, options.fusions, seed=options.seed)
-    return model, report
+        from rmsnorm_export.rewrite.fusions import fuse
 
-
-def with_fusions(
-    model: ir.Model, report: Report, provider: FusionProvider, **how: Any
-) -> tuple[ir.Model, Report]:
-    """Return the model behind transformers' fusions, and the report with what they did.
-
-    Args:
-        model, report: of an optimized model.
-        provider: as for ``fuse``.
-        how: keywords of ``fuse``.
-    """
-    from rmsnorm_export.rewrite.fusions import fuse
-
-    model, fusions = fuse(model, provider, **how)
-    report = dataclasses.replace(report, fusions=fusions)
-    if fusions.residuals >= len(report.apart("residual")):
-        report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
+        model, fusions = fuse(
+            model, options.fusions, seed=options.seed, prompts_alone=options.prompts_alone
+        )
+        report = dataclasses.replace(report, fusions=fusions)
+        if fusions.residuals >= len(report.apart("residual")):
+            report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
     return model, report

@@ -249,6 +249,22 @@ def test_a_cache_that_a_consumer_cannot_hold_is_refused(
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("option", ["--verify", "--fusions"])
+def test_without_onnxruntime_nothing_is_written(
+    option: str,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    command = ["export", source, "--task", "generation", "-o", tmp_path / "made", option]
+    command += ["cpu"] * (option == "--fusions") + ["--names", "genai"]
+    assert main([str(argument) for argument in command]) == ExitCode.BACKEND
+    assert "pip install" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
 def test_another_export_in_the_same_folder_leaves_nothing_that_disagrees(
     source: Path, tmp_path: Path
 ) -> None:

@@ -21,9 +21,9 @@ from rmsnorm_export.graph.bundle import (
 )
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
-from rmsnorm_export.rewrite.optimize import optimize, with_fusions
+from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
-from rmsnorm_export.rewrite.result import GenerationExport, Report, Result
+from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.rewrite.shared import share_weights
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch.generation.components import (
@@ -142,8 +142,6 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         components, log = trace_components(model, inputs, options)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
     genai = options.names == "genai"
-    if genai:
-        shared["fusions"] = None  # they come behind, for prompts without a cache
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}
@@ -152,12 +150,9 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         name_dimensions(component.model, component.caches, options.static_cache, states)
         if one_graph:
             name_by_layer(component.model.graph, component.caches, options.names)
-        result = optimize(component.model, **shared)
+        result = optimize(component.model, **shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
-        if genai and options.fusions is not None:
-            how = {"seed": options.seed, "prompts_alone": True}
-            result = Result(*with_fusions(result.model, result.report, options.fusions, **how))
         name = "model" if one_graph else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
