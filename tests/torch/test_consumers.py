@@ -37,10 +37,17 @@ SIZES = {"hidden_size": 64, "head_dim": 16}  # heads that attention rotates itse
 PROMPTS = np.random.default_rng(0)
 
 
-def model_of(kind: str) -> Any:
-    """One that does not end by itself."""
-    model = decoder_of(kind, **({} if kind == "deepseek_v3" else SIZES))
-    model.config.eos_token_id = model.generation_config.eos_token_id = None
+def model_of(kind: str, **changes: Any) -> Any:
+    """One whose last token is never among the likeliest.
+
+    onnxruntime-genai keeps it out of beams before it normalises, transformers behind; and without a
+    last token it takes the one that pads.
+    """
+    model = decoder_of(kind, **({} if kind == "deepseek_v3" else SIZES), **changes)
+    model.config.eos_token_id = model.generation_config.eos_token_id = 2
+    with torch.no_grad():
+        model.get_output_embeddings().weight *= 40
+        model.get_output_embeddings().weight[2] = 0
     return model
 
 
@@ -51,7 +58,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_of("llama").save_pretrained(folder)
     words = {chr(97 + i % 26) * (1 + i // 26): i for i in range(63)} | {"Ġ": 63}  # a space
     tokenizer = transformers.Qwen2Tokenizer(
-        vocab=words, merges=[], unk_token="a", pad_token="a", eos_token="a"
+        vocab=words, merges=[], unk_token="a", pad_token="a", eos_token="c"
     )
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
@@ -176,7 +183,7 @@ def test_the_folder_of_the_builder_in_every_command(
     precision: str, genai: Any, source: Path, tmp_path: Path
 ) -> None:
     """fp16 has norms in its attention, which ONNX Runtime's CPU provider does not run."""
-    model = decoder_of("qwen3", **SIZES, eos_token_id=2, bos_token_id=1)
+    model = model_of("qwen3", vocab_size=80)  # by which the builder knows the head
     model.save_pretrained(tmp_path / "hf")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(source / name, tmp_path / "hf")
