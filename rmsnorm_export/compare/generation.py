@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsnorm_export.compare.named import NamedDecoder
+from rmsnorm_export.compare.named import NamedDecoder, fill_with_nothing
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder, state_name
+from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder
 from rmsnorm_export.graph.load import load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
@@ -26,7 +25,7 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.generation.caches import cache_in, cache_parts
+from rmsnorm_export.torch.generation.caches import cache_in
 from rmsnorm_export.torch.generation.components import (
     sample_inputs,
     whole_static_caches,
@@ -39,8 +38,6 @@ from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
-
-_CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
 
 def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
@@ -133,11 +130,12 @@ def verify_generation(
         with collected(), inference(model):
             expected = _generated(model, feeds, config)
             chosen = expected.sequences[:, -len(expected.logits) :]
+            reference = cache_in(expected)
             if named is not None:
-                named.open(cache_in(expected))
+                named.open(reference)
                 replaced = _named_forward(model, named)
             else:
-                replaced = _in_place_of_forward(model, bundle)
+                replaced = _in_place_of_forward(model, bundle, reference)
             with replaced:
                 computed = _generated(model, feeds, config, _forced(chosen))
     except NotRunError as error:
@@ -207,8 +205,12 @@ def _named_forward(model: Any, named: NamedDecoder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_place_of_forward(model: Any, bundle: Bundle) -> Iterator[None]:
+def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator[None]:
     """Let ``model.forward`` run the components of a folder.
+
+    Args:
+        model, bundle: whose, and the folder.
+        reference: a cache of the model, filled.
 
     Raises:
         InputError: the manifest names what is not looked up.
@@ -229,7 +231,8 @@ def _in_place_of_forward(model: Any, bundle: Bundle) -> Iterator[None]:
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if not seen and component == "decode":
-            _fill_with_nothing(kwargs, runner.session, len(tokens))
+            dtype = getattr(torch, runner.metadata.export_dtype.removeprefix("torch."))
+            fill_with_nothing(cache_in(kwargs), reference, dtype)
         answer = _run(runner, **kwargs)
         seen += tokens.shape[1]
         _count(cache_in(answer), seen)
@@ -292,22 +295,3 @@ def _count(cache: Any, seen: int) -> None:
         for name in ("cumulative_length", "cumulative_length_int"):
             if type(getattr(layer, name, None)) is int:
                 setattr(layer, name, seen)
-
-
-def _fill_with_nothing(kwargs: Mapping[str, Any], session: Any, rows: int) -> None:
-    """Fill the empty cache of one graph for prefill and decode: keys and values of no token."""
-    declared = {state_name(value.name): value for value in session.get_inputs()}
-    cache = cache_in(kwargs)
-    (argument,) = (name for name, value in kwargs.items() if value is cache)
-    filled = copy.deepcopy(cache)
-    for number in itertools.count():
-        filled.update(*torch.zeros(2, 1, 1, 1, 1), number)
-        parts = cache_parts({argument: filled}).items()
-        paths = [path for path, part in parts if part.layer == number]
-        if not paths or not declared.keys() >= {*paths}:
-            return
-        empty = []
-        for value in map(declared.__getitem__, paths):
-            _, heads, _, width = value.shape
-            empty.append(torch.zeros(rows, heads, 0, width, dtype=_CACHE_TYPES[value.type]))
-        cache.update(*empty, number)

@@ -19,7 +19,7 @@ from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.generation.caches import cache_in
 
-CACHE_TYPES = {"float32": torch.float32, "float16": torch.float16}
+_CACHE_TYPES = {"float32": torch.float32, "float16": torch.float16}
 
 _STATE = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
@@ -48,14 +48,15 @@ class NamedDecoder:
                 self._states[name] = int(match[1]), match[2], output
         unknown = states_of(graph).keys() - self._states.keys()
         types = {self._inputs[name].dtype for name in self._states} or {"none"}
-        problem = ", ".join(sorted(unknown) or sorted(types - CACHE_TYPES.keys()))
+        problem = ", ".join(sorted(unknown) or sorted(types - _CACHE_TYPES.keys()))
         if len(bundle.files) > 1 or problem:
             raise NotRunError(
                 "The graphs of this folder are not put together here.",
                 found=(problem and f"caches {problem}") or ", ".join(bundle.files),
                 fix="compare two folders component by component, without --generate",
             )
-        self.dtype: FloatName = float_name(types.pop())
+        self._type = types.pop()
+        self.dtype: FloatName = float_name(self._type)
         self.pads = "position_ids" in self._inputs
 
     def open(self, reference: Any) -> None:
@@ -75,11 +76,14 @@ class NamedDecoder:
         cache, feeds = cache_in(kwargs), {}
         rows, tokens = kwargs["input_ids"].shape
         past = cache.get_seq_length()
+        if not past:
+            fill_with_nothing(cache, self._reference, _CACHE_TYPES[self._type])
         # generate() omits a mask of ones alone.
         kwargs["attention_mask"] = _or_ones(kwargs.get("attention_mask"), rows, past + tokens)
         for name in self._inputs:
             if name in self._states:
-                feeds[name] = self._held(cache, name).numpy()
+                number, kind, _ = self._states[name]
+                feeds[name] = getattr(cache.layers[number], f"{kind}s").numpy()
             elif isinstance(value := kwargs.get(name), torch.Tensor):
                 feeds[name] = value.numpy()
             else:
@@ -94,14 +98,13 @@ class NamedDecoder:
             cache.update(added[layer, "key"], added[layer, "value"], layer)
         return CausalLMOutputWithPast(logits=answers["logits"])
 
-    def _held(self, cache: Any, name: str) -> torch.Tensor:
-        """Return the keys or values of a layer; of an empty cache, nothing of their size."""
-        number, kind, _ = self._states[name]
-        layer, field = cache.layers[number : number + 1], f"{kind}s"
-        if layer and layer[0].is_initialized:
-            return getattr(layer[0], field)  # type: ignore[no-any-return]
-        full: torch.Tensor = getattr(self._reference.layers[number], field)
-        return full[:, :, :0].to(CACHE_TYPES[self._inputs[name].dtype])
+
+def fill_with_nothing(cache: Any, reference: Any, dtype: torch.dtype) -> None:
+    """Fill an empty cache with keys and values of no token, of the sizes of a filled one."""
+    for number, layer in enumerate(reference.layers):
+        if isinstance(getattr(layer, "keys", None), torch.Tensor):
+            empty = (held[:, :, :0].to(dtype) for held in (layer.keys, layer.values))
+            cache.update(*empty, number)
 
 
 def _or_ones(mask: torch.Tensor | None, *shape: int) -> torch.Tensor:

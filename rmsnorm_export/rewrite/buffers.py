@@ -65,7 +65,7 @@ def count_by_mask(model: ir.Model) -> None:
 
 
 def in_one_buffer(graph: ir.Graph, beside: tuple[str, ...] = ()) -> bool:
-    """Tell whether attention alone takes the cache, and writes it where it stands.
+    """Tell whether attention alone takes the cache, and nothing reads what it makes of it.
 
     Args:
         graph: of a decoder.
@@ -73,4 +73,5 @@ def in_one_buffer(graph: ir.Graph, beside: tuple[str, ...] = ()) -> bool:
     """
     states = states_of(graph)
     users = {u.node.op_type for v in graph.inputs if v.name in states for u in v.uses()}
-    return ATTENTION in users <= {ATTENTION, *beside}
+    is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
+    return not is_read and ATTENTION in users <= {ATTENTION, *beside}

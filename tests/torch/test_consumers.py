@@ -365,7 +365,7 @@ CLIENT = runpy.run_path(
 
 def test_a_server_holds_the_weights_of_one_graph_once(source: Path, tmp_path: Path) -> None:
     """The client streams, and ends with its rows; ONNX Runtime answers as the server would."""
-    made = exported(source, tmp_path / "made", "--multi-token")
+    made = exported(source, tmp_path / "made", "--multi-token", "--verify")
     (packaged,) = rx.package_model(made, tmp_path / "models", name="llm", kind="cpu").models
     home = tmp_path / "models" / packaged.name
     stored = sum(path.stat().st_size for path in home.rglob("*.data"))
