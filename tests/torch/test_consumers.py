@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
 
+import huggingface_hub
 import torch
 import transformers
 from onnxruntime import InferenceSession
@@ -26,6 +27,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.errors import ExitCode
+from rmsnorm_export.torch.generation.consumers import tokenizer_files
 from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -95,6 +97,28 @@ def test_tokenizer_and_chat_template_go_with_every_export(
     assert tokenizer.apply_chat_template(chat, tokenize=False) == "<x>b"
     assert (place / "generation_config.json").exists()
     assert not list(place.glob("*.index.json"))
+
+
+def test_a_model_of_a_hub_brings_what_this_machine_has_of_it(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot's files are links to blobs beside it; nothing is looked up on a network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    home = tmp_path / "models--some--tiny"
+    (home / "snapshots/0a").mkdir(parents=True)
+    (home / "blobs").mkdir()
+    (home / "refs").mkdir()
+    (home / "refs/main").write_text("0a")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        shutil.copy(source / name, home / "blobs" / name)
+        (home / "snapshots/0a" / name).symlink_to(f"../../blobs/{name}")
+    model = model_of("llama")
+    for known, files in (
+        ("some/tiny", {"chat_template.jinja", "tokenizer.json"}),
+        ("no/such", set()),
+    ):
+        model.name_or_path = known
+        assert tokenizer_files(model).keys() == files
 
 
 def test_a_tokenizer_that_is_a_link_out_of_the_folder_is_refused(
