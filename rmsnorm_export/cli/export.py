@@ -103,6 +103,10 @@ def command(
     with console.progress(files.state, "Starting") as step:
         from rmsnorm_export.compare.options import VerifyOptions
         from rmsnorm_export.deploy.source import load_and_convert
+        from rmsnorm_export.runtime.session import onnxruntime
+
+        if verify:
+            onnxruntime()  # it is missing before anything is written, not behind
 
         step("loading the module", 0, 1)
         own |= {"drawings": files.drawn, "progress": step}

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rmsnorm_export.compare.named import NamedDecoder, fill_with_nothing
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
-from rmsnorm_export.errors import InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder, state_name
+from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
+from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder
 from rmsnorm_export.graph.load import load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
@@ -28,6 +27,7 @@ from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.caches import cache_in, cache_parts
 from rmsnorm_export.torch.generation.components import whole_static_caches
+from rmsnorm_export.torch.generation.consumers import whole_caches
 from rmsnorm_export.torch.generation.encoders import encoders_of, replaced
 from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
@@ -36,8 +36,6 @@ from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
-
-_CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
 
 def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
@@ -53,18 +51,20 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         InputError, BackendMissingError: as `verify_generation`, and where ``a`` cannot be loaded.
     """
     bundle = bundle_at(b)
-    if bundle is None or bundle.manifest is None or bundle_at(a) is not None:
+    if bundle is None or bundle_at(a) is not None:
         raise UsageError(
             "Generated tokens of a model are compared with the folder of an export.",
             found=f"A is {type(a).__name__}, B {type(b).__name__}",
-            fix="give the model as A, and as B the folder that export --task generation made with"
-            " transformers' names; two folders are compared without --generate",
+            fix="give the model as A, and as B the folder that export --task generation made;"
+            " two folders are compared without --generate",
         )
-    metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
+    metadata: Mapping[str, Any] = {}
+    if bundle.manifest is not None:
+        metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
     settings, inputs, model = metadata.get("export_config") or {}, options.inputs or {}, a
     arrays = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
     if isinstance(a, str | os.PathLike):
-        dtype = _type_of(metadata)
+        dtype = NamedDecoder(bundle).dtype if bundle.manifest is None else _type_of(metadata)
         model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
     return verify_generation(
         model,
@@ -104,7 +104,9 @@ def verify_generation(
 
     Args:
         model: of transformers, which was exported.
-        path: the folder that ``export_generation`` made, with transformers' names.
+        path: the folder that ``export_generation`` made, or another exporter, of one graph with
+            the names ``past_key_values.0.key``. A graph that counts positions itself is given
+            rows without padding.
         inputs: as for ``export_generation``.
         tokens: how many to generate; None: 32, or as many as a static cache holds.
         static_cache, part: of the export.
@@ -114,7 +116,10 @@ def verify_generation(
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
     """
-    feeds = sample_inputs(model, inputs, part=part)
+    feeds, bundle = sample_inputs(model, inputs, part=part), open_folder(path)
+    named = NamedDecoder(bundle) if bundle.manifest is None else None
+    if named and not named.pads and "attention_mask" not in inputs:
+        feeds["attention_mask"] = torch.ones_like(feeds["attention_mask"])
     room = TOKENS if static_cache is None else static_cache - feeds[written_name(model)].shape[1]
     config = _settings(model, tokens or min(TOKENS, room), static_cache)
     how: Any = {
@@ -125,7 +130,13 @@ def verify_generation(
         with collected(), inference(model):
             expected = _generated(model, feeds, config)
             chosen = expected.sequences[:, -len(expected.logits) :]
-            with _in_place_of_forward(model, Path(path)):
+            reference = cache_in(expected)
+            if named is not None:
+                named.open(reference)
+                in_its_place = _named_forward(model, named)
+            else:
+                in_its_place = _in_place_of_forward(model, bundle, reference)
+            with in_its_place:
                 computed = _generated(model, feeds, config, _forced(chosen))
     except NotRunError as error:
         return not_run(error, **how)
@@ -176,7 +187,7 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
             generation_config=copy.deepcopy(config),
             logits_processor=list(processors),
         )
-    except NotRunError:
+    except Error:
         raise
     except Exception as error:
         raise InputError(
@@ -188,14 +199,24 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 
 @contextlib.contextmanager
-def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
+def _named_forward(model: Any, named: NamedDecoder) -> Iterator[None]:
+    with whole_caches(), replaced(model, "forward", functools.partial(named.forward)):
+        yield
+
+
+@contextlib.contextmanager
+def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator[None]:
     """Let ``model.forward`` run the components of a folder.
 
+    Args:
+        model, bundle: whose, and the folder.
+        reference: a cache of the model, filled.
+
     Raises:
-        InputError: it is no folder of an export, or its manifest names what is not looked up.
+        InputError: the manifest names what is not looked up.
         NotRunError: ONNX Runtime does not load a component.
     """
-    runners = _runners(model, folder)
+    runners = _runners(model, bundle)
     encoders = encoders_of(model)
     if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
         raise NotRunError(
@@ -211,7 +232,8 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if not seen and component == "decode":
-            _fill_with_nothing(kwargs, runner.session, len(tokens))
+            dtype = getattr(torch, runner.metadata.export_dtype.removeprefix("torch."))
+            fill_with_nothing(cache_in(kwargs), reference, dtype)
         answer = _run(runner, **kwargs)
         seen += tokens.shape[1]
         _count(cache_in(answer), seen)
@@ -225,18 +247,12 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         yield
 
 
-def _runners(model: Any, folder: Path) -> dict[str, Any]:
+def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
     """Return transformers' runner of each component, with its metadata written anew."""
     from transformers.exporters.metadata import ExportMetadata
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 
-    bundle = open_folder(folder)
-    if bundle.manifest is None:
-        raise InputError(
-            "The folder cannot be loaded as the export of a decoder.",
-            found=f"{folder} has no {EXPORT_FILE}",
-            fix="give a folder that export --task generation made with transformers' names",
-        )
+    assert bundle.manifest is not None
     runners: dict[str, Any] = {}
     for name, file in bundle.files.items():
         entry = bundle.manifest["components"][name]["metadata"]
@@ -249,7 +265,14 @@ def _runners(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def _run(runner: Any, **kwargs: Any) -> Any:
-    return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+    try:
+        return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+    except ValueError as error:
+        raise InputError(
+            "A graph of the folder takes other inputs than its manifest says.",
+            found=first_line(error, 300),
+            fix="export the model again, or put back the files as they were exported",
+        ) from error
 
 
 def _count(cache: Any, seen: int) -> None:
@@ -261,22 +284,3 @@ def _count(cache: Any, seen: int) -> None:
         for name in ("cumulative_length", "cumulative_length_int"):
             if type(getattr(layer, name, None)) is int:
                 setattr(layer, name, seen)
-
-
-def _fill_with_nothing(kwargs: Mapping[str, Any], session: Any, rows: int) -> None:
-    """Fill the empty cache of one graph for prefill and decode: keys and values of no token."""
-    declared = {state_name(value.name): value for value in session.get_inputs()}
-    cache = cache_in(kwargs)
-    (argument,) = (name for name, value in kwargs.items() if value is cache)
-    filled = copy.deepcopy(cache)
-    for number in itertools.count():
-        filled.update(*torch.zeros(2, 1, 1, 1, 1), number)
-        parts = cache_parts({argument: filled}).items()
-        paths = [path for path, part in parts if part.layer == number]
-        if not paths or not declared.keys() >= {*paths}:
-            return
-        empty = []
-        for value in map(declared.__getitem__, paths):
-            _, heads, _, width = value.shape
-            empty.append(torch.zeros(rows, heads, 0, width, dtype=_CACHE_TYPES[value.type]))
-        cache.update(*empty, number)

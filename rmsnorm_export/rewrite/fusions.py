@@ -24,13 +24,14 @@ from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line, one_line
+from rmsnorm_export.rewrite import buffers
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
-from rmsnorm_export.runtime.sizes import input_shapes
+from rmsnorm_export.runtime.sizes import Dims, input_shapes
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.runtime.tokens import pad_first_row
 from rmsnorm_export.system.packages import pip_install
@@ -49,7 +50,9 @@ class _WrongError(Exception):
     """What is wrong with a graph after the fusions."""
 
 
-def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[ir.Model, Fusions]:
+def fuse(
+    model: ir.Model, provider: FusionProvider, *, seed: int = 0, prompts_alone: bool = False
+) -> tuple[ir.Model, Fusions]:
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
     The result is run beside the model, on random inputs. Where it does not run, is off by more than
@@ -60,6 +63,8 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
         model: whose norms are one node; left as it is.
         provider: what the fusions are for.
         seed: of the inputs.
+        prompts_alone: several tokens of several rows never follow a cache, as in
+            onnxruntime-genai: GroupQueryAttention takes them then, and cache in one buffer.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
@@ -68,8 +73,12 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     for rotary in (True, False):
         fused = _copy(model)
         try:
-            _apply(_listed_steps(provider, rotary=rotary), fused)
-            compared, not_compared = _compare(model, fused, provider, seed)
+            steps = _listed_steps(provider, rotary=rotary)
+            if prompts_alone:
+                steps = [*map(buffers.as_one_row, steps), buffers.count_by_mask]
+            _apply(steps, fused)
+            for dims in buffers.CALLS if prompts_alone else (None,):
+                compared, not_compared = _compare(model, fused, provider, seed, dims)
             break
         except _WrongError as error:
             problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
@@ -139,7 +148,9 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
         raise _WrongError(f"{remaining} of {norms} norms are left one node")
 
 
-def _compare(model: ir.Model, fused: ir.Model, provider: str, seed: int) -> tuple[str, str]:
+def _compare(
+    model: ir.Model, fused: ir.Model, provider: str, seed: int, dims: Dims | None
+) -> tuple[str, str]:
     """Return how far the outputs are from those of the model before; or why that is not known.
 
     Raises:
@@ -152,7 +163,7 @@ def _compare(model: ir.Model, fused: ir.Model, provider: str, seed: int) -> tupl
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
         write_models({"before": model, "fused": fused}, Path(folder))
         declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
-        shapes = (input_shapes(declared, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
+        shapes = (input_shapes(declared, None, dims, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
         candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
         try:
             states = states_of(model.graph)

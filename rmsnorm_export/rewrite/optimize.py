@@ -142,7 +142,9 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
     if options.fusions is not None:
         from rmsnorm_export.rewrite.fusions import fuse
 
-        model, fusions = fuse(model, options.fusions, seed=options.seed)
+        model, fusions = fuse(
+            model, options.fusions, seed=options.seed, prompts_alone=options.prompts_alone
+        )
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))

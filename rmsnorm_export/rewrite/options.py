@@ -206,6 +206,12 @@ class OptimizeOptions(RewriteOptions):
         shown="with --for tensorrt or tensorrt-rtx",
     )
 
+    prompts_alone: bool = only_api(
+        False,
+        help="For fusions: several tokens of several rows never follow a cache, as in "
+        "onnxruntime-genai, so that attention takes in a cache that one buffer can hold.",
+    )
+
     def agree(self) -> None:
         RewriteOptions.agree(self)
         least = TARGETS[self.form].min_opset

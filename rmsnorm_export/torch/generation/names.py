@@ -72,7 +72,7 @@ def name_dimensions(
     states |= {state_name(str(v.name)): v.shape for v in model.graph.outputs if v.shape is not None}
 
 
-def name_as_optimum(graph: ir.Graph, caches: Mapping[str, CachePart]) -> None:
+def name_by_layer(graph: ir.Graph, caches: Mapping[str, CachePart], consumer: str) -> None:
     """``past_key_values.0.key`` and ``present.0.key`` for the caches, in place.
 
     Raises:
@@ -83,7 +83,7 @@ def name_as_optimum(graph: ir.Graph, caches: Mapping[str, CachePart]) -> None:
         part = caches.get(state_name(name))
         if part is None or part.cross or not output:
             raise UsageError(
-                "This model's cache has no names that optimum knows.",
+                f"This model's cache cannot be held by {consumer}.",
                 found=f"{name}, which is no layer's keys or values",
                 fix="omit --names",
             )
