@@ -16,7 +16,7 @@ from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
-from rmsnorm_export.rewrite.options import Requirement
+from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Requirement
 
 _RECORDS: dict[str | None, Any] = {
     None: records.ExportOptions,
@@ -110,7 +110,8 @@ def command(
 
         step("loading the module", 0, 1)
         own |= {"drawings": files.drawn, "progress": step}
-        exported, _, compare = load_and_convert(source, loading, task, own, VerifyOptions())
+        bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]))
+        exported, _, compare = load_and_convert(source, loading, task, own, bounds)
         reports = exported.reports if task else {"": exported.report}
         unmet, error = outcome.first_problem(reports, requirement)
         saved, more = None, {}

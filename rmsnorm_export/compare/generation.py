@@ -25,7 +25,7 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.generation.caches import cache_in, cache_parts
+from rmsnorm_export.torch.generation.caches import cache_in
 from rmsnorm_export.torch.generation.components import whole_static_caches
 from rmsnorm_export.torch.generation.consumers import whole_caches
 from rmsnorm_export.torch.generation.encoders import encoders_of, replaced

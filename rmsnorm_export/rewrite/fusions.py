@@ -6,34 +6,24 @@ look for: without it no rotary embedding goes into its attention.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.graph.bundle import states_of, write_models
-from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.printable import first_line, one_line
+from rmsnorm_export.printable import first_line
 from rmsnorm_export.rewrite import buffers
-from rmsnorm_export.rewrite.names import values_in
+from rmsnorm_export.rewrite.beside import WrongError, compare_beside, own_copy
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
-from rmsnorm_export.runtime import inputs
-from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
-from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
-from rmsnorm_export.runtime.sizes import Dims, input_shapes
+from rmsnorm_export.runtime.session import Device, onnxruntime
+from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.runtime.tokens import pad_first_row
 from rmsnorm_export.system.packages import pip_install
 
 _NORMS = (SIMPLIFIED, SKIP_SIMPLIFIED, "RMSNormalization")
@@ -44,10 +34,6 @@ _PROVIDERS = {"cuda": CUDA, "webgpu": "WebGpuExecutionProvider", "dml": "DmlExec
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
 
 Step = Callable[[ir.Model], object]
-
-
-class _WrongError(Exception):
-    """What is wrong with a graph after the fusions."""
 
 
 def fuse(
@@ -71,7 +57,7 @@ def fuse(
     """
     problem = left_out = compared = not_compared = ""
     for rotary in (True, False):
-        fused = _copy(model)
+        fused = own_copy(model)
         try:
             steps = _listed_steps(provider, rotary=rotary)
             if prompts_alone:
@@ -80,7 +66,7 @@ def fuse(
             for dims in buffers.CALLS if prompts_alone else (None,):
                 compared, not_compared = _compare(model, fused, provider, seed, dims)
             break
-        except _WrongError as error:
+        except WrongError as error:
             problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
     else:
         fused, left_out = model, "all of them"
@@ -129,7 +115,7 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
     """Run the steps on a model, in place.
 
     Raises:
-        _WrongError: one of them fails, or changes the names of outputs, or takes a norm apart.
+        WrongError: one of them fails, or changes the names of outputs, or takes a norm apart.
     """
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
     norms = _norms(model)
@@ -137,15 +123,18 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
         for step in steps:
             step(model)
     except Exception as error:  # whatever another package raises
-        raise _WrongError(f"a fusion fails: {type(error).__name__}: {first_line(error)}") from error
+        raise WrongError(f"a fusion fails: {type(error).__name__}: {first_line(error)}") from error
     if [value.name for value in model.graph.outputs] != [name for name, _, _ in outputs]:
-        raise _WrongError("the outputs have other names")
+        raise WrongError("the outputs have other names")
     for value, (_, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
         value.type, value.shape = kind, shape
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:  # scalars are written as vectors, and called scalars
+            value.shape = ir.Shape(value.const_value.shape)
     for node in model.graph.all_nodes():
         model.opset_imports.setdefault(node.domain, 1)
     if (remaining := _norms(model)) < norms:
-        raise _WrongError(f"{remaining} of {norms} norms are left one node")
+        raise WrongError(f"{remaining} of {norms} norms are left one node")
 
 
 def _compare(
@@ -154,73 +143,18 @@ def _compare(
     """Return how far the outputs are from those of the model before; or why that is not known.
 
     Raises:
-        _WrongError: further than is allowed, or there are none.
+        WrongError: further than is allowed, or there are none.
     """
     elsewhere = _PROVIDERS.get(provider) not in (None, *onnxruntime().get_available_providers())
     absent = f"this ONNX Runtime has no provider for {provider}, and its CPU provider does not"
     if elsewhere and _norms_in_attention(fused):
         return "", f"{absent} normalise queries and keys in the attention"
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
-        write_models({"before": model, "fused": fused}, Path(folder))
-        declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
-        shapes = (input_shapes(declared, None, dims, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
-        candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
-        try:
-            states = states_of(model.graph)
-            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")), states)
-            feeds, (filled, expected) = inputs.first_run(candidates, run)
-        except Error as error:
-            return "", f"the graph before them does not run: {one_line(error.found, 300)}"
-        if unlike := without_evidence(expected):
-            return "", "; ".join(f"{name}: {why}" for name, why in unlike.items())
-        try:
-            device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
-            session = open_session(Path(folder, "fused.onnx"), device=device)
-            computed = run_session(session, feeds)
-        except Error as error:
-            reason = one_line(error.found, 300)
-            if elsewhere:
-                return "", f"{absent} run the graph: {reason}"
-            raise _WrongError(f"ONNX Runtime does not run it: {reason}") from error
-    slots = {name: filled if name in states.values() else 0 for name in expected}
-    shares = [_share_off(name, computed[name], expected[name], slots[name]) for name in expected]
-    words = f"{max(shares, default=0.0):.2g} of the largest element"
-    return f"{len(expected)} outputs differ by at most {words}", ""
-
-
-def _run_padded(
-    session: Any, states: Collection[str], feeds: dict[str, Array]
-) -> tuple[int, dict[str, Array]]:
-    """Pad inputs; return how many slots of a cache have tokens, and the outputs."""
-    return pad_first_row(feeds, states), run_session(session, feeds)
-
-
-def _share_off(name: str, after: Array, before: Array, filled: int) -> float:
-    """Return how far an output is off, as a share of its largest finite element.
-
-    Raises:
-        _WrongError: further than is allowed.
-    """
-    if filled and before.ndim == 4:
-        after, before = after[:, :, :filled], before[:, :, :filled]
-    metrics = compare_arrays(after, before)
-    finite = np.abs(before[np.isfinite(before)].astype(np.float64))
-    share = metrics.max_abs / (float(finite.max(initial=0.0)) or 1.0)
-    allowed = DEFAULT_RTOL[metrics.dtype] if is_float(before.dtype) else 0.0
-    if not metrics.nan_inf_agree or share > allowed:
-        raise _WrongError(
-            f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
-        )
-    return share
-
-
-def _copy(model: ir.Model) -> ir.Model:
-    """Clone a model with types of its own: a step that sets one would change both."""
-    model = model.clone()
-    for graph in all_graphs(model):
-        for value in values_in(graph):
-            value.type = copy.copy(value.type)
-    return model
+    device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
+    outcome = compare_beside(model, fused, seed=seed, device=device, dims=dims)
+    if outcome.after_fails and not elsewhere:
+        raise WrongError(f"ONNX Runtime does not run it: {outcome.unknown}")
+    unknown = f"{absent} run the graph: {outcome.unknown}"
+    return outcome.words(), unknown if outcome.after_fails else outcome.unknown
 
 
 def _operators(model: ir.Model) -> Counter[str]:

@@ -161,7 +161,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
-    if options.fusions is not None:
+    if options.fusions or options.quantize:
         share_weights(models.values())
     if options.names == "optimum":
         allow_empty_of_optimum(model.config, models["model"].graph)
