@@ -296,6 +296,14 @@ def test_without_onnxruntime_nothing_is_written(
     assert not (tmp_path / "made").exists()
 
 
+def test_keys_and_values_of_unlike_width_are_refused_for_genai(tmp_path: Path) -> None:
+    model = model_of("deepseek_v3", kv_lora_rank=16)
+    with pytest.raises(rx.UsageError, match=r"held by genai") as caught:
+        rx.export_generation(model, tmp_path / "made", names="genai")
+    assert "past_key_values.0.value [batch,1,past,8]" in caught.value.found
+    assert not (tmp_path / "made").exists()
+
+
 def test_another_export_in_the_same_folder_leaves_nothing_that_disagrees(
     source: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.bundle import companions, states_of
 from rmsnorm_export.rewrite.buffers import in_one_buffer
 
@@ -94,11 +95,22 @@ def genai_config(model: Any, graph: ir.Graph) -> dict[str, Any]:
     Args:
         model: of transformers.
         graph: with the names of ``name_by_layer``.
+
+    Raises:
+        UsageError: keys and values of a layer have other sizes: it makes both alike.
     """
     text, settings = model.config.get_text_config(), model.generation_config
     inputs = {str(value.name): value for value in graph.inputs}
     keys = next(value for name, value in inputs.items() if name.endswith(".key"))
     assert keys.shape is not None  # name_dimensions gave it one
+    for name, value in inputs.items():
+        beside = inputs.get(name.replace(".key", ".value"), value)
+        if value.shape != beside.shape:
+            raise UsageError(
+                "This model's cache cannot be held by genai.",
+                found=f"{name} {value.shape}, {beside.name} {beside.shape}",
+                fix="omit --names, or use --names optimum",
+            )
     ends = _first(settings.eos_token_id, text.eos_token_id, [])
     every_end = ends if isinstance(ends, list) else [ends]
     length = text.max_position_embeddings
