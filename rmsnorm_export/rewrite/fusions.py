@@ -130,7 +130,7 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
         value.type, value.shape = kind, shape
     for value in model.graph.initializers.values():
         if value.const_value is not None:  # scalars are written as vectors, and called scalars
-            value.shape = ir.Shape(value.const_value.shape)
+            value.shape = ir.Shape(value.const_value.shape.numpy())
     for node in model.graph.all_nodes():
         model.opset_imports.setdefault(node.domain, 1)
     if (remaining := _norms(model)) < norms:
