@@ -97,12 +97,8 @@ def _stages(
     from transformers.exporters.utils import decompose_prefill_decode
 
     with encoder_calls(model) as encoders:
-        calls = decompose_prefill_decode(
-            model,
-            dict(inputs),
-            generation_config=settings,
-            multi_token_decode=options.multi_token,
-        )
+        how = {"generation_config": settings, "multi_token_decode": options.multi_token}
+        calls = decompose_prefill_decode(model, dict(inputs), **how)
     _, begun = calls["prefill"]
     # One whose inputs go to forward, too, runs there.
     stages = {name: one for name, one in encoders.items() if not one[1].keys() <= begun.keys()}
@@ -145,18 +141,13 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
     tidy(model)
     states = states_of(model.graph)
     inputs = {state_name(str(value.name)): str(value.name) for value in model.graph.inputs}
-    strange = inputs.keys() - get_leaf_tensors(feeds).keys()
-    strange |= {
-        path
-        for path, part in caches.items()
-        if path in inputs and not part.cross and not states.get(inputs[path])
-    }
+    growing = {path for path, part in caches.items() if not part.cross} & inputs.keys()
+    strange = {path for path in growing if not states.get(inputs[path])}
+    strange |= inputs.keys() - get_leaf_tensors(feeds).keys()
     if strange or (name == "decode" and not states):
-        drift = untried(TRANSFORMERS)
         raise InputError(
             "What the graph of this model keeps between two tokens is not understood.",
-            found=f"{name}: {', '.join(sorted(strange)) or 'no input is followed by an output'}"
-            + (f"; {drift}" if drift else ""),
+            found=f"{name}: {', '.join(sorted(strange)) or 'no input is followed by an output'}",
             fix=f"install {TRANSFORMERS}; without --task the model is exported without cache",
         )
     return Component(name, model, metadata, caches)

@@ -60,8 +60,8 @@ def encoder_calls(model: Any) -> Iterator[Stages]:
         def keep(*args: Any, **feeds: Any) -> Any:
             module = copy.copy(owner)
             module.forward = _in_order(call)
-            tensors = {key: value for key, value in feeds.items() if torch.is_tensor(value)}
-            stages[name] = module, {key: tensors[key] for key in taken if key in tensors}
+            tensors = {key: feeds[key] for key in taken if torch.is_tensor(feeds.get(key))}
+            stages[name] = module, tensors
             return call(*args, **feeds)
 
         return keep

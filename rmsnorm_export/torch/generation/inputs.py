@@ -100,9 +100,10 @@ def _with_images(
     features = getattr(model.base_model, "get_image_features", None)
     if token is None or not isinstance(size, int) or features is None:
         raise _not_known(model, "whose config has no sizes of images")
-    sizes = torch.full((len(ids), 2), size)
     asked = inspect.signature(features).parameters.get("image_sizes")
-    others = {"image_sizes": sizes} if asked and asked.default is asked.empty else {}
+    sizes = {"image_sizes": torch.full((len(ids), 2), size)}
+    others = sizes if asked and asked.default is asked.empty else {}
+    ids = ids.where(ids != token, 0)
     square = getattr(vision, "num_channels", 3), size, size
     for shape in ((len(ids), *square), (len(ids), 1, *square)):  # one, or several to a row
         pixels = torch.randn(shape, generator=generator).to(model.dtype)
@@ -111,9 +112,8 @@ def _with_images(
             rows = pytree.tree_leaves(features(**images, return_dict=True).pooler_output)
             count = sum(row.shape[:-1].numel() for row in rows) // len(ids)
             seen = torch.full((len(ids), count), token)
-            whole = torch.cat([ids[:, :2], seen, ids[:, 2:].where(ids[:, 2:] != token, 0)], dim=1)
-            given = {"input_ids": whole, **images}
+            images["input_ids"] = torch.cat([ids[:, :2], seen, ids[:, 2:]], dim=1)
             kinds = {"token_type_ids", "mm_token_type_ids"}
             taken = kinds & inspect.signature(model.forward).parameters.keys()
-            return given | dict.fromkeys(taken, (whole == token).long())
+            return images | dict.fromkeys(taken, (images["input_ids"] == token).long())
     raise _not_known(model, f"which takes no images of shape {[len(ids), *square]}")
