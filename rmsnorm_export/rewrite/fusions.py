@@ -24,14 +24,22 @@ from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import Device, onnxruntime
 from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.packages import TRANSFORMERS, pip_install
 
 _NORMS = (SIMPLIFIED, SKIP_SIMPLIFIED, "RMSNormalization")
 _COUNTED = ("MatMul", "Softmax", "Gemm", *_NORMS)
 """Operators whose numbers say what became of a graph, beside those that are new in it."""
 
+_SLOWER = 1.03
+"""Share of the time of the graph before that is no noise of the measurement."""
+
 _PROVIDERS = {"cuda": CUDA, "webgpu": "WebGpuExecutionProvider", "dml": "DmlExecutionProvider"}
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
+
+_ALL = "all of them"
+_NOT_ON_CPU = "_pack_sibling_matmuls"
+"""transformers' step that makes one product of several: no faster on a CPU, for what is split
+behind it is copied, and the weights are no longer those of a graph that is left alone."""
 
 Step = Callable[[ir.Model], object]
 
@@ -42,8 +50,9 @@ def fuse(
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
     The result is run beside the model, on random inputs. Where it does not run, is off by more than
-    ``verify`` allows, or has fewer norms, attention nodes are told not to rotate; where that does
-    not help, the model stays as it was.
+    ``verify`` allows, is slower, or has fewer norms, attention nodes are told not to rotate; where
+    that does not help, nothing is fused, and constants are folded alone: so the weights are those
+    of graphs that were fused, and are stored once with them.
 
     Args:
         model: whose norms are one node; left as it is.
@@ -55,21 +64,22 @@ def fuse(
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    problem = left_out = compared = not_compared = ""
-    for rotary in (True, False):
+    problem = compared = not_compared = ""
+    for left_out in ("", "rotary embeddings in attention nodes", _ALL):
         fused = own_copy(model)
         try:
-            steps = _listed_steps(provider, rotary=rotary)
+            steps = _listed_steps(provider, left_out)
             if prompts_alone:
                 steps = [*map(buffers.as_one_row, steps), buffers.count_by_mask]
             _apply(steps, fused)
+            how = {"timed": left_out != _ALL and not prompts_alone}
             for dims in buffers.CALLS if prompts_alone else (None,):
-                compared, not_compared = _compare(model, fused, provider, seed, dims)
+                compared, not_compared = _compare(model, fused, provider, seed, dims=dims, **how)
             break
         except WrongError as error:
-            problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
+            problem = problem or str(error)
     else:
-        fused, left_out = model, "all of them"
+        fused = model
     before, after = _operators(model), _operators(fused)
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
     changed = [name for name in sorted(counted) if before[name] != after[name]]
@@ -85,12 +95,12 @@ def fuse(
     )
 
 
-def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
-    """Return what is done: onnxscript's optimizer and transformers' fusions.
+def _listed_steps(provider: FusionProvider, left_out: str) -> list[Step]:
+    """Return what is done: onnxscript's optimizer and, unless ``left_out``, transformers' fusions.
 
     Without a cache, GroupQueryAttention counts positions up from the first element of
-    ``position_ids``, for every row, which is wrong in a batch with padding on the left: without
-    ``rotary`` embeddings stay nodes of their own.
+    ``position_ids``, for every row, which is wrong in a batch with padding on the left: so
+    embeddings may be left out, and stay nodes of their own.
 
     Raises:
         BackendMissingError: there is no such module.
@@ -102,13 +112,21 @@ def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
         raise BackendMissingError(
             "The fusions are those of transformers, which cannot be imported.",
             found=first_line(error),
-            fix=pip_install("transformers>=5.20", "[torch]"),
+            fix=pip_install(TRANSFORMERS.requirement, "[torch]"),
         ) from error
-    listed: list[Any] = [step for step, only in _STEPS if only is None or provider in only]
+    if left_out == _ALL:
+        return [optimizer.optimize]
+    listed: list[Any] = [
+        step
+        for step, only in _STEPS
+        if (only is None or provider in only)
+        and not (provider == "cpu" and getattr(step, "__name__", "") == _NOT_ON_CPU)
+    ]
     for index, step in enumerate(listed):
-        if not rotary and "rotary" in inspect.signature(step).parameters:
+        if left_out and "rotary" in inspect.signature(step).parameters:
             listed[index] = functools.partial(step, rotary=False)
-    return [optimizer.optimize, *listed]
+    # Once more behind: lengths that fusions ask for are known.
+    return [optimizer.optimize, *listed, optimizer.optimize]
 
 
 def _apply(steps: Sequence[Step], model: ir.Model) -> None:
@@ -138,21 +156,24 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
 
 
 def _compare(
-    model: ir.Model, fused: ir.Model, provider: str, seed: int, dims: Dims | None
+    model: ir.Model, fused: ir.Model, provider: str, seed: int, *, dims: Dims | None, timed: bool
 ) -> tuple[str, str]:
     """Return how far the outputs are from those of the model before; or why that is not known.
 
     Raises:
-        WrongError: further than is allowed, or there are none.
+        WrongError: further than is allowed, or it takes longer.
     """
     elsewhere = _PROVIDERS.get(provider) not in (None, *onnxruntime().get_available_providers())
     absent = f"this ONNX Runtime has no provider for {provider}, and its CPU provider does not"
     if elsewhere and _norms_in_attention(fused):
         return "", f"{absent} normalise queries and keys in the attention"
     device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
-    outcome = compare_beside(model, fused, seed=seed, device=device, dims=dims)
+    how: dict[str, Any] = {"device": device, "dims": dims, "timed": timed and not elsewhere}
+    outcome = compare_beside(model, fused, seed=seed, **how)
     if outcome.after_fails and not elsewhere:
         raise WrongError(f"ONNX Runtime does not run it: {outcome.unknown}")
+    if outcome.time > _SLOWER:
+        raise WrongError(f"it is slower: {outcome.time:.2f} of the time of the graph before")
     unknown = f"{absent} run the graph: {outcome.unknown}"
     return outcome.words(), unknown if outcome.after_fails else outcome.unknown
 
