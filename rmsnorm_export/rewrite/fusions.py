@@ -112,7 +112,7 @@ def _listed_steps(provider: FusionProvider, left_out: str) -> list[Step]:
         raise BackendMissingError(
             "The fusions are those of transformers, which cannot be imported.",
             found=first_line(error),
-            fix=pip_install(TRANSFORMERS.requirement, "[torch]"),
+            fix=pip_install(TRANSFORMERS, "[torch]"),
         ) from error
     if left_out == _ALL:
         return [optimizer.optimize]
