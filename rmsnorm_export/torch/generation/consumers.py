@@ -40,7 +40,7 @@ def whole_caches() -> Iterator[None]:
     """
     from transformers import cache_utils
 
-    layers = getattr(cache_utils, "DYNAMIC_LAYER_TYPE_MAPPING", {})
+    layers = cache_utils.DYNAMIC_LAYER_TYPE_MAPPING
     whole = {"sliding_attention": "full_attention", "chunked_attention": "full_attention"}
     whole["hybrid_sliding"] = "hybrid"
     before = dict(layers)
