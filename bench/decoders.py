@@ -4,6 +4,8 @@ Every model is exported with ``--task generation`` from random weights and write
 prompt of two rows, of which one is padded. The export is given PyTorch's own tokens, so that the
 logits of every step are compared; where its choice is another one, the margin by which PyTorch
 preferred its own has to be within what the bound of the logits allows.
+
+``--speed`` measures the time of one token instead, beside other exporters (`bench.decode_speed`).
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from typing import Any
 
 import torch
 
+from bench.decode_speed import BUILDER, OPTIMUM, measure_models, speed_page
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.errors import Error
-from rmsnorm_export.torch.generation.components import sample_inputs
 from rmsnorm_export.torch.generation.export import export_generation
+from rmsnorm_export.torch.generation.inputs import sample_inputs
 from tests.tools.corpus.decoders import DECODERS, decoder
 from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
@@ -39,11 +42,16 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--caches", nargs="+", choices=["dynamic", "static"])
     options.add_argument("--dtypes", nargs="+", choices=list(_TYPES), default=list(_TYPES))
     options.add_argument("--add", action="store_true", help="keep the other rows of the file")
+    options.add_argument("--speed", action="store_true", help="one token, beside other exporters")
+    options.add_argument("--repeats", type=int, default=300, help="of --speed")
+    options.add_argument("--optimum", default=OPTIMUM, help="command of --speed")
+    options.add_argument("--builder", default=BUILDER, help="command of --speed")
     options.add_argument("--quick", action="store_true", help="a smoke run on one model")
     add_output(options, "decoders.json")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.models, arguments.caches, arguments.dtypes = ["llama"], ["dynamic"], ["f32"]
+        arguments.repeats = 5
     return arguments
 
 
@@ -101,9 +109,24 @@ def _page(report: Record) -> str:
     )
 
 
+def _measure_speed(arguments: argparse.Namespace) -> int:
+    start = Start()
+    commands = {"optimum-cli": arguments.optimum, "onnxruntime-genai builder": arguments.builder}
+    with tempfile.TemporaryDirectory(prefix="decode_speed_") as folder:
+        rows = measure_models(arguments.models, Path(folder), arguments.repeats, commands)
+    report = {**start.facts(*PACKAGES), "repeats": arguments.repeats, "rows": rows}
+    page = speed_page(report)
+    output = arguments.output.with_name(arguments.output.name.replace("decoders", "decode_speed"))
+    print(page)
+    say(write_results(report, page, output))
+    return 0
+
+
 def main() -> int:
     """Measure, print and write; 1 when a model writes other tokens than the bounds allow."""
     arguments = _arguments()
+    if arguments.speed:
+        return _measure_speed(arguments)
     start, rows = Start(), []
     if arguments.add:
         rows = json.loads(arguments.output.read_text("utf-8"))["rows"]

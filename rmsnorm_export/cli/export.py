@@ -16,7 +16,7 @@ from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
-from rmsnorm_export.rewrite.options import Requirement
+from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Requirement
 
 _RECORDS: dict[str | None, Any] = {
     None: records.ExportOptions,
@@ -103,10 +103,15 @@ def command(
     with console.progress(files.state, "Starting") as step:
         from rmsnorm_export.compare.options import VerifyOptions
         from rmsnorm_export.deploy.source import load_and_convert
+        from rmsnorm_export.runtime.session import onnxruntime
+
+        if verify:
+            onnxruntime()  # it is missing before anything is written, not behind
 
         step("loading the module", 0, 1)
         own |= {"drawings": files.drawn, "progress": step}
-        exported, _, compare = load_and_convert(source, loading, task, own, VerifyOptions())
+        bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]))
+        exported, _, compare = load_and_convert(source, loading, task, own, bounds)
         reports = exported.reports if task else {"": exported.report}
         unmet, error = outcome.first_problem(reports, requirement)
         saved, more = None, {}

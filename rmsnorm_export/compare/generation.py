@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rmsnorm_export.compare.named import NamedDecoder, fill_with_nothing
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
-from rmsnorm_export.errors import InputError, NotRunError, UsageError
-from rmsnorm_export.graph.bundle import EXPORT_FILE, bundle_at, open_folder
+from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
+from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder
 from rmsnorm_export.graph.load import load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
@@ -26,20 +25,17 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.generation.components import (
-    sample_inputs,
-    whole_static_caches,
-    written_name,
-)
+from rmsnorm_export.torch.generation.caches import cache_in
+from rmsnorm_export.torch.generation.components import whole_static_caches
+from rmsnorm_export.torch.generation.consumers import whole_caches
+from rmsnorm_export.torch.generation.encoders import encoders_of, replaced
+from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.generation.structures import checked_metadata
 from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32
 """Greedy tokens that are compared where nobody says how many."""
-
-_CACHE = "past_key_values"
-_CACHE_TYPES = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}
 
 
 def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
@@ -55,18 +51,20 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         InputError, BackendMissingError: as `verify_generation`, and where ``a`` cannot be loaded.
     """
     bundle = bundle_at(b)
-    if bundle is None or bundle.manifest is None or bundle_at(a) is not None:
+    if bundle is None or bundle_at(a) is not None:
         raise UsageError(
             "Generated tokens of a model are compared with the folder of an export.",
             found=f"A is {type(a).__name__}, B {type(b).__name__}",
-            fix="give the model as A, and as B the folder that export --task generation made with"
-            " transformers' names; two folders are compared without --generate",
+            fix="give the model as A, and as B the folder that export --task generation made;"
+            " two folders are compared without --generate",
         )
-    metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
+    metadata: Mapping[str, Any] = {}
+    if bundle.manifest is not None:
+        metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
     settings, inputs, model = metadata.get("export_config") or {}, options.inputs or {}, a
     arrays = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
     if isinstance(a, str | os.PathLike):
-        dtype = _type_of(metadata)
+        dtype = NamedDecoder(bundle).dtype if bundle.manifest is None else _type_of(metadata)
         model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
     return verify_generation(
         model,
@@ -74,6 +72,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()},
         tokens=options.generate,
         static_cache=settings.get("static_cache"),
+        part=settings.get("part", "whole"),
         rtol=options.rtol,
     )
 
@@ -94,6 +93,7 @@ def verify_generation(
     *,
     tokens: int | None = None,
     static_cache: int | None = None,
+    part: str = "whole",
     rtol: float | None = None,
 ) -> Verification:
     """Compare the logits of a model and of its export at every step of one text.
@@ -104,17 +104,22 @@ def verify_generation(
 
     Args:
         model: of transformers, which was exported.
-        path: the folder that ``export_generation`` made, with transformers' names.
+        path: the folder that ``export_generation`` made, or another exporter, of one graph with
+            the names ``past_key_values.0.key``. A graph that counts positions itself is given
+            rows without padding.
         inputs: as for ``export_generation``.
         tokens: how many to generate; None: 32, or as many as a static cache holds.
-        static_cache: of the export.
+        static_cache, part: of the export.
         rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
             float32, 1e-2 for float16, 4e-2 for bfloat16.
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
     """
-    feeds = sample_inputs(model, inputs)
+    feeds, bundle = sample_inputs(model, inputs, part=part), open_folder(path)
+    named = NamedDecoder(bundle) if bundle.manifest is None else None
+    if named and not named.pads and "attention_mask" not in inputs:
+        feeds["attention_mask"] = torch.ones_like(feeds["attention_mask"])
     room = TOKENS if static_cache is None else static_cache - feeds[written_name(model)].shape[1]
     config = _settings(model, tokens or min(TOKENS, room), static_cache)
     how: Any = {
@@ -125,7 +130,13 @@ def verify_generation(
         with collected(), inference(model):
             expected = _generated(model, feeds, config)
             chosen = expected.sequences[:, -len(expected.logits) :]
-            with _in_place_of_forward(model, Path(path)):
+            reference = cache_in(expected)
+            if named is not None:
+                named.open(reference)
+                in_its_place = _named_forward(model, named)
+            else:
+                in_its_place = _in_place_of_forward(model, bundle, reference)
+            with in_its_place:
                 computed = _generated(model, feeds, config, _forced(chosen))
     except NotRunError as error:
         return not_run(error, **how)
@@ -176,7 +187,7 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
             generation_config=copy.deepcopy(config),
             logits_processor=list(processors),
         )
-    except NotRunError:
+    except Error:
         raise
     except Exception as error:
         raise InputError(
@@ -188,15 +199,26 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 
 @contextlib.contextmanager
-def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
+def _named_forward(model: Any, named: NamedDecoder) -> Iterator[None]:
+    with whole_caches(), replaced(model, "forward", functools.partial(named.forward)):
+        yield
+
+
+@contextlib.contextmanager
+def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator[None]:
     """Let ``model.forward`` run the components of a folder.
 
+    Args:
+        model, bundle: whose, and the folder.
+        reference: a cache of the model, filled.
+
     Raises:
-        InputError: it is no folder of an export, or its manifest names what is not looked up.
+        InputError: the manifest names what is not looked up.
         NotRunError: ONNX Runtime does not load a component.
     """
-    runners = _runners(model, folder)
-    if not {"decode"} <= runners.keys() <= {"encoder", "prefill", "decode"}:
+    runners = _runners(model, bundle)
+    encoders = encoders_of(model)
+    if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
         raise NotRunError(
             "The components of this model are not put together here.",
             found=", ".join(runners),
@@ -210,33 +232,27 @@ def _in_place_of_forward(model: Any, folder: Path) -> Iterator[None]:
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if not seen and component == "decode":
-            _fill_with_nothing(kwargs[_CACHE], runner.session, len(tokens))
+            dtype = getattr(torch, runner.metadata.export_dtype.removeprefix("torch."))
+            fill_with_nothing(cache_in(kwargs), reference, dtype)
         answer = _run(runner, **kwargs)
         seen += tokens.shape[1]
-        _count(answer.get(_CACHE), seen)
+        _count(cache_in(answer), seen)
         return answer
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_forward_of(model, forward))
-        if "encoder" in runners:
-            encode = functools.partial(_run, runners["encoder"])
-            stack.enter_context(_forward_of(model.get_encoder(), encode))
+        stack.enter_context(replaced(model, "forward", forward))
+        for name in encoders.keys() & runners.keys():
+            stack.enter_context(replaced(*encoders[name], functools.partial(_run, runners[name])))
         stack.enter_context(whole_static_caches())
         yield
 
 
-def _runners(model: Any, folder: Path) -> dict[str, Any]:
+def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
     """Return transformers' runner of each component, with its metadata written anew."""
     from transformers.exporters.metadata import ExportMetadata
     from transformers.exporters.runners.runner_onnx import OnnxModelRunner
 
-    bundle = open_folder(folder)
-    if bundle.manifest is None:
-        raise InputError(
-            "The folder cannot be loaded as the export of a decoder.",
-            found=f"{folder} has no {EXPORT_FILE}",
-            fix="give a folder that export --task generation made with transformers' names",
-        )
+    assert bundle.manifest is not None
     runners: dict[str, Any] = {}
     for name, file in bundle.files.items():
         entry = bundle.manifest["components"][name]["metadata"]
@@ -248,19 +264,15 @@ def _runners(model: Any, folder: Path) -> dict[str, Any]:
     return runners
 
 
-@contextlib.contextmanager
-def _forward_of(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute what ``forward`` does; ``generate`` looks at its parameters."""
-    original = module.forward
-    module.forward = functools.wraps(original)(forward)
-    try:
-        yield
-    finally:
-        module.forward = original
-
-
 def _run(runner: Any, **kwargs: Any) -> Any:
-    return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+    try:
+        return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+    except ValueError as error:
+        raise InputError(
+            "A graph of the folder takes other inputs than its manifest says.",
+            found=first_line(error, 300),
+            fix="export the model again, or put back the files as they were exported",
+        ) from error
 
 
 def _count(cache: Any, seen: int) -> None:
@@ -272,18 +284,3 @@ def _count(cache: Any, seen: int) -> None:
         for name in ("cumulative_length", "cumulative_length_int"):
             if type(getattr(layer, name, None)) is int:
                 setattr(layer, name, seen)
-
-
-def _fill_with_nothing(cache: Any, session: Any, rows: int) -> None:
-    """Fill the empty cache of one graph for prefill and decode: keys and values of no token."""
-    declared = {value.name: value for value in session.get_inputs()}
-    for number in itertools.count():
-        names = [f"input.{_CACHE}.layers.{number}.{kind}" for kind in ("keys", "values")]
-        if not all(name in declared for name in names):
-            return
-        empty = []
-        for name in names:
-            _, heads, _, width = declared[name].shape
-            dtype = _CACHE_TYPES[declared[name].type]
-            empty.append(torch.zeros(rows, heads, 0, width, dtype=dtype))
-        cache.update(*empty, number)

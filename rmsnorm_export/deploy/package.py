@@ -1,6 +1,7 @@
 """``package_model``: a model, an engine or a decoder's folder in a Triton model repository.
 
-Of a decoder's folder every graph is a model. The cache goes with the requests: Triton's implicit
+Of a decoder's folder every graph is a model; of one graph for prompt and tokens (``--multi-token``)
+the server holds the weights once. The cache goes with the requests: Triton's implicit
 state belongs to one model, so that prefill could not hand its cache to decode. On one host the
 cache costs no copy through the network with Triton's shared memory.
 ``docs/examples/triton_decoder.py`` is a client.
@@ -95,6 +96,9 @@ def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) ->
             own = dataclasses.replace(options, name=names[name], shapes=shapes, dims=dims)
             models += _put(bundle.files[name], repository, own).models
         undo.pop_all()
+    if len(models) > 1:
+        note = "each model holds its weights: a folder of one graph (--multi-token) holds them once"
+        models[-1] = dataclasses.replace(models[-1], notes=(*models[-1].notes, note))
     return Packaged(root, tuple(models))
 
 

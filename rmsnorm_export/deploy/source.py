@@ -54,11 +54,11 @@ def load_and_convert(
         name: dataclasses.replace(report, notes=(*report.notes, *notes))
         for name, report in decoder.reports.items()
     }
-    cache = options.get("static_cache")
+    how = {name: options[name] for name in ("static_cache", "part") if name in options}
     return (
         dataclasses.replace(decoder, reports=reports),
         decoder.log,
-        lambda place: verify_generation(model, place, feeds, static_cache=cache, rtol=bounds.rtol),
+        lambda place: verify_generation(model, place, feeds, **how, rtol=bounds.rtol),
     )
 
 

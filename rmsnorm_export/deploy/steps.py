@@ -15,6 +15,7 @@ from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.records import to_json
+from rmsnorm_export.rewrite.options import QUANTIZED_RTOL
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
 from rmsnorm_export.system.packages import require_package, version_of
@@ -230,11 +231,15 @@ class VerifyStep(Step):
     def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.compare.verify import verify
 
-        words, errors = [], []
+        words, errors, options = [], [], self.table.options
+        if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
+            options = dataclasses.replace(
+                options, rtol=QUANTIZED_RTOL.get(str(lossy.options.quantize))
+            )
         for number, (a, b) in enumerate(self.pairs):
             progress(f"comparing {a} with {b}", number, len(self.pairs))
             models = map(self.settings.place, (a, b))
-            outcome = verify(*models, **keywords(self.table.options))
+            outcome = verify(*models, **keywords(options))
             (folder / f"{a}-{b}.json").write_text(to_json(outcome), encoding="utf-8")
             words.append(f"{a} {_WORDS[outcome.verdict]} {b}{outcome.no_numbers()}")
             errors.append(outcome.error(fix="[verify] rtol and atol set the bounds"))

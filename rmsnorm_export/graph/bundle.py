@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,6 +42,9 @@ from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
 """Of transformers: the components of a folder, and what its runner needs to call them."""
+
+GENAI_FILE = "genai_config.json"
+"""Of onnxruntime-genai: the file of the decoder, and the names of its inputs and outputs."""
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
@@ -124,8 +127,8 @@ class Bundle:
         named = {self.files[name].stem: model for name, model in models.items()}
         with new_folder(path, force=force, keep_old=in_place) as folder:
             write_models(named, folder, "reference" if in_place else weights, self.manifest)
-            if not here:
-                self._copy_companions(folder)
+            if not in_place:
+                copy_missing(companions(self.folder), folder)
             written = sorted(entry.name for entry in folder.iterdir())
         for name, model in named.items() if here and not in_place else ():
             # The data that it referred to was replaced.
@@ -133,18 +136,6 @@ class Bundle:
             for slot, new in zip(list(tensor_slots(model)), saved, strict=True):
                 slot.put(new.tensor)
         return tuple(Path(os.path.abspath(path), name) for name in written)
-
-    def _copy_companions(self, folder: Path) -> None:
-        for entry in self.folder.iterdir():
-            target = folder / entry.name
-            if entry.suffix not in _COMPANIONS or not entry.is_file() or target.exists():
-                continue
-            path = file_within(entry.parent, entry.name)
-            if path is None:
-                what = "A file of the folder is a link to one outside of it."
-                fix = "copy the file into the folder, or remove the link"
-                raise InputError(what, found=short(str(entry), 300), fix=fix)
-            copy_file(path, target)
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use
@@ -172,14 +163,57 @@ class Bundle:
         }
 
 
+def companions(folder: Path) -> dict[str, Path]:
+    """Map the names of the configs, tokenizers and chat templates of a folder to their files.
+
+    Raises:
+        InputError: one is a link to a file outside of the folder.
+    """
+    files: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        of_weights = entry.name.endswith(".index.json")
+        if entry.suffix not in _COMPANIONS or of_weights or not entry.is_file():
+            continue
+        path = file_within(folder, entry.name)
+        if path is None:
+            what = "A file of the folder is a link to one outside of it."
+            fix = "copy the file into the folder, or remove the link"
+            raise InputError(what, found=short(str(entry), 300), fix=fix)
+        files[entry.name] = path
+    return files
+
+
+def copy_missing(files: Mapping[str, Path], folder: Path) -> None:
+    """Copy files, by their new names, to a folder that may have some of these names already."""
+    for name, path in files.items():
+        if not (folder / name).exists():
+            copy_file(path, folder / name)
+
+
 def _of(keys: set[tuple[Any, str]], sizes: Given) -> Any:
     """Return the sizes of one component, by name; None without any."""
     return {name: size for (kind, name), size in sizes.items() if (kind, name) in keys} or None
 
 
-def is_state(name: str) -> bool:
-    """Return whether an input or output of a decoder's graph is a part of the cache."""
-    return state_name(name).startswith(("past_key_values.", "cache_params."))
+_FOLLOWED = (("input.", "output."), ("past_key_values.", "present."))
+"""What the name of an input of a cache begins with, and that of the output that takes its place:
+as transformers' exporter marks names that a graph has twice, and as optimum calls them."""
+
+
+def states_of(graph: ir.Graph) -> dict[str, str]:
+    """Map the inputs of a decoder's graph that are parts of its cache to the outputs behind them.
+
+    "" behind what the graph reads alone, as the counters of a cache of fixed size.
+    """
+    names, outputs = [str(v.name) for v in graph.inputs], {str(v.name) for v in graph.outputs}
+    states = {
+        name: output
+        for name in names
+        for before, after in _FOLLOWED
+        if name.startswith(before) and (output := after + name.removeprefix(before)) in outputs
+    }
+    caches = {state_name(name).partition(".")[0] for name in states}
+    return {n: states.get(n, "") for n in names if state_name(n).partition(".")[0] in caches}
 
 
 def state_name(name: str) -> str:
@@ -218,8 +252,40 @@ def bundle_at(source: object) -> Bundle | None:
         return _with_manifest(folder)
     graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
     of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
-    is_bundle = graphs and not of_pytorch and "config.json" in files
-    return Bundle(folder, graphs, None) if is_bundle else None
+    if not graphs or of_pytorch or not {"config.json", GENAI_FILE} & files.keys():
+        return None
+    if GENAI_FILE in files:
+        _check_genai(folder)
+    return Bundle(folder, graphs, None)
+
+
+def _check_genai(folder: Path) -> None:
+    """Refuse a folder whose graph has not the caches that its ``genai_config.json`` names."""
+    what, place = "The folder is not as its genai_config.json says.", folder / GENAI_FILE
+    text = read_text(place, what, fix=_FIX)
+    try:
+        decoder = parse_json(text)["model"]["decoder"]
+        if "filename" not in decoder:
+            return  # a pipeline of several graphs, or another kind of model
+        if (file := file_within(folder, decoder["filename"])) is None or not file.is_file():
+            raise ValueError(f"it has no file {quoted(decoder['filename'])}")
+        graph, names = load_model(file).model.graph, decoder["inputs"] | decoder["outputs"]
+        for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:
+            taken = _layers(graph.inputs, names[f"past_{kind}_names"])
+            made = _layers(graph.outputs, names[f"present_{kind}_names"])
+            if not taken or taken != made:
+                layers = (", ".join(sorted(found)) or "none" for found in (taken, made))
+                raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        found = f"{short(str(place), 300)}: {first_line(error)}"
+        raise InputError(what, found=found, fix=_FIX) from error
+
+
+def _layers(values: Iterable[ir.Value], pattern: object) -> set[str]:
+    """Return the numbers for which values have names of a pattern with ``%d``."""
+    before, _, after = re.escape(str(pattern)).partition("%d")
+    matches = (re.fullmatch(rf"{before}(\d+){after}", str(value.name)) for value in values)
+    return {match[1] for match in matches if match}
 
 
 def _with_manifest(folder: Path) -> Bundle:
@@ -278,9 +344,10 @@ def new_folder(path: StrPath, *, force: bool, keep_old: bool = False) -> Iterato
     final = check_folder(path, force=force)
     replaced: set[str] = set()
     if not keep_old:
+        replaced |= {EXPORT_FILE, GENAI_FILE}
         with contextlib.suppress(InputError):  # it has no manifest
             own = [file.name for file in _with_manifest(final).files.values()]
-            replaced = {*own, *(f"{name}.data" for name in own)}
+            replaced |= {*own, *(f"{name}.data" for name in own)}
     fix = "check the folder, its permissions and space; nothing was changed"
     writing = refusals_as("The folder cannot be written.", final, fix=fix)
     with writing, next_state(final, replaced) as folder:
@@ -323,5 +390,9 @@ def write_models(
                     slot.put(placed(slot.tensor, os.fspath(place.location), str(folder), place))
             (folder / f"{name}.onnx").write_bytes(serialize(model))
     if manifest is not None:
-        text = json.dumps(manifest, indent=2) + "\n"
-        (folder / EXPORT_FILE).write_text(text, encoding="utf-8")
+        write_json(folder / EXPORT_FILE, manifest)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file that appears with its folder."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

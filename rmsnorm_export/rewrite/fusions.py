@@ -6,75 +6,80 @@ look for: without it no rotary embedding goes into its attention.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.graph.bundle import is_state, write_models
-from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.printable import first_line, one_line
-from rmsnorm_export.rewrite.names import values_in
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.rewrite import buffers
+from rmsnorm_export.rewrite.beside import WrongError, compare_beside, own_copy
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
-from rmsnorm_export.runtime import inputs
-from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
-from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
-from rmsnorm_export.runtime.sizes import input_shapes
+from rmsnorm_export.runtime.session import Device, onnxruntime
+from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.runtime.tokens import pad_first_row
-from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.packages import TRANSFORMERS, pip_install
 
 _NORMS = (SIMPLIFIED, SKIP_SIMPLIFIED, "RMSNormalization")
 _COUNTED = ("MatMul", "Softmax", "Gemm", *_NORMS)
 """Operators whose numbers say what became of a graph, beside those that are new in it."""
 
+_SLOWER = 1.03
+"""Share of the time of the graph before that is no noise of the measurement."""
+
 _PROVIDERS = {"cuda": CUDA, "webgpu": "WebGpuExecutionProvider", "dml": "DmlExecutionProvider"}
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
+
+_ALL = "all of them"
+_NOT_ON_CPU = "_pack_sibling_matmuls"
+"""transformers' step that makes one product of several: no faster on a CPU, for what is split
+behind it is copied, and the weights are no longer those of a graph that is left alone."""
 
 Step = Callable[[ir.Model], object]
 
 
-class _WrongError(Exception):
-    """What is wrong with a graph after the fusions."""
-
-
-def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[ir.Model, Fusions]:
+def fuse(
+    model: ir.Model, provider: FusionProvider, *, seed: int = 0, prompts_alone: bool = False
+) -> tuple[ir.Model, Fusions]:
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
     The result is run beside the model, on random inputs. Where it does not run, is off by more than
-    ``verify`` allows, or has fewer norms, attention nodes are told not to rotate; where that does
-    not help, the model stays as it was.
+    ``verify`` allows, is slower, or has fewer norms, attention nodes are told not to rotate; where
+    that does not help, nothing is fused, and constants are folded alone: so the weights are those
+    of graphs that were fused, and are stored once with them.
 
     Args:
         model: whose norms are one node; left as it is.
         provider: what the fusions are for.
         seed: of the inputs.
+        prompts_alone: several tokens of several rows never follow a cache, as in
+            onnxruntime-genai: GroupQueryAttention takes them then, and cache in one buffer.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    problem = left_out = compared = not_compared = ""
-    for rotary in (True, False):
-        fused = _copy(model)
+    problem = compared = not_compared = ""
+    for left_out in ("", "rotary embeddings in attention nodes", _ALL):
+        fused = own_copy(model)
         try:
-            _apply(_listed_steps(provider, rotary=rotary), fused)
-            compared, not_compared = _compare(model, fused, provider, seed)
+            steps = _listed_steps(provider, left_out)
+            if prompts_alone:
+                steps = [*map(buffers.as_one_row, steps), buffers.count_by_mask]
+            _apply(steps, fused)
+            how = {"timed": left_out != _ALL and not prompts_alone}
+            for dims in buffers.CALLS if prompts_alone else (None,):
+                compared, not_compared = _compare(model, fused, provider, seed, dims=dims, **how)
             break
-        except _WrongError as error:
-            problem, left_out = problem or str(error), "rotary embeddings in attention nodes"
+        except WrongError as error:
+            problem = problem or str(error)
     else:
-        fused, left_out = model, "all of them"
+        fused = model
     before, after = _operators(model), _operators(fused)
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
     changed = [name for name in sorted(counted) if before[name] != after[name]]
@@ -90,12 +95,12 @@ def fuse(model: ir.Model, provider: FusionProvider, *, seed: int = 0) -> tuple[i
     )
 
 
-def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
-    """Return what is done: onnxscript's optimizer and transformers' fusions.
+def _listed_steps(provider: FusionProvider, left_out: str) -> list[Step]:
+    """Return what is done: onnxscript's optimizer and, unless ``left_out``, transformers' fusions.
 
     Without a cache, GroupQueryAttention counts positions up from the first element of
-    ``position_ids``, for every row, which is wrong in a batch with padding on the left: without
-    ``rotary`` embeddings stay nodes of their own.
+    ``position_ids``, for every row, which is wrong in a batch with padding on the left: so
+    embeddings may be left out, and stay nodes of their own.
 
     Raises:
         BackendMissingError: there is no such module.
@@ -107,20 +112,28 @@ def _listed_steps(provider: FusionProvider, *, rotary: bool) -> list[Step]:
         raise BackendMissingError(
             "The fusions are those of transformers, which cannot be imported.",
             found=first_line(error),
-            fix=pip_install("transformers>=5.20", "[torch]"),
+            fix=pip_install(TRANSFORMERS, "[torch]"),
         ) from error
-    listed: list[Any] = [step for step, only in _STEPS if only is None or provider in only]
+    if left_out == _ALL:
+        return [optimizer.optimize]
+    listed: list[Any] = [
+        step
+        for step, only in _STEPS
+        if (only is None or provider in only)
+        and not (provider == "cpu" and getattr(step, "__name__", "") == _NOT_ON_CPU)
+    ]
     for index, step in enumerate(listed):
-        if not rotary and "rotary" in inspect.signature(step).parameters:
+        if left_out and "rotary" in inspect.signature(step).parameters:
             listed[index] = functools.partial(step, rotary=False)
-    return [optimizer.optimize, *listed]
+    # Once more behind: lengths that fusions ask for are known.
+    return [optimizer.optimize, *listed, optimizer.optimize]
 
 
 def _apply(steps: Sequence[Step], model: ir.Model) -> None:
     """Run the steps on a model, in place.
 
     Raises:
-        _WrongError: one of them fails, or changes the names of outputs, or takes a norm apart.
+        WrongError: one of them fails, or changes the names of outputs, or takes a norm apart.
     """
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
     norms = _norms(model)
@@ -128,84 +141,41 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
         for step in steps:
             step(model)
     except Exception as error:  # whatever another package raises
-        raise _WrongError(f"a fusion fails: {type(error).__name__}: {first_line(error)}") from error
+        raise WrongError(f"a fusion fails: {type(error).__name__}: {first_line(error)}") from error
     if [value.name for value in model.graph.outputs] != [name for name, _, _ in outputs]:
-        raise _WrongError("the outputs have other names")
+        raise WrongError("the outputs have other names")
     for value, (_, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
         value.type, value.shape = kind, shape
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:  # scalars are written as vectors, and called scalars
+            value.shape = ir.Shape(value.const_value.shape.numpy())
     for node in model.graph.all_nodes():
         model.opset_imports.setdefault(node.domain, 1)
     if (remaining := _norms(model)) < norms:
-        raise _WrongError(f"{remaining} of {norms} norms are left one node")
+        raise WrongError(f"{remaining} of {norms} norms are left one node")
 
 
-def _compare(model: ir.Model, fused: ir.Model, provider: str, seed: int) -> tuple[str, str]:
+def _compare(
+    model: ir.Model, fused: ir.Model, provider: str, seed: int, *, dims: Dims | None, timed: bool
+) -> tuple[str, str]:
     """Return how far the outputs are from those of the model before; or why that is not known.
 
     Raises:
-        _WrongError: further than is allowed, or there are none.
+        WrongError: further than is allowed, or it takes longer.
     """
     elsewhere = _PROVIDERS.get(provider) not in (None, *onnxruntime().get_available_providers())
     absent = f"this ONNX Runtime has no provider for {provider}, and its CPU provider does not"
     if elsewhere and _norms_in_attention(fused):
         return "", f"{absent} normalise queries and keys in the attention"
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-fusions-") as folder:
-        write_models({"before": model, "fused": fused}, Path(folder))
-        declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
-        shapes = (input_shapes(declared, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
-        candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
-        try:
-            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")))
-            feeds, (filled, expected) = inputs.first_run(candidates, run)
-        except Error as error:
-            return "", f"the graph before them does not run: {one_line(error.found, 300)}"
-        if unlike := without_evidence(expected):
-            return "", "; ".join(f"{name}: {why}" for name, why in unlike.items())
-        try:
-            device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
-            session = open_session(Path(folder, "fused.onnx"), device=device)
-            computed = run_session(session, feeds)
-        except Error as error:
-            reason = one_line(error.found, 300)
-            if elsewhere:
-                return "", f"{absent} run the graph: {reason}"
-            raise _WrongError(f"ONNX Runtime does not run it: {reason}") from error
-    shares = [_share_off(name, computed[name], expected[name], filled) for name in expected]
-    words = f"{max(shares, default=0.0):.2g} of the largest element"
-    return f"{len(expected)} outputs differ by at most {words}", ""
-
-
-def _run_padded(session: Any, feeds: dict[str, Array]) -> tuple[int, dict[str, Array]]:
-    """Pad inputs; return how many slots of a cache have tokens, and the outputs."""
-    return pad_first_row(feeds, list(filter(is_state, feeds))), run_session(session, feeds)
-
-
-def _share_off(name: str, after: Array, before: Array, filled: int) -> float:
-    """Return how far an output is off, as a share of its largest finite element.
-
-    Raises:
-        _WrongError: further than is allowed.
-    """
-    if filled and is_state(name) and before.ndim == 4:
-        after, before = after[:, :, :filled], before[:, :, :filled]
-    metrics = compare_arrays(after, before)
-    finite = np.abs(before[np.isfinite(before)].astype(np.float64))
-    share = metrics.max_abs / (float(finite.max(initial=0.0)) or 1.0)
-    allowed = DEFAULT_RTOL[metrics.dtype] if is_float(before.dtype) else 0.0
-    if not metrics.nan_inf_agree or share > allowed:
-        raise _WrongError(
-            f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
-        )
-    return share
-
-
-def _copy(model: ir.Model) -> ir.Model:
-    """Clone a model with types of its own: a step that sets one would change both."""
-    model = model.clone()
-    for graph in all_graphs(model):
-        for value in values_in(graph):
-            value.type = copy.copy(value.type)
-    return model
+    device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
+    how: dict[str, Any] = {"device": device, "dims": dims, "timed": timed and not elsewhere}
+    outcome = compare_beside(model, fused, seed=seed, **how)
+    if outcome.after_fails and not elsewhere:
+        raise WrongError(f"ONNX Runtime does not run it: {outcome.unknown}")
+    if outcome.time > _SLOWER:
+        raise WrongError(f"it is slower: {outcome.time:.2f} of the time of the graph before")
+    unknown = f"{absent} run the graph: {outcome.unknown}"
+    return outcome.words(), unknown if outcome.after_fails else outcome.unknown
 
 
 def _operators(model: ir.Model) -> Counter[str]:

@@ -128,10 +128,10 @@ def _settled(options: OptimizeOptions) -> OptimizeOptions:
 
 
 def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:
-    """Return the model as its runtime loads it, with transformers' fusions where asked for.
+    """Return the model as its runtime loads it, fused further and quantized where asked for.
 
     Raises:
-        InputError: the runtime cannot run it.
+        InputError: the runtime cannot run it, or it cannot be quantized.
     """
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
@@ -142,8 +142,15 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
     if options.fusions is not None:
         from rmsnorm_export.rewrite.fusions import fuse
 
-        model, fusions = fuse(model, options.fusions, seed=options.seed)
+        model, fusions = fuse(
+            model, options.fusions, seed=options.seed, prompts_alone=options.prompts_alone
+        )
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
+    if options.quantize is not None:
+        from rmsnorm_export.rewrite.quantize import quantize
+
+        model, quantized = quantize(model, options.quantize, seed=options.seed)
+        report = dataclasses.replace(report, quantized=quantized)
     return model, report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import BY_NAME, Consumer, consumer
 from rmsnorm_export.runtime.sizes import Inputs
+from rmsnorm_export.system.packages import require_package
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same steps; reordered: one rounding of a half "
@@ -25,6 +26,18 @@ NUMERICS_HELP = (
     "float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
+Quantize = Literal["int4", "int8"]
+QUANTIZED_RTOL: Mapping[str, float] = {"int4": 0.5, "int8": 0.1}
+"""Largest difference that a quantization may make, relative to the largest element of an output: an
+unrelated output is off by 1 or more, LLaMA and Qwen3 of 4 layers with random weights by 0.25 and
+0.05, and trained weights round better."""
+
+
+_QUANTIZERS = {
+    "onnxruntime.quantization.matmul_nbits_quantizer": "[ort]",
+    "onnxscript": "onnxscript>=0.5",
+}
+"""Modules that a quantization runs, and what brings them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +157,12 @@ class RewriteOptions(InspectOptions):
         help="Then run transformers' fusions (attention, rotary embeddings, mixtures of experts) "
         "for this provider of ONNX Runtime. The target is ort. Where outputs change, it is undone.",
     )
+    quantize: Quantize | None = option(
+        None,
+        help="Then quantize the weights of products by ONNX Runtime's quantizers (int4: "
+        "MatMulNBits; int8: dynamic). The target is ort. Exit code 4 where outputs change by more "
+        "than 0.5 (int8: 0.1) of their largest element.",
+    )
     progress: Progress | None = progress_option()
 
     def agree(self) -> None:
@@ -151,14 +170,19 @@ class RewriteOptions(InspectOptions):
             found = f"--kernels {self.kernels} without --prove"
             fix = "add --prove, or omit --kernels"
             raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
-        if self.fusions is not None and self.target is None and self.runtime is None:
-            object.__setattr__(self, "target", "ort")
-        if self.fusions is not None and self.form != "ort":
-            raise UsageError(
-                "The fusions write operators that ONNX Runtime alone has.",
-                found=f"--fusions {self.fusions} with the target {self.form}",
-                fix="use --target ort, or omit --fusions",
-            )
+        if self.quantize is not None:
+            for module, brings in _QUANTIZERS.items():
+                require_package(module, f"--quantize {self.quantize}", brings)
+        for name in ("fusions", "quantize"):
+            value = getattr(self, name)
+            if value is not None and self.target is None and self.runtime is None:
+                object.__setattr__(self, "target", "ort")
+            if value is not None and self.form != "ort":
+                raise UsageError(
+                    f"With --{name} the graph has operators that ONNX Runtime alone has.",
+                    found=f"--{name} {value} with the target {self.form}",
+                    fix=f"use --target ort, or omit --{name}",
+                )
 
     @property
     def consumer(self) -> Consumer | None:
@@ -204,6 +228,12 @@ class OptimizeOptions(RewriteOptions):
         help="Take the rotary embedding behind a norm per head (QK norm) into its node: for the "
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
+    )
+
+    prompts_alone: bool = only_api(
+        False,
+        help="For fusions: several tokens of several rows never follow a cache, as in "
+        "onnxruntime-genai, so that attention takes in a cache that one buffer can hold.",
     )
 
     def agree(self) -> None:

@@ -112,6 +112,36 @@ class Fusions:
         return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quantization:
+    """Effect of ONNX Runtime's quantizer, after the norms were fused.
+
+    Attributes:
+        kind: ``int4`` or ``int8``.
+        products: products of matrices that have quantized weights.
+        kept: products that have not (of two activations).
+        bytes_before, bytes_after: of all weights.
+        problem: the output that is further off than is allowed, or "".
+        compared: how the outputs compare with those of the graph before, or "".
+        not_compared: why they were not, or "".
+    """
+
+    kind: str
+    products: int
+    kept: int
+    bytes_before: int
+    bytes_after: int
+    problem: str = ""
+    compared: str = ""
+    not_compared: str = ""
+
+    def summary(self) -> str:
+        """One line, e.g. ``int8: weights of 17 products, 8 kept; 80.7 to 32.1 MB``."""
+        sizes = " to ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
+        products = plural(self.products, "product")
+        return f"{self.kind}: weights of {products}, {self.kept} kept; {sizes} MB"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Report(Shown):
     """Outcome of ``inspect`` or ``optimize`` on one model.
@@ -135,6 +165,7 @@ class Report(Shown):
         fusions: those of transformers, where they were asked for.
         notes: what was done to the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
+        quantized: what ONNX Runtime's quantizer did, where it was asked for.
         planned: nothing was changed (``inspect``): what could be, not what is.
         health: what each norm and residual sum survives in half precision, where that was asked
             for.
@@ -158,6 +189,7 @@ class Report(Shown):
     unfolded: tuple[Refusal, ...] = ()
     runs_in: tuple[RunsIn, ...] = ()
     fusions: Fusions | None = None
+    quantized: Quantization | None = None
     planned: bool = False
     health: tuple[Health, ...] = ()
     health_runs: tuple[HealthRun, ...] = ()
@@ -179,15 +211,25 @@ class Report(Shown):
 
     @property
     def proof_error(self) -> VerificationError | None:
-        """That of rewrites without a proof that holds; None where all hold or none was asked."""
+        """That of rewrites without a proof that holds, or of a quantization that loses too much."""
         if not self.unproved:
-            return None
+            return self._lost
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
         first, how = (failed or self.unproved)[0], "failed" if failed else "cannot be made"
         return VerificationError(
             f"{plural(len(self.unproved), 'proof')} {how}; the original nodes were kept there.",
             found=f"{first.node}: {first.found}",
             fix="see the refusals in the report; the output computes what the source computes",
+        )
+
+    @property
+    def _lost(self) -> VerificationError | None:
+        if self.quantized is None or not self.quantized.problem:
+            return None
+        return VerificationError(
+            f"The quantization to {self.quantized.kind} loses more than is allowed.",
+            found=self.quantized.problem,
+            fix="use the model only where its answers hold up; or --quantize int8, or none",
         )
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
@@ -322,8 +364,8 @@ class FolderResult(Shown):
 
         Args:
             path: of the folder; with ``force`` it may be the one that was read.
-            weights: as for ``Result.save``; what components share stays in one file. After fusions,
-                which pack weights, ``auto`` writes all of them anew.
+            weights: as for ``Result.save``; what components share stays in one file. After fusions
+                and a quantization, which make weights, ``auto`` writes all of them anew.
             force: replace an export that is there.
 
         Raises:
@@ -331,8 +373,8 @@ class FolderResult(Shown):
         """
         models = {name: result.model for name, result in self.results.items()}
         bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
-        fused = any(report.fusions is not None for report in self.reports.values())
-        if fused:
+        anew = any(one.fusions or one.quantized for one in self.reports.values())
+        if anew:
             from rmsnorm_export.rewrite.shared import share_weights
 
             share_weights(models.values())

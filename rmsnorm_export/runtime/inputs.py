@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +51,29 @@ _TRANSPARENT = ("Cast", "Identity", *_MOVES)
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
     """Return the inputs that are no initializers, which have to be given, by name."""
     needed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
-    return {item.name: item for item in map(declared_tensor, needed)}
+    declared = {item.name: item for item in map(declared_tensor, needed)}
+    widths = dict(_cache_widths(model.graph))
+    for name, item in declared.items() if widths else ():
+        shape = item.shape and tuple(widths.get(size, size) for size in item.shape)
+        declared[name] = dataclasses.replace(item, shape=shape)
+    return declared
+
+
+def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
+    """Yield names of dimensions and what attention fixes them to: the width of keys and values.
+
+    onnxruntime-genai's builder leaves it open. It is that of the product behind, of all heads.
+    """
+    for node in graph:
+        if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
+            continue
+        past = declared_tensor(node.inputs[3]).shape or ()
+        for use in node.outputs[0].uses():
+            weight, attributes = use.node.inputs[1:2], use.node.attributes
+            if use.node.op_type.startswith("MatMul") and weight and weight[0] is not None:
+                rows = attributes.get_int("K", None) or (weight[0].shape or (0,))[0]
+                if isinstance(rows, int) and past and not isinstance(past[-1], int):
+                    yield past[-1], rows // node.attributes.get_int("num_heads")
 
 
 def declared_tensor(value: ir.Value) -> Declared:

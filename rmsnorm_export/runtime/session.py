@@ -100,7 +100,7 @@ def _told(what: str, fix: str) -> Iterator[None]:
         yield
     except Exception as error:
         kind, name = VerificationError, type(error).__name__
-        if name == "NotImplemented":
+        if name == "NotImplemented" or "is implemented only on" in str(error):
             kind = NoKernelError
         elif "is not a registered function/op" in str(error):  # another's, without its library
             kind = NotRunError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.rewrite.result import Fusions, Report
+from rmsnorm_export.rewrite.result import Fusions, Quantization, Report
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
@@ -94,9 +94,10 @@ def _outcome(report: Report, output: Sequence[str], *, brief: bool) -> list[Line
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
     fusions = [] if report.fusions is None else _fusion_lines(report.fusions)
+    quantized = [] if report.quantized is None else _quantization_lines(report.quantized)
     notes = note_lines(report.notes)
     runners = _runner_count(report) if brief else _runner_lines(report)
-    for part in (fusions, proof_lines(report), runners, notes, output):
+    for part in (fusions, quantized, proof_lines(report), runners, notes, output):
         lines += ["", *part] if part else []
     return lines
 
@@ -107,10 +108,23 @@ def _fusion_lines(fusions: Fusions) -> list[Line]:
     if fusions.left_out:
         lines.append((f"  omitted: {one_line(fusions.left_out)}", "warn"))
         lines.append(f"    {one_line(fusions.problem)}")
-    if fusions.compared:
-        lines.append(f"  {one_line(fusions.compared)}")
-    if fusions.not_compared:
-        lines.append((f"  not compared: {one_line(fusions.not_compared)}", "warn"))
+    return lines + _compared_lines(fusions)
+
+
+def _quantization_lines(quantized: Quantization) -> list[Line]:
+    """Return what the quantizer did, and what was lost."""
+    lines: list[Line] = [(one_line(quantized.summary()), "bold")]
+    if quantized.problem:
+        lines.append((f"  lost: {one_line(quantized.problem)}", "bad"))
+    return lines + _compared_lines(quantized)
+
+
+def _compared_lines(changed: Fusions | Quantization) -> list[Line]:
+    lines: list[Line] = []
+    if changed.compared:
+        lines.append(f"  {one_line(changed.compared)}")
+    if changed.not_compared:
+        lines.append((f"  not compared: {one_line(changed.not_compared)}", "warn"))
     return lines
 
 

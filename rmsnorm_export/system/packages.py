@@ -15,6 +15,10 @@ from rmsnorm_export.errors import BackendMissingError
 
 _OURS = "rmsnorm-export"
 
+TRANSFORMERS = "transformers>=5.23,<5.25"
+"""The releases with which decoders were exported; of an older one the exporter records too little,
+and of a newer one nobody knows."""
+
 
 def _spec(module: str) -> ModuleSpec | None:
     with contextlib.suppress(ImportError, ValueError):
@@ -70,6 +74,17 @@ def pip_install(*packages: str) -> str:
         of_extra = [r for r in declared if r.marker and f'extra == "{extra}"' in str(r.marker)]
         arguments += [f"{r.name}{r.specifier}" for r in of_extra] or [f"{_OURS}{package}"]
     return shlex.join(["pip", "install", *dict.fromkeys(arguments)])
+
+
+def untried(requirement: str) -> str:
+    """Return a sentence where another version of a package is installed than those tried, or ""."""
+    from packaging.requirements import Requirement
+
+    tried = Requirement(requirement)
+    version = version_of(tried.name)
+    if tried.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{tried.name} {version or 'of no known version'} was not tried, {tried} was"
 
 
 def require_package(module: str, what: str, *packages: str) -> None:

@@ -184,7 +184,7 @@ def test_a_missing_backend_is_told_before_the_first_step(
 @pytest.mark.parametrize("name", ["decoder", "diffusion", "generation"])
 def test_an_example(tmp_path: Path, name: str) -> None:
     """Those of the documentation, with one layer; and a decoder as a folder of graphs."""
-    pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+    pytest.importorskip("transformers.exporters.metadata", reason="transformers>=5.23")
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("build", "__pycache__"))
     config = folder / "decoder" / "config.json"

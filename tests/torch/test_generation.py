@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import onnx_ir as ir
 import torch
@@ -24,10 +26,11 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
-from rmsnorm_export.torch.generation.components import sample_inputs, whole_static_caches
+from rmsnorm_export.torch.generation.components import whole_static_caches
+from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.tools.corpus.decoders import DECODERS
+from tests.tools.corpus.decoders import DECODERS, composed
 from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -98,8 +101,10 @@ def test_inputs_and_dimensions_have_the_names_that_users_know(decoder: Path) -> 
     inputs, outputs = shapes(graph.input), shapes(graph.output)
     assert inputs["input_ids"] == ["batch", 1]
     assert inputs["attention_mask"] == ["batch", "past + 1"]
-    assert inputs["input.past_key_values.layers.1.keys"] == ["batch", 2, "past", 8]
-    assert outputs["output.past_key_values.layers.1.keys"] == ["batch", 2, "past + 1", 8]
+    # The first word is an argument of transformers' models: past_key_values, then cache.
+    (keys,) = (name for name in inputs if name.endswith(".layers.1.keys"))
+    assert inputs[keys] == ["batch", 2, "past", 8]
+    assert outputs[keys.replace("input.", "output.")] == ["batch", 2, "past + 1", 8]
     assert outputs["logits"] == ["batch", 1, 64]
     prefill = onnx.load(decoder / "prefill.onnx", load_external_data=False).graph
     names = ("input_ids", "attention_mask", "position_ids")
@@ -240,23 +245,39 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
     assert_generates(model, ids, mask, {"prefill": session, "decode": session})
 
 
-def llava() -> transformers.PreTrainedModel:
-    """transformers 5.23 gives its language model alone; a folder of that takes no image."""
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
-    sizes["num_attention_heads"] = 4
-    vision = {"model_type": "clip_vision_model", "image_size": 8, "patch_size": 4, **sizes}
-    text = {"model_type": "llama", "vocab_size": 64, "pad_token_id": 0, **sizes}
-    config = transformers.LlavaConfig(
-        vision_config=vision, text_config=text, image_token_id=63, image_seq_length=4
-    )
-    return transformers.LlavaForConditionalGeneration(config).eval()
+@pytest.mark.parametrize("names", ["transformers", "optimum"])
+def test_states_need_no_names_of_the_exporter(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may call every part of a cache otherwise: what they are is read in the cache."""
+    utils = importlib.import_module("transformers.exporters.utils")
+    leaves = utils.get_leaf_tensors
+
+    def renamed(values: Any) -> dict[str, Any]:
+        cut = ((*path.partition(".layers."), tensor) for path, tensor in leaves(values).items())
+        return {f"memory.{tail[::-1]}" if at else path: tensor for path, at, tail, tensor in cut}
+
+    monkeypatch.setattr(utils, "get_leaf_tensors", renamed)
+    model, place = llama(), tmp_path / "made"
+    rx.export_generation(model, place, names=names)
+    file = place / ("model.onnx" if names == "optimum" else "decode.onnx")
+    inputs = shapes(onnx.load(file, load_external_data=False).graph.input)
+    start = "past_key_values." if names == "optimum" else "input.memory."
+    sizes = [size for name, size in inputs.items() if name.startswith(start)]
+    assert sizes == [["batch", 2, "past", 8]] * 4
+    if names == "transformers":
+        assert verify_generation(
+            model, place, {"input_ids": torch.tensor([[5, 9, 11]])}, tokens=4
+        ).passed
 
 
-SEEN = {"input_ids": torch.tensor([[63] * 4 + [5]]), "pixel_values": torch.ones(1, 3, 8, 8)}
+TEXT = {"input_ids": torch.tensor([[5, 6]])}
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[rx.Error], str]] = {
     "no head": (lambda: llama().model, {}, rx.InputError, "that generates"),
     "a name": (lambda: "a folder", {}, rx.InputError, "give a model of from_pretrained"),
-    "an encoder": (llava, {"inputs": SEEN}, rx.InputError, "would be missing"),
+    "no image": (lambda: composed("llava"), {"inputs": TEXT}, rx.InputError, "--part language-m"),
+    "unknown images": (lambda: composed("qwen2_vl"), {}, rx.InputError, "--part language-model"),
+    "one graph": (lambda: composed("llava"), {"multi_token": True}, rx.UsageError, "omit it"),
     "a long cache": (llama, {"static_cache": 65}, rx.UsageError, "7 to 64"),
     "t5": (lambda: decoder_of("t5"), {"names": "optimum"}, rx.UsageError, "encoder, prefill"),
     "a folder in use": (llama, {"path": "."}, rx.UsageError, "not empty"),
@@ -273,6 +294,36 @@ def test_what_cannot_be_exported_is_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=message):
         rx.export_generation(model(), place, **{k: v for k, v in options.items() if k != "path"})
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def _other_marks(inputs: list[str], outputs: list[str]) -> tuple[list[str], list[str]]:
+    return [f"in.{name}" for name in inputs], [f"out.{name}" for name in outputs]
+
+
+def _without_outputs(inputs: list[str], outputs: list[str]) -> tuple[list[str], list[str]]:
+    return inputs, [f"{name}.next" for name in outputs]
+
+
+@pytest.mark.parametrize("naming", [_other_marks, _without_outputs])
+def test_a_structure_that_is_not_understood_is_refused(
+    naming: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a later release of transformers may call what a graph takes and gives."""
+    exporter = importlib.import_module("transformers.exporters.exporter_onnx")
+    monkeypatch.setattr(exporter, "disambiguate_io_names", naming)
+    with pytest.raises(rx.InputError, match="is not understood"):
+        rx.export_generation(llama(), tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_release_that_was_not_tried_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = importlib.import_module("rmsnorm_export.torch.generation.export")
+    monkeypatch.setattr(tried, "TRANSFORMERS", "transformers<5")
+    reports = rx.export_generation(llama(), tmp_path / "made").reports
+    sentence = f"transformers {transformers.__version__} was not tried, transformers<5 was"
+    assert all(sentence in report.notes for report in reports.values())
 
 
 @pytest.mark.parametrize("window", [8, 40])
@@ -364,7 +415,7 @@ def _raising(_: ir.Model) -> None:
 
 
 @pytest.mark.parametrize("defect", [_halved, _raising])
-def test_where_a_fusion_is_wrong_the_graph_is_as_before(
+def test_where_a_fusion_is_wrong_there_is_none(
     decoder: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[ir.Model], None]
 ) -> None:
     from transformers.exporters import onnxruntime_fusions
@@ -377,4 +428,35 @@ def test_where_a_fusion_is_wrong_the_graph_is_as_before(
     assert fusions.left_out == "all of them"
     assert ("fails: RuntimeError" if defect is _raising else "is off by") in fusions.problem
     without = rx.optimize(decoder / "decode.onnx", target="ort")
-    assert result.to_bytes(weights="embed") == without.to_bytes(weights="embed")
+    counts = (Counter(n.op_type for n in one.model.graph) for one in (result, without))
+    left, before = counts
+    assert (before - left)["Transpose"] == 15, "weights are turned"
+    assert not left - before
+
+
+def _waiting(model: ir.Model) -> None:
+    """Add what takes time and changes nothing: a product of 1,500 rows and columns, times zero."""
+    (logits, *_) = model.graph.outputs
+    tape = ir.tape.Tape(model.graph)
+    one = tape.op("Cast", [tape.op("Shape", [model.graph.inputs[0]], {"end": 1})], {"to": 1})
+    wide = tape.op("Expand", [one, tape.op("Constant", [], {"value_ints": [1500, 1500]})])
+    product = tape.op("MatMul", [wide, wide])
+    least = tape.op("ReduceMin", [tape.op("Mul", [product, tape.op("Sub", [one, one])])])
+    node = logits.producer()
+    assert node is not None
+    before = node.outputs[0]
+    added = tape.op("Add", [before, least])
+    added.name, before.name = before.name, "before"
+    model.graph.extend(tape.nodes)
+    model.graph.outputs[0] = added
+
+
+def test_a_slower_graph_is_none(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.exporters import onnxruntime_fusions
+
+    steps = (*onnxruntime_fusions._STEPS, (_waiting, ("cpu",)))
+    monkeypatch.setattr(onnxruntime_fusions, "_STEPS", steps)
+    fusions = rx.optimize(decoder / "decode.onnx", fusions="cpu").report.fusions
+    assert fusions is not None
+    assert fusions.left_out == "all of them"
+    assert "it is slower: " in fusions.problem

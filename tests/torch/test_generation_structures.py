@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
+pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import onnx
 import torch

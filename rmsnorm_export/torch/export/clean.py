@@ -43,6 +43,7 @@ def tidy(model: ir.Model) -> None:
     spell_out(model)
     _name_types(model)
     passes.InlinePass()(model)
+    _omit_squeezes(model)
     weights = frozenset(model.graph.initializers.values())
 
     def should_fold(node: ir.Node) -> bool | None:
@@ -77,6 +78,18 @@ def _name_types(model: ir.Model) -> None:
             node.op_type = "Cast"
             node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
             node.resize_inputs(1)
+
+
+def _omit_squeezes(model: ir.Model) -> None:
+    """Omit a Squeeze of an axis longer than one: nothing in PyTorch, an error in ONNX."""
+    for node in model.graph.all_nodes():
+        if node.op_type != "Squeeze" or node.domain != "":
+            continue
+        value, result = node.inputs[0], node.outputs[0]
+        if value is None or value.shape is None or result.shape is None:
+            continue
+        if len(value.shape) == len(result.shape) and not result.is_graph_output():
+            result.replace_all_uses_with(value)
 
 
 def _share_storage(model: ir.Model) -> None:

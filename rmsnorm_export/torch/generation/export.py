@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -9,21 +10,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.graph.bundle import check_folder, new_folder, write_models
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.bundle import (
+    GENAI_FILE,
+    check_folder,
+    copy_missing,
+    new_folder,
+    write_json,
+    write_models,
+)
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.rewrite.shared import share_weights
+from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch.generation.components import (
     Component,
     check_generative,
-    sample_inputs,
     trace_components,
 )
-from rmsnorm_export.torch.generation.names import States, name_as_optimum, name_dimensions
+from rmsnorm_export.torch.generation.consumers import (
+    allow_empty_of_optimum,
+    genai_config,
+    tokenizer_files,
+    whole_caches,
+)
+from rmsnorm_export.torch.generation.inputs import sample_inputs
+from rmsnorm_export.torch.generation.names import States, name_by_layer, name_dimensions
 from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
@@ -39,6 +55,8 @@ class Decoder:
         reports: of each graph: every norm, its node, its module, its class.
         manifest: what transformers' runner needs; None with other names than its own.
         configs: of the model and of its generation.
+        genai: the content of ``genai_config.json``; None where the names are for others.
+        companions: tokenizer and chat template of the model, by name.
         log: what the exporters printed, logged and warned of.
         seconds: wall-clock time of making them.
     """
@@ -47,6 +65,8 @@ class Decoder:
     reports: Mapping[str, Report]
     manifest: Mapping[str, Any] | None
     configs: tuple[Any, ...]
+    genai: Mapping[str, Any] | None
+    companions: Mapping[str, Path]
     log: str
     seconds: float
 
@@ -62,6 +82,9 @@ class Decoder:
             write_models(self.models, folder, manifest=self.manifest)
             for config in self.configs:
                 config.save_pretrained(folder)
+            if self.genai is not None:
+                write_json(folder / GENAI_FILE, self.genai)
+            copy_missing(self.companions, folder)
             written = sorted(entry.name for entry in folder.iterdir())
         final = Path(os.path.abspath(path))
         return GenerationExport(
@@ -105,35 +128,50 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()
     check_generative(model)
-    optimum = options.names == "optimum"
-    if optimum:
+    one_graph = options.names != "transformers"
+    if one_graph and options.static_cache is not None:
+        raise UsageError(
+            f"{options.names} cannot hold a cache of fixed size.",
+            found=f"--names {options.names} with --static-cache {options.static_cache}",
+            fix="omit one of them",
+        )
+    if one_graph:
         options = dataclasses.replace(options, multi_token=True)
-    components, log = trace_components(model, sample_inputs(model, options.inputs or {}), options)
+    companions, drift = tokenizer_files(model), untried(TRANSFORMERS)
+    with whole_caches() if one_graph else contextlib.nullcontext():
+        inputs = sample_inputs(model, options.inputs or {}, part=options.part)
+        components, log = trace_components(model, inputs, options)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
+    genai = options.names == "genai"
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}
     tell(options.progress, RECOGNISING)
     for component in components:
-        name_dimensions(component.model, options.static_cache, states)
-        if optimum:
-            name_as_optimum(component.model.graph)
-        result = optimize(component.model, **shared)
+        name_dimensions(component.model, component.caches, options.static_cache, states)
+        if one_graph:
+            name_by_layer(component.model.graph, component.caches, options.names)
+        result = optimize(component.model, **shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
-        name = "model" if optimum else component.name
+        name = "model" if one_graph else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
-        reports[name] = dataclasses.replace(result.report, source=source)
+        notes = (*result.report.notes, *([drift] if drift else []))
+        reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
-    if options.fusions is not None:
+    if options.fusions or options.quantize:
         share_weights(models.values())
+    if options.names == "optimum":
+        allow_empty_of_optimum(model.config, models["model"].graph)
     return Decoder(
         models=models,
         reports=reports,
-        manifest=None if optimum else _manifest(components),
+        manifest=None if one_graph else _manifest(components),
         configs=(model.config, model.generation_config),
+        genai=genai_config(model, models["model"].graph) if genai else None,
+        companions=companions,
         log=log,
         seconds=time.perf_counter() - start,
     )

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.bundle import is_state, state_name
+from rmsnorm_export.graph.bundle import state_name, states_of
 from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.torch.generation.caches import CachePart
 
 _SYMBOL = re.compile(r"\b[A-Za-z_]\w*\b")
-_LEAF = re.compile(
-    r"(?:input\.|output\.)?past_key_values\.(?:(?:self|(cross))_attention_cache\.)?layers"
-    r"\.(\d+)\.(key|value)s"
-)
-
-
 States = dict[str, ir.Shape]
 """What the graphs of a model give of its cache, by the paths of the leaves."""
 
 
-def name_dimensions(model: ir.Model, static_cache: int | None, states: States) -> None:
+def name_dimensions(
+    model: ir.Model, caches: Mapping[str, CachePart], static_cache: int | None, states: States
+) -> None:
     """Use ``batch``, ``sequence`` and ``past`` for the symbols that tracing invented, in place.
 
     A mask over cache and tokens has the dimension ``past + sequence``; what an encoder has read is
@@ -30,6 +27,7 @@ def name_dimensions(model: ir.Model, static_cache: int | None, states: States) -
 
     Args:
         model: the graph.
+        caches: paths of the keys and values among its inputs.
         static_cache: the size of the caches, which stands for ``past`` then.
         states: of the graphs before this one, whose fixed sizes hold here, too (the widths of
             Mamba's convolutions); this graph's are added.
@@ -49,12 +47,12 @@ def name_dimensions(model: ir.Model, static_cache: int | None, states: States) -
             call(tokens, "sequence")
             sequence = str(tokens) if isinstance(tokens, int) else sequence
             break
-    for name, shape in shapes.items():
-        if not is_state(name):
+    for name in states_of(model.graph):
+        if not (shape := shapes.get(name)):
             continue
         call(shape[0], "batch")
-        leaf = _LEAF.fullmatch(name)
-        if leaf is not None and len(shape) == 4 and not leaf[1]:
+        part = caches.get(state_name(name))
+        if part is not None and len(shape) == 4 and not part.cross:
             call(shape[2], static_cache or "past")
             past = past or str(_renamed(names, shape[2]))
             continue
@@ -63,7 +61,8 @@ def name_dimensions(model: ir.Model, static_cache: int | None, states: States) -
                 call(dim, size)
     total = past if past.isdecimal() else f"{past} + {sequence}" if past else "sequence"
     encoded = "encoder_sequence" if "decoder_input_ids" in shapes else total
-    for name, rank in (("attention_mask", 2), ("encoder_outputs.last_hidden_state", 3)):
+    masks = ("attention_mask", 2), ("token_type_ids", 2), ("mm_token_type_ids", 2)
+    for name, rank in (*masks, ("encoder_outputs.last_hidden_state", 3)):
         if len(shapes.get(name, ())) == rank:
             call(shapes[name][0], "batch")
             call(shapes[name][1], encoded)
@@ -73,24 +72,23 @@ def name_dimensions(model: ir.Model, static_cache: int | None, states: States) -
     states |= {state_name(str(v.name)): v.shape for v in model.graph.outputs if v.shape is not None}
 
 
-def name_as_optimum(graph: ir.Graph) -> None:
+def name_by_layer(graph: ir.Graph, caches: Mapping[str, CachePart], consumer: str) -> None:
     """``past_key_values.0.key`` and ``present.0.key`` for the caches, in place.
 
     Raises:
         UsageError: the cache is none of keys and values.
     """
-    for values, kind in ((graph.inputs, "past_key_values"), (graph.outputs, "present")):
-        for value in values:
-            name = str(value.name)
-            leaf = _LEAF.fullmatch(name)
-            if leaf is not None and "_attention_cache" not in name:
-                value.name = f"{kind}.{leaf[2]}.{leaf[3]}"
-            elif is_state(name):
-                raise UsageError(
-                    "This model's cache has no names that optimum knows.",
-                    found=f"{name}, which is no layer's keys or values",
-                    fix="omit --names",
-                )
+    values = {str(value.name): value for value in (*graph.inputs, *graph.outputs)}
+    for name, output in states_of(graph).items():
+        part = caches.get(state_name(name))
+        if part is None or part.cross or not output:
+            raise UsageError(
+                f"This model's cache cannot be held by {consumer}.",
+                found=f"{name}, which is no layer's keys or values",
+                fix="omit --names",
+            )
+        values[name].name = f"past_key_values.{part.layer}.{part.kind}"
+        values[output].name = f"present.{part.layer}.{part.kind}"
 
 
 def _renamed(names: dict[str, str], dim: int | ir.SymbolicDim) -> int | str | None:

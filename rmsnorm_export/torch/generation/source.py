@@ -31,7 +31,10 @@ def load_generative(
     model.config.use_cache = True
     if model.generation_config is not None:
         model.generation_config.use_cache = True
-    model.set_attn_implementation("sdpa")
+    try:
+        model.set_attn_implementation("sdpa")
+    except ValueError:  # it, or a part of it, has none
+        model.set_attn_implementation("eager")
     inputs: dict[str, Any] = {}
     if options.shapes or loaded.kwargs:
         inputs = example_of(loaded, options.shapes, seed=seed).kwargs

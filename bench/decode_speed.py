@@ -1,0 +1,196 @@
+"""One token behind 64 cached ones: our decode graphs beside those of other exporters.
+
+Four layers of width 512 with random weights, float32, one row. All graphs run in turn in one
+process, on one thread of ONNX Runtime with its optimizer; times are medians, and shares medians of
+the pairs with the first graph. optimum-cli and onnxruntime-genai's builder are run by the commands
+of --optimum and --builder, which may call an environment of their own; what fails is said.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from rmsnorm_export.torch.generation.components import sample_inputs
+from rmsnorm_export.torch.generation.export import export_generation
+from tests.tools.corpus.decoders import decoder
+from tests.tools.lib.command import say
+from tests.tools.lib.results import about, bullets
+from tests.tools.lib.tables import markdown_table
+
+PAST, STATIC = 64, 96
+SIZES: dict[str, Any] = {
+    "vocab_size": 8192,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+}
+_CACHE = (1, SIZES["num_key_value_heads"], PAST, SIZES["head_dim"])
+OPTIMUM = "optimum-cli export onnx -m {source} --task text-generation-with-past {out}"
+BUILDER = "python -m onnxruntime_genai.models.builder -i {source} -o {out} -p fp32 -e cpu -c {out}"
+Record = dict[str, Any]
+
+
+def measure_speed(kind: str, folder: Path, repeats: int, commands: dict[str, str]) -> list[Record]:
+    """Export a model by every exporter and time its decode graphs in turn."""
+    model = decoder(kind, **SIZES)
+    model.save_pretrained(folder / "source")
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))  # the builder asks for one
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder / "source")
+    rows: list[Record] = []
+    sessions: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for name, cache, path in _graphs(model, folder, commands):
+        row: Record = {"model": kind, "exporter": name, "cache": cache}
+        rows.append(row)
+        if isinstance(path, str):
+            row["detail"] = path
+            continue
+        nodes = onnx.load(path, load_external_data=False).graph.node
+        row |= {"nodes": len(nodes), "detail": ""}
+        try:
+            session, feeds = _opened(path)
+            session.run(None, feeds)
+            sessions[f"{name} {cache}"] = session, feeds
+        except Exception as error:  # whatever ONNX Runtime raises
+            row["detail"] = str(error)[:200]
+    for label, seconds in _timed(sessions, repeats).items():
+        row = next(row for row in rows if f"{row['exporter']} {row['cache']}" == label)
+        row |= {"milliseconds": float(np.median(seconds)) * 1e3, "seconds": seconds.tolist()}
+    first = next((row["seconds"] for row in rows if "seconds" in row), [])
+    for row in rows:
+        if (own := row.pop("seconds", None)) is not None:
+            row["share"] = float(np.median(np.divide(own, first)))
+            row["share of the fastest runs"] = min(own) / min(first)
+    return rows
+
+
+def _graphs(
+    model: Any, folder: Path, commands: dict[str, str]
+) -> Iterator[tuple[str, str, Path | str]]:
+    """Yield exporter, cache and the decode graph; or instead of that why there is none."""
+    for name, command in commands.items():
+        out = folder / name.replace(" ", "_")
+        words = shlex.split(command.format(source=folder / "source", out=out))
+        try:
+            subprocess.run(words, check=True, capture_output=True, text=True)
+            yield name, "dynamic", out / "model.onnx"
+        except (OSError, subprocess.CalledProcessError) as error:
+            lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            yield name, "dynamic", lines[-1][:200]
+    for cache, size in (("dynamic", None), ("static", STATIC)):
+        for fusions in (None, "cpu"):
+            with_them = ", its fusions" if fusions else ""
+            out = folder / f"theirs_{cache}_{fusions}"
+            yield f"transformers{with_them}", cache, _theirs(model, out, size, fusions)
+            out = folder / f"ours_{cache}_{fusions}"
+            export_generation(model, out, static_cache=size, fusions=fusions, target="ort")
+            yield f"ours{', --fusions cpu' if fusions else ''}", cache, out / "decode.onnx"
+
+
+def _theirs(model: Any, out: Path, size: int | None, fusions: str | None) -> Path | str:
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+
+    config: Any = OnnxConfig(dynamic=True, ort_fusions=fusions)  # type: ignore[arg-type]
+    settings = copy.deepcopy(model.generation_config)
+    if size is not None:
+        settings.cache_implementation, settings.max_cache_len = "static", size
+    try:
+        exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
+        made = exporter.export_for_generation(
+            model, sample_inputs(model, {}), config, generation_config=settings
+        )
+        made.save_pretrained(out)
+    except Exception as error:  # whatever it raises
+        return f"{type(error).__name__}: {error}"[:200]
+    return out / "decode.onnx"
+
+
+def _opened(path: Path) -> tuple[Any, dict[str, Any]]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(os.fspath(path), options)
+    generator, feeds = np.random.default_rng(0), {}
+    for value in session.get_inputs():
+        shape = _shape(value)
+        if value.type == "tensor(float)":
+            feeds[value.name] = generator.standard_normal(shape).astype(np.float32)
+        elif value.type == "tensor(bool)":  # of a cache of fixed size
+            feeds[value.name] = np.broadcast_to(np.arange(shape[-1]) <= PAST, shape)
+        else:
+            is_place = "position" in value.name or not shape
+            feeds[value.name] = np.full(shape, PAST if is_place else 1, np.int64)
+    return session, feeds
+
+
+def _shape(value: Any) -> list[int]:
+    """Return the shape of an input: exporters have different names for symbolic sizes."""
+    length = PAST + 1 if "mask" in value.name else 1
+    symbolic = {4: _CACHE, 2: (1, length)}.get(len(value.shape), ())
+    pairs = zip(value.shape, symbolic, strict=False)
+    return [size if isinstance(size, int) else other for size, other in pairs]
+
+
+def _timed(sessions: dict[str, tuple[Any, dict[str, Any]]], repeats: int) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {label: [] for label in sessions}
+    for _ in range(repeats + 3):
+        for label, (session, feeds) in sessions.items():
+            start = time.perf_counter()
+            session.run(None, feeds)
+            seconds[label].append(time.perf_counter() - start)
+    return {label: np.array(times[3:]) for label, times in seconds.items()}
+
+
+def speed_page(report: Record) -> str:
+    """Return the results as Markdown."""
+    rows = [
+        [
+            row["model"], row["exporter"], row["cache"], str(row.get("nodes", "")),
+            f"{row['milliseconds']:.2f}" if "milliseconds" in row else "",
+            f"{row['share']:.3f}" if "share" in row else "",
+            f"{row['share of the fastest runs']:.3f}" if "share" in row else "", row["detail"],
+        ]
+        for row in report["rows"]
+    ]  # fmt: skip
+    headings = ("model", "exporter", "cache", "nodes:", "ms:", "share:", "of the fastest runs:", "")
+    return "\n".join(
+        [
+            "# One token, by exporter", "", *bullets(about(report)),
+            f"- {report['repeats']} runs of each in turn, one thread; {PAST} tokens cached, static "
+            f"caches hold {STATIC}",
+            "", "Share: of the first exporter's time, the median of pairs; and minimum by minimum.",
+            "", *markdown_table(headings, rows), "",
+        ]
+    )  # fmt: skip
+
+
+def measure_models(
+    kinds: list[str], folder: Path, repeats: int, commands: dict[str, str]
+) -> list[Record]:
+    """Measure several models, each in a folder of its own."""
+    transformers.logging.set_verbosity_error()
+    rows: list[Record] = []
+    for kind in kinds:
+        measured = measure_speed(kind, folder / kind, repeats, commands)
+        for row in measured:
+            say(" ".join(str(value) for value in row.values()))
+        rows += measured
+    return rows
