@@ -85,7 +85,7 @@ def test_what_is_missing_is_named_before_any_work(
     monkeypatch.setattr("rmsnorm_export.system.packages.is_installed", lambda _: False)
     with pytest.raises(BackendMissingError, match="The backend torch needs") as caught:
         rx.verify(nothing, nothing, **{side: "torch"})
-    assert caught.value.fix == "pip install 'torch>=2.9' 'onnxscript>=0.5'"
+    assert caught.value.fix == "pip install 'torch<2.14,>=2.9' 'onnxscript>=0.5'"
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(BackendMissingError, match="ONNX Runtime"):
         rx.verify(nothing, nothing)
