@@ -268,7 +268,9 @@ def test_names_files_and_graphs_that_disagree_are_refused(
 
 
 @pytest.mark.parametrize("names", ["optimum", "genai"])
-@pytest.mark.parametrize("case", ["a fixed size", "mamba2", "t5"])
+@pytest.mark.parametrize(
+    "case", ["a fixed size", pytest.param("mamba2", marks=pytest.mark.slow), "t5"]
+)
 def test_a_cache_that_a_consumer_cannot_hold_is_refused(
     names: str, case: str, tmp_path: Path
 ) -> None:
@@ -304,6 +306,7 @@ def test_keys_and_values_of_unlike_width_are_refused_for_genai(tmp_path: Path) -
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.slow
 def test_another_export_in_the_same_folder_leaves_nothing_that_disagrees(
     source: Path, tmp_path: Path
 ) -> None:
