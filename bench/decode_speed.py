@@ -24,8 +24,8 @@ import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from rmsnorm_export.torch.generation.components import sample_inputs
 from rmsnorm_export.torch.generation.export import export_generation
+from rmsnorm_export.torch.generation.inputs import sample_inputs
 from tests.tools.corpus.decoders import decoder
 from tests.tools.lib.command import say
 from tests.tools.lib.results import about, bullets
@@ -114,10 +114,10 @@ def _theirs(model: Any, out: Path, size: int | None, fusions: str | None) -> Pat
         settings.cache_implementation, settings.max_cache_len = "static", size
     try:
         exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
-        made = exporter.export_for_generation(
+        exported = exporter.export_for_generation(
             model, sample_inputs(model, {}), config, generation_config=settings
         )
-        made.save_pretrained(out)
+        exported.save_pretrained(out)
     except Exception as error:  # whatever it raises
         return f"{type(error).__name__}: {error}"[:200]
     return out / "decode.onnx"

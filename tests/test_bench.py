@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -13,12 +14,33 @@ import pytest
 
 from bench import graphs
 from bench.demo.measure import worst_difference
-from tests.tools.lib.command import module_command, module_environment
+from tests.tools.lib.command import ROOT, module_command, module_environment
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command, environment = module_command(name, *arguments), module_environment()
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[generation]'")
+    importlib.import_module(f"bench.{path.stem}")
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_bench_decode_speed(tmp_path: Path) -> None:
+    """With exporters that fail in the place of others': a row says so, and ours are timed."""
+    output = tmp_path / "decoders.json"
+    options = ["--speed", "--models", "llama", "--repeats", "2", "--output", str(output)]
+    done = _run("bench.decoders", *options, "--optimum", "false", "--builder", "false")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "decode_speed.json").read_text(encoding="utf-8"))["rows"]
+    assert all(row["detail"] for row in rows[:2])
+    ours = [row for row in rows if row["exporter"].startswith("ours")]
+    assert len(ours) == 4
+    assert all(row["milliseconds"] > 0 for row in ours)
 
 
 @pytest.mark.slow

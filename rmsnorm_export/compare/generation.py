@@ -25,9 +25,7 @@ from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
-from rmsnorm_export.torch.generation.caches import cache_in
-from rmsnorm_export.torch.generation.components import whole_static_caches
-from rmsnorm_export.torch.generation.consumers import whole_caches
+from rmsnorm_export.torch.generation.caches import cache_in, whole_caches
 from rmsnorm_export.torch.generation.encoders import encoders_of, replaced
 from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
@@ -200,7 +198,7 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 @contextlib.contextmanager
 def _named_forward(model: Any, named: NamedDecoder) -> Iterator[None]:
-    with whole_caches(), replaced(model, "forward", functools.partial(named.forward)):
+    with whole_caches(static=False), replaced(model, "forward", functools.partial(named.forward)):
         yield
 
 
@@ -243,7 +241,7 @@ def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator
         stack.enter_context(replaced(model, "forward", forward))
         for name in encoders.keys() & runners.keys():
             stack.enter_context(replaced(*encoders[name], functools.partial(_run, runners[name])))
-        stack.enter_context(whole_static_caches())
+        stack.enter_context(whole_caches(static=True))
         yield
 
 

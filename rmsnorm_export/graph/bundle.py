@@ -272,9 +272,9 @@ def _check_genai(folder: Path) -> None:
         graph, names = load_model(file).model.graph, decoder["inputs"] | decoder["outputs"]
         for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:
             taken = _layers(graph.inputs, names[f"past_{kind}_names"])
-            made = _layers(graph.outputs, names[f"present_{kind}_names"])
-            if not taken or taken != made:
-                layers = (", ".join(sorted(found)) or "none" for found in (taken, made))
+            written = _layers(graph.outputs, names[f"present_{kind}_names"])
+            if not taken or taken != written:
+                layers = (", ".join(sorted(every)) or "none" for every in (taken, written))
                 raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         found = f"{short(str(place), 300)}: {first_line(error)}"

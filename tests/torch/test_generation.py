@@ -26,7 +26,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
-from rmsnorm_export.torch.generation.components import whole_static_caches
+from rmsnorm_export.torch.generation.caches import whole_caches
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
@@ -333,7 +333,7 @@ def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
     feeds = sample_inputs(model, {})
     how = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False}
     expected = model.generate(**feeds, **how)
-    with whole_static_caches():
+    with whole_caches(static=True):
         written = model.generate(
             **feeds, **how, cache_implementation="static", return_dict_in_generate=True
         )

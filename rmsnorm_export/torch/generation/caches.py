@@ -6,6 +6,7 @@ follows from where the cache itself holds it, never from its path.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -55,3 +56,25 @@ def _caches(cache: Any) -> Iterator[tuple[Any, bool]]:
         yield from ((cache.self_attention_cache, False), (cache.cross_attention_cache, True))
     elif cache is not None:
         yield cache, False
+
+
+@contextlib.contextmanager
+def whole_caches(*, static: bool) -> Iterator[None]:
+    """Hold every token in layers with a window, too; the mask keeps to the window.
+
+    transformers' own layers of a fixed size move along the window once it is full: which of the two
+    happens is decided in Python, so that a traced step would do for ever what it did once. Those
+    that grow drop what is out of the window, so that layers have keys of other lengths.
+    """
+    from transformers import cache_utils
+
+    growing, fixed = cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, cache_utils.STATIC_LAYER_TYPE_MAPPING
+    layers = fixed if static else growing
+    whole = {"sliding_attention": "full_attention", "chunked_attention": "full_attention"}
+    whole["hybrid_sliding"] = "hybrid"
+    before = dict(layers)
+    layers.update({name: before[other] for name, other in whole.items() if name in before})
+    try:
+        yield
+    finally:
+        layers.update(before)

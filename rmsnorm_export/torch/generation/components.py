@@ -20,7 +20,7 @@ from rmsnorm_export.system.packages import TRANSFORMERS, require_package, untrie
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
-from rmsnorm_export.torch.generation.caches import CachePart, cache_parts
+from rmsnorm_export.torch.generation.caches import CachePart, cache_parts, whole_caches
 from rmsnorm_export.torch.generation.encoders import Stages, encoder_calls
 from rmsnorm_export.torch.generation.inputs import TEXT, written_name
 
@@ -71,7 +71,7 @@ def trace_components(
     tell(options.progress, EXPORTING)
     with collected() as lines, inference(model):
         try:
-            with whole_static_caches(), own_types_of_caches():
+            with whole_caches(static=True), own_types_of_caches():
                 for name, (module, feeds) in _stages(model, inputs, settings, options).items():
                     components.append(_traced(name, module, feeds, options))
         except Error:
@@ -190,26 +190,6 @@ def _generation_config(model: Any, inputs: Mapping[str, Any], options: Generatio
             )
         config.cache_implementation, config.max_cache_len = "static", size
     return config
-
-
-@contextlib.contextmanager
-def whole_static_caches() -> Iterator[None]:
-    """Static caches hold every token in layers with a window, too; the mask keeps to the window.
-
-    transformers' own layers hold the window alone and, once it is full, move along it: which of the
-    two happens is decided in Python, so that a traced step would do for ever what it did once.
-    """
-    from transformers import cache_utils
-
-    layers = cache_utils.STATIC_LAYER_TYPE_MAPPING
-    whole = {"sliding_attention": "full_attention", "chunked_attention": "full_attention"}
-    whole["hybrid_sliding"] = "hybrid"
-    before = dict(layers)
-    layers.update({name: before[other] for name, other in whole.items() if name in before})
-    try:
-        yield
-    finally:
-        layers.update(before)
 
 
 @contextlib.contextmanager

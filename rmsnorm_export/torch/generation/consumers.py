@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +27,6 @@ _OWN_HEADS = (
 _OWN_WIDTHS = ("gemma", "gemma3", "gemma3_text", "gpt_oss", "nemotron")
 """Types of models of which optimum-onnx 0.1 reads the heads of keys, and their width, in the
 config; of others it takes all heads, and ``hidden_size`` over them."""
-
-
-@contextlib.contextmanager
-def whole_caches() -> Iterator[None]:
-    """Caches that grow hold every token in layers with a window, too; the mask keeps to the window.
-
-    transformers' own layers drop what is out of the window, and count beside it what they saw.
-    Their users are given keys and values alone, of the same length in every layer.
-    """
-    from transformers import cache_utils
-
-    layers = cache_utils.DYNAMIC_LAYER_TYPE_MAPPING
-    whole = {"sliding_attention": "full_attention", "chunked_attention": "full_attention"}
-    whole["hybrid_sliding"] = "hybrid"
-    before = dict(layers)
-    layers.update({name: before[other] for name, other in whole.items() if name in before})
-    try:
-        yield
-    finally:
-        layers.update(before)
 
 
 def tokenizer_files(model: Any) -> dict[str, Path]:

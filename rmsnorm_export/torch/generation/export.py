@@ -27,6 +27,7 @@ from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.rewrite.shared import share_weights
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
+from rmsnorm_export.torch.generation.caches import whole_caches
 from rmsnorm_export.torch.generation.components import (
     Component,
     check_generative,
@@ -36,7 +37,6 @@ from rmsnorm_export.torch.generation.consumers import (
     allow_empty_of_optimum,
     genai_config,
     tokenizer_files,
-    whole_caches,
 )
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.names import States, name_by_layer, name_dimensions
@@ -138,7 +138,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     if one_graph:
         options = dataclasses.replace(options, multi_token=True)
     companions, drift = tokenizer_files(model), untried(TRANSFORMERS)
-    with whole_caches() if one_graph else contextlib.nullcontext():
+    with whole_caches(static=False) if one_graph else contextlib.nullcontext():
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
