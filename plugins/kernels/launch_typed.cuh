@@ -207,8 +207,8 @@ Kernel vector_kernel(Task& task, Device const& device, int most_blocks) {
 }
 
 // Rows that each team of a block takes one after the other, at most: starting a block costs about as
-// much as a short row, and fetches the scale. Not all that there are, for an SM that shares its
-// connection with more others has less bandwidth (8 / 9 on an H200), and takes fewer blocks then.
+// much as a short row, and fetches the scale. Not all that there are: blocks that are handed out as
+// SMs become free were faster on an H200 (bench/results/gpu_kernels.md).
 inline std::int64_t rounds_for(Choice const& choice, std::int64_t blocks, std::int64_t at_once) {
     std::int64_t const most = choice.lanes <= 32 ? 8 : 4;
     std::int64_t const half = (blocks + 2 * at_once - 1) / (2 * at_once);
