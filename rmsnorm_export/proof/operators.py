@@ -143,6 +143,8 @@ def _sigmoid(z: Array) -> Array:
 
 
 def _reduction(function: Callable[[Array, tuple[int, ...] | None, bool], Array]) -> Kernel:
+    """Make a kernel that rounds once: as in the operator, no sum is rounded on the way."""
+
     def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
         array, axes = _present(inputs[0]), attributes.get("axes")
         if axes is None and len(inputs) > 1 and inputs[1] is not None:
@@ -153,7 +155,8 @@ def _reduction(function: Callable[[Array, tuple[int, ...] | None, bool], Array])
         elif attributes.get("noop_with_empty_axes", 0):
             over = ()
         keep = bool(attributes.get("keepdims", 1))
-        return [cast(np.asarray(function(_wide(array), over, keep)), array.dtype)]
+        wide = array if array.dtype.kind in "iu" else array.astype(np.float64)
+        return [cast(np.asarray(function(wide, over, keep)), array.dtype)]
 
     return kernel
 
