@@ -9,7 +9,16 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE, FORMAT, LOGGING, PATH, State, flags_of
+from rmsnorm_export.cli.options import (
+    FILE,
+    FORMAT,
+    HELP_ALL,
+    LOGGING,
+    PATH,
+    BriefCommand,
+    State,
+    flags_of,
+)
 
 REPORT = click.Option(
     ["--report", "reports"],
@@ -29,6 +38,7 @@ def define(
     name: str,
     *records: Any,
     params: Sequence[click.Parameter] = (),
+    brief: str = "",
     reports: bool = True,
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., None]], click.Command]:
@@ -38,6 +48,7 @@ def define(
         name: of the command.
         records: of its options.
         params: its arguments, and the options that no record has.
+        brief: flags that ``--help`` lists, without their dashes; by default all.
         reports: it has --report, and --force for all that it writes; else ``force`` is its own.
         group: that it belongs to.
     """
@@ -54,8 +65,9 @@ def define(
             console.take_stdin()
             function(files, **values)
 
-        params = [*own, FORMAT, *LOGGING]
-        command = click.Command(name, callback=run, params=params, help=function.__doc__)
+        params = [*own, FORMAT, *LOGGING, *([HELP_ALL] if brief else [])]
+        settings: dict[str, Any] = {"callback": run, "params": params, "help": function.__doc__}
+        command = BriefCommand(name=name, brief=brief, **settings)
         if group is not None:
             group.add_command(command)
         return command

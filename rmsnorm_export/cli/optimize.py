@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
 
-@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, OUTPUT])
+@define(
+    "optimize",
+    OptimizeOptions,
+    Requirement,
+    SaveOptions,
+    params=[MODEL, OUTPUT],
+    brief="output target numerics for prove require report force format verbose",
+)
 def command(
     files: Files, model: str, output: str, require: Any, weights: WeightsPolicy, **options: Any
 ) -> None:

@@ -83,6 +83,43 @@ FORMAT = click.Option(
 )
 
 
+def _help_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[str(parameter.name)] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_help_all,
+    help="Show every option and exit.",
+)
+
+
+class BriefCommand(click.Command):
+    """A command whose ``--help`` lists some options alone, where it has ``--help-all``.
+
+    Attributes:
+        brief: flags of those, without dashes.
+    """
+
+    def __init__(self, *, brief: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.brief = {*brief.split(), "help", "help-all"}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the section of the options."""
+        params = self.get_params(ctx)
+        if HELP_ALL in params and not ctx.meta.get("help_all"):
+            params = [one for one in params if one.opts[-1][2:] in self.brief]
+        with formatter.section("Options"):
+            formatter.write_dl([*filter(None, (one.get_help_record(ctx) for one in params))])
+
+
 def flags_of(*records: Any) -> list[click.Option]:
     """Make the flags of records, in their order; what several records have is one flag."""
     from rmsnorm_export.options import spread
