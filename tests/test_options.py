@@ -53,7 +53,7 @@ class Dummy(Options):
     size: Annotated[int, Meta(ge=2)] | None = option(None, metavar="N", help="Of it.", shown="2")
     names: Sequence[Literal["a", "b"]] = option(("a",), help="What is used.")
     paths: Sequence[Path] = option((), flag="--path", help="Where it looks.")
-    polish: bool = option(True, help="Do not polish.")
+    polish: bool = option(True, help="Polish it.")
     shout: bool = option(False, help="Say it loudly.")
     sure: bool | None = option(None, help="Be sure.")
     count: int | None = option(None, written=str, read=digits, help="Of them.")
@@ -81,7 +81,7 @@ def test_a_field_is_a_keyword_of_the_api() -> None:
     assert parameters["mode"].default == "slow"
     doc = inspect.getdoc(work) or ""
     assert "    size: Of it. Default: 2.\n" in doc
-    assert "    polish: False: do not polish.\n" in doc
+    assert "    polish: Polish it.\n" in doc
     assert doc.index("model: what") < doc.index("hook: Called") < doc.index("Returns:")
     with pytest.raises(TypeError, match="sise"):
         work("m", sise=3)  # type: ignore[call-arg]
@@ -98,7 +98,7 @@ def test_a_field_is_a_flag_of_the_command() -> None:
         "--size N Of it. [default: 2]",
         "--names NAME,... What is used. [default: a]",
         "--path PATH Where it looks.",
-        "--no-polish Do not polish.",
+        "--polish / --no-polish Polish it.",
         "--shout Say it loudly.",
         "--sure / --no-sure Be sure.",
         "--count TEXT Of them.",

@@ -142,16 +142,9 @@ def _flag(entry: OptionEntry) -> click.Option:
     settings: dict[str, Any] = {"help": help_, "metavar": facts.metavar or None}
     kinds = members(entry.written)
     if kinds == [bool]:
-        off = "--no-" + entry.flag.removeprefix("--")
-        if default is None:
-            return click.Option([f"{entry.flag}/{off}", entry.name], default=None, **settings)
-        return click.Option(
-            [off if default else entry.flag, entry.name],
-            is_flag=True,
-            flag_value=not default,
-            default=default,
-            **settings,
-        )
+        off = "" if default is False else f"/--no-{entry.flag.removeprefix('--')}"
+        names = [entry.flag + off, entry.name]
+        return click.Option(names, is_flag=True, default=default, **settings)
     item = next(filter(None, map(item_type, kinds)), None)
     if typing.get_origin(item) is Literal:
         shown = ",".join(default) if default else None if default is None else "none"

@@ -159,8 +159,8 @@ class RewriteOptions(InspectOptions):
     )
     quantize: Quantize | None = option(
         None,
-        help="Then quantize the weights of products by ONNX Runtime's quantizers (int4: "
-        "MatMulNBits; int8: dynamic). The target is ort. Exit code 4 where outputs change by more "
+        help="Then quantize the weights of products by ONNX Runtime's quantizers (MatMulNBits for "
+        "int4, dynamic for int8). The target is ort. Exit code 4 where outputs change by more "
         "than 0.5 (int8: 0.1) of their largest element.",
     )
     progress: Progress | None = progress_option()
@@ -216,7 +216,7 @@ class OptimizeOptions(RewriteOptions):
     fold_residual: bool = option(
         True,
         cli=False,
-        help="Keep the Add in front of a norm apart, where the target could take it in.",
+        help="Take the Add in front of a norm into its node, where the target can.",
     )
     fold_quantize: bool = option(
         False,
