@@ -10,12 +10,7 @@ from rmsnorm_export.cli.commands import MODEL, define
 from rmsnorm_export.cli.files import Files
 
 
-@define(
-    "bench",
-    BenchOptions,
-    params=[MODEL],
-    brief="target provider native shapes seconds threads report force format verbose",
-)
+@define("bench", BenchOptions, params=[MODEL])
 def command(files: Files, model: str, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 

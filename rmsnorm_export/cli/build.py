@@ -11,14 +11,7 @@ from rmsnorm_export.cli.outcome import is_folder
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
 
-@define(
-    "build",
-    BuildOptions,
-    params=[MODEL, OUTPUT],
-    brief="output backend shapes dims plugin hardware-compatible version-compatible force"
-    " format verbose",
-    reports=False,
-)
+@define("build", BuildOptions, params=[MODEL, OUTPUT], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
 

@@ -10,6 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import (
+    BRIEF,
     FILE,
     FORMAT,
     HELP_ALL,
@@ -38,7 +39,6 @@ def define(
     name: str,
     *records: Any,
     params: Sequence[click.Parameter] = (),
-    brief: str = "",
     reports: bool = True,
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., None]], click.Command]:
@@ -48,7 +48,6 @@ def define(
         name: of the command.
         records: of its options.
         params: its arguments, and the options that no record has.
-        brief: flags that ``--help`` lists, without their dashes; by default all.
         reports: it has --report, and --force for all that it writes; else ``force`` is its own.
         group: that it belongs to.
     """
@@ -65,9 +64,8 @@ def define(
             console.take_stdin()
             function(files, **values)
 
-        params = [*own, FORMAT, *LOGGING, *([HELP_ALL] if brief else [])]
-        settings: dict[str, Any] = {"callback": run, "params": params, "help": function.__doc__}
-        command = BriefCommand(name=name, brief=brief, **settings)
+        params = [*own, FORMAT, *LOGGING, *([HELP_ALL] if name in BRIEF and not group else [])]
+        command = BriefCommand(name, callback=run, params=params, help=function.__doc__)
         if group is not None:
             group.add_command(command)
         return command

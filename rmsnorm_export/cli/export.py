@@ -71,7 +71,6 @@ _PARAMS = [
     records.GenerationOptions,
     Requirement,
     params=_PARAMS,
-    brief="output task shapes dtype prove verify report force format verbose",
 )
 def command(
     files: Files, source: str, output: str, task: str | None, verify: bool, **options: Any

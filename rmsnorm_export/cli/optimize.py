@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
 
-@define(
-    "optimize",
-    OptimizeOptions,
-    Requirement,
-    SaveOptions,
-    params=[MODEL, OUTPUT],
-    brief="output target numerics for prove require report force format verbose",
-)
+@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, OUTPUT])
 def command(
     files: Files, model: str, output: str, require: Any, weights: WeightsPolicy, **options: Any
 ) -> None:

@@ -100,22 +100,27 @@ HELP_ALL = click.Option(
 )
 
 
+_ALWAYS = ("force", "format", "verbose", "help-all", "help")
+BRIEF = {
+    "bench": "target provider native shapes seconds threads report",
+    "build": "output backend shapes dims plugin hardware-compatible version-compatible",
+    "export": "output task shapes dtype prove verify report",
+    "optimize": "output target numerics for prove require report",
+    "package": "output name version max-batch kind shapes plugin",
+    "verify": "inputs shapes rtol atol backend-b generate report",
+}
+"""Command -> flags that ``--help`` lists beside those of all; the others are for --help-all."""
+
+
 class BriefCommand(click.Command):
-    """A command whose ``--help`` lists some options alone, where it has ``--help-all``.
-
-    Attributes:
-        brief: flags of those, without dashes.
-    """
-
-    def __init__(self, *, brief: str, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.brief = {*brief.split(), "help", "help-all"}
+    """A command whose ``--help`` lists few options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the section of the options."""
         params = self.get_params(ctx)
         if HELP_ALL in params and not ctx.meta.get("help_all"):
-            params = [one for one in params if one.opts[-1][2:] in self.brief]
+            flags = {*BRIEF[str(self.name)].split(), *_ALWAYS}
+            params = [one for one in params if one.opts[-1][2:] in flags]
         with formatter.section("Options"):
             formatter.write_dl([*filter(None, (one.get_help_record(ctx) for one in params))])
 

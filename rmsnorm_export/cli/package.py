@@ -10,13 +10,7 @@ from rmsnorm_export.cli.files import Files
 from rmsnorm_export.deploy.options import PackageOptions
 
 
-@define(
-    "package",
-    PackageOptions,
-    params=[MODEL, OUTPUT],
-    brief="output name version max-batch kind shapes plugin force format verbose",
-    reports=False,
-)
+@define("package", PackageOptions, params=[MODEL, OUTPUT], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as OUT/NAME/VERSION.
 

@@ -21,12 +21,7 @@ _FACTORY = re.compile(r"[\w.]+:[\w.]+")
 _PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 
 
-@define(
-    "verify",
-    VerifyOptions,
-    params=_PAIR,
-    brief="inputs shapes rtol atol backend-b generate report force format verbose",
-)
+@define("verify", VerifyOptions, params=_PAIR)
 def command(files: Files, a: str, b: str, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 

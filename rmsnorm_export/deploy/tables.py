@@ -13,18 +13,10 @@ from typing import Any, Literal, get_args, get_type_hints
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.options import (
-    REQUIRED,
-    Bound,
-    Count,
-    Options,
-    Seed,
-    flat,
-    option,
-    written,
-)
+from rmsnorm_export.options import REQUIRED, Bound, Count, Options, Seed, flat, option, written
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.result import PluginUse
 from rmsnorm_export.torch_options import SourceOptions
 
 StepName = Literal["export", "optimize", "build", "verify", "bench", "package"]
@@ -44,11 +36,7 @@ class Pipeline(Options):
     """[pipeline]: what its files are called, and where they are."""
 
     name: str = option(REQUIRED, help="Name of the files and of the packaged model.")
-    folder: Path | None = option(
-        None,
-        help="Folder for everything that is written.",
-        shown="the name, beside the pipeline file",
-    )
+    folder: Path | None = option(None, help="Folder for all that is written, else the name.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +53,16 @@ class Export(Options):
     Modules are looked for beside the pipeline file first.
     """
 
-    source: str = option(
-        REQUIRED, help="A Hugging Face folder, a config.json, a .pt2 file, or module:factory."
-    )
-    task: Literal["generation"] | None = option(
-        None, help="Export a decoder with its cache, as prefill and decode."
-    )
+    source: str = option(REQUIRED, help="A Hugging Face folder, .pt2 file or module:factory.")
+    task: Literal["generation"] | None = option(None, help="Export a decoder with its cache.")
     static_cache: Count | None = option(None, help="Tokens of a cache of fixed size.")
-    multi_token: bool = option(
-        False, help="Write one graph for any number of tokens instead of prefill and decode."
-    )
+    multi_token: bool = option(False, help="Write one graph instead of prefill and decode.")
     load: SourceOptions = flat(SourceOptions)
     opset: Count | None = option(None, help="Opset of the file, 18 to 24.", shown="PyTorch's")
     seed: Seed = option(0, help="Of the random inputs of the comparison.")
     verify: bool = option(True, help="Compare the file with PyTorch.")
-    rtol: Bound | None = option(
-        None, help="Bound of that comparison, relative to the largest element of an output."
-    )
-    files: tuple[Path, ...] = option(
-        (), help="What else the source reads: the export runs again when one changes."
-    )
+    rtol: Bound | None = option(None, help="Bound of the comparison, as [verify] has it.")
+    files: tuple[Path, ...] = option((), help="Files that the source reads, too.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +71,7 @@ class Optimize(Options):
 
     options: OptimizeOptions = flat(OptimizeOptions)
     requirement: Requirement = flat(Requirement)
-    weights: Literal["auto", "copy", "embed"] = option(
-        "auto", help="What happens to weights in external files."
-    )
+    weights: Literal["auto", "copy", "embed"] = option("auto", help="Place of the weights.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +79,15 @@ class Verify(Options):
     """[verify]: the optimized model against the one before; see ``rmsnorm-export verify``."""
 
     options: VerifyOptions = flat(VerifyOptions)
-    engine: Literal["auto", "require", "never"] = option(
-        "auto",
-        help="Compare the engine of [build] with its model, where a GPU is; require: or fail; "
-        "never.",
-    )
+    engine: PluginUse = option("auto", help="Compare the engine of [build], too, where a GPU is.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Package(Options):
     """[package]: a repository of models for Triton; see ``rmsnorm-export package``."""
 
-    model: Literal["onnx", "engine"] = option(
-        "onnx", help="onnx: the newest ONNX model; engine: that of [build]."
-    )
-    repository: Path | None = option(
-        None, help="Folder of the repository.", shown="in the folder of the pipeline"
-    )
+    model: Literal["onnx", "engine"] = option("onnx", help="The newest model, or that of [build].")
+    repository: Path | None = option(None, help="Folder of the repository.", shown="[pipeline]'s")
     options: PackageOptions = flat(PackageOptions)
 
 
