@@ -14,7 +14,13 @@ from typing import Literal, get_args
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.system.machine import gpus
-from rmsnorm_export.system.packages import is_installed, pip_install, version_of
+from rmsnorm_export.system.packages import (
+    is_installed,
+    pip_install,
+    tried_versions,
+    untried,
+    version_of,
+)
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.tensorrt.plugin import build_tools, find_builds
@@ -124,7 +130,8 @@ _COMPONENTS = (
     *([_package("tomli", "deploy", "tomli", required=True)] if sys.version_info < (3, 11) else ()),
     _package("onnxruntime", "verify, optimize --prove", "[ort]"),
     _package("torch", "exporting models, the PyTorch operator", "[torch]"),
-    _package("onnxscript", "torch.onnx.export", "[torch]"),
+    _package("onnxscript", "torch.onnx.export, --quantize", "[torch]"),
+    _package("transformers", "export --task generation, Hugging Face folders", "[decoder]"),
     _package("tensorrt", "TensorRT engines", "[tensorrt]"),
     _package("tensorrt_lean", "running TensorRT engines", "tensorrt_lean"),
     _package("tensorrt_rtx", "TensorRT-RTX engines", "[tensorrt-rtx]"),
@@ -187,7 +194,10 @@ def _look_for(package: Component) -> Component:
     if ended.result is None:
         detail = f"{ended.how()}: {ended.last_line() or 'no message'}"
         return dataclasses.replace(package, status="broken", detail=detail)
-    version, detail = ended.result["version"] or version, ended.result["remark"]
+    version, tried = ended.result["version"] or version, tried_versions(package.name)
+    bounded = f"tried: {tried}" if "<" in tried else ""
+    remarks = (ended.result["remark"], bounded and (untried(tried) or bounded))
+    detail = "; ".join(filter(None, remarks))
     return dataclasses.replace(package, status="ok", version=version, detail=detail)
 
 

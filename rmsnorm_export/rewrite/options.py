@@ -33,11 +33,8 @@ unrelated output is off by 1 or more, LLaMA and Qwen3 of 4 layers with random we
 0.05, and trained weights round better."""
 
 
-_QUANTIZERS = {
-    "onnxruntime.quantization.matmul_nbits_quantizer": "[ort]",
-    "onnxscript": "onnxscript>=0.5",
-}
-"""Modules that a quantization runs, and what brings them."""
+_QUANTIZERS = ("onnxruntime.quantization.matmul_nbits_quantizer", "onnxscript")
+"""Modules that a quantization runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +168,8 @@ class RewriteOptions(InspectOptions):
             fix = "add --prove, or omit --kernels"
             raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
         if self.quantize is not None:
-            for module, brings in _QUANTIZERS.items():
-                require_package(module, f"--quantize {self.quantize}", brings)
+            for module in _QUANTIZERS:
+                require_package(module, f"--quantize {self.quantize}", "[quantize]")
         for name in ("fusions", "quantize"):
             value = getattr(self, name)
             if value is not None and self.target is None and self.runtime is None:
