@@ -117,12 +117,12 @@ class BriefCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the section of the options."""
-        params = self.get_params(ctx)
-        if HELP_ALL in params and not ctx.meta.get("help_all"):
+        listed = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        if HELP_ALL in listed and not ctx.meta.get("help_all"):
             flags = {*BRIEF[str(self.name)].split(), *_ALWAYS}
-            params = [one for one in params if one.opts[-1][2:] in flags]
+            listed = [one for one in listed if one.opts[-1][2:] in flags]
         with formatter.section("Options"):
-            formatter.write_dl([*filter(None, (one.get_help_record(ctx) for one in params))])
+            formatter.write_dl([*filter(None, (one.get_help_record(ctx) for one in listed))])
 
 
 def flags_of(*records: Any) -> list[click.Option]:

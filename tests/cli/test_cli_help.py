@@ -34,6 +34,7 @@ COMMANDS = dict(_commands())
 
 def _listed(text: str) -> list[str]:
     options = text.partition("\nOptions:\n")[2]
+    assert not re.search(r"^  [A-Z]", options, re.MULTILINE)  # the arguments are in the first line
     return re.findall(r"^  (?:-\w, )?--([\w-]+)", options, re.MULTILINE)
 
 
