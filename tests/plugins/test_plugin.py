@@ -115,8 +115,8 @@ def test_what_takes_minutes_is_announced(monkeypatch: pytest.MonkeyPatch) -> Non
         wanted = building._architectures(arch)
         said[arch, len(gpus)] = building._announcement("onnxruntime-cuda", wanted)
     assert "for all 9 CUDA architectures (--arch 90 builds" in said[None, 0] == said["all", 1]
-    assert "architectures 90: at most" in said[None, 2]
-    assert "architectures 90,100: at most" in said["90,100", 1]
+    assert "architectures 90: about" in said[None, 2]
+    assert "architectures 90,100: about" in said["90,100", 1]
     minutes = {key: int(re.findall(r"about (\d+) minute", text)[0]) for key, text in said.items()}
     assert 1 <= minutes[None, 2] < minutes["90,100", 1] < minutes["all", 1] < 60
 

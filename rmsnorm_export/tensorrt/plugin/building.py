@@ -131,7 +131,7 @@ def _announcement(runtime: PluginRuntime, architectures: str) -> str:
         if not architectures:
             what = f"for all {_TUNED} CUDA architectures (--arch 90 builds for that one alone)"
     minutes = plural(max(1, round(seconds / cores() / 60)), "minute")
-    return f"compiling the kernels of {runtime} {what}: at most about {minutes} here"
+    return f"compiling the kernels of {runtime} {what}: about {minutes} where little else runs"
 
 
 def build_tools() -> tuple[Tool, ...]:
