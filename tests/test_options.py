@@ -29,12 +29,14 @@ from rmsnorm_export.options import (
     takes,
     written,
 )
+from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.rewrite.options import (
     HealthOptions,
     InspectOptions,
     OptimizeOptions,
     Requirement,
 )
+from rmsnorm_export.runtime.consumers import BY_NAME
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
 
@@ -166,3 +168,26 @@ def test_what_a_type_does_not_say_is_taken() -> None:
     arrays: Mapping[str, Any] = {"x": np.ones(2)}
     assert VerifyOptions(inputs=arrays).inputs is arrays
     assert keywords(ExportOptions(kwargs=arrays))["kwargs"]["x"] is arrays["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "meant"),
+    [
+        ("ort", BY_NAME, "onnxruntime"),
+        ("trt", BY_NAME, "tensorrt"),
+        ("ov", BY_NAME, "openvino"),
+        ("onnx-runtime", BY_NAME, "onnxruntime"),
+        ("optimise", ("export", "optimize"), "optimize"),
+        ("taget", ("target", "plugin"), "target"),
+        ("", BY_NAME, ""),
+        ("x", BY_NAME, ""),
+    ],
+)
+def test_a_name_that_was_meant(name: str, names: Mapping[str, object], meant: str) -> None:
+    assert did_you_mean(name, names) == (f"did you mean '{meant}'? " if meant else "")
+
+
+def test_a_name_is_no_first_word_of_a_sentence() -> None:
+    error = UsageError("TensorRT-RTX builds none.").at("--backend")
+    assert error.what == "--backend: TensorRT-RTX builds none."
+    assert UsageError("There is none.").at("--x").what == "--x: there is none."

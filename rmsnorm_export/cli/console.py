@@ -66,9 +66,8 @@ def progress(state: State, message: str) -> Iterator[Progress]:
         def step(work: str, done: int, total: int) -> None:
             logger.info("%s (%d of %d done)", work, done, total)
             if bar is not None:
-                text = work[:1].upper() + work[1:]
                 task = bar.task_ids[0]
-                bar.update(task, description=text, completed=done, total=total, refresh=True)
+                bar.update(task, description=work, completed=done, total=total, refresh=True)
 
         yield step
 
