@@ -115,6 +115,10 @@ BRIEF = {
 class BriefCommand(click.Command):
     """A command whose ``--help`` lists few options."""
 
+    def __init__(self, name: str, params: list[click.Parameter], **settings: Any) -> None:
+        every = [*params, HELP_ALL] if name in BRIEF else params
+        super().__init__(name, params=every, **settings)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the section of the options."""
         listed = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]

@@ -89,11 +89,9 @@ def pip_install(*packages: str) -> str:
 
 def tried_versions(distribution: str) -> str:
     """Return a package with the versions that are declared to work; "" where none are."""
-    from packaging.utils import canonicalize_name
-
-    name = canonicalize_name(distribution)
-    every = (f"{r.name}{r.specifier}" for r in _declared() if canonicalize_name(r.name) == name)
-    return next(every, "")
+    name = distribution.replace("_", "-").lower()
+    declared = (r for r in _declared() if r.name.replace("_", "-").lower() == name)
+    return next((f"{r.name}{r.specifier}" for r in declared), "")
 
 
 def untried(requirement: str) -> str:

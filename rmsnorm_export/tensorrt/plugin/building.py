@@ -124,14 +124,14 @@ def _architectures(arch: str | None) -> str:
 
 def _announcement(runtime: PluginRuntime, architectures: str) -> str:
     """Return what a build compiles, and about how long that takes on this machine."""
-    seconds, what = _CPU_SECONDS, "for this machine's kind of processor"
-    if runtime != "onnxruntime":
-        seconds = _CUDA_SECONDS * (architectures.count(",") + 1 if architectures else _TUNED)
-        what = f"for the CUDA architectures {architectures}"
-        if not architectures:
-            what = f"for all {_TUNED} CUDA architectures (--arch 90 builds for that one alone)"
+    count = architectures.count(",") + 1 if architectures else _TUNED
+    every = f"all {count} CUDA architectures (--arch 90 builds for that one alone)"
+    target = f"CUDA architectures {architectures}" if architectures else every
+    seconds = _CUDA_SECONDS * count
+    if runtime == "onnxruntime":
+        seconds, target = _CPU_SECONDS, "this kind of processor"
     minutes = plural(max(1, round(seconds / cores() / 60)), "minute")
-    return f"compiling the kernels of {runtime} {what}: about {minutes} where little else runs"
+    return f"compiling {runtime} for {target}: about {minutes} where little else runs"
 
 
 def build_tools() -> tuple[Tool, ...]:
