@@ -63,7 +63,7 @@ def test_an_error_names_a_few_of_the_outputs_that_failed() -> None:
 
 @pytest.mark.parametrize(("count", "folded"), [(1, False), (4, True)])
 def test_a_histogram_is_a_table_of_its_own(count: int, folded: bool) -> None:
-    outcome = verified({number: 2e-7 for number in range(1, count + 1)})
+    outcome = verified(dict.fromkeys(range(1, count + 1), 2e-07))
     outcome = Verification(outcome.outputs, outcome.runtime, (), source="random, seed 0")
     text, page = to_text(outcome, verbose=1), Page(to_html(outcome))
     assert text.count("by their distance in ulp") == count
