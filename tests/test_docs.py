@@ -115,12 +115,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: str, folder: Path, *, long: bool = False) -> subprocess.CompletedProcess[str]:
     # The commands of the interpreter that runs the tests, as after `pip install`.
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     environment = {"PATH": path, "HOME": str(folder), "COLUMNS": "120"}
     words = shlex.split(command)
-    if words[:1] == ["rmsnorm-export"] and not set(command) & set("|&;<>$*`"):
+    shell = long or set(command) & set("|&;<>$*`")  # a process that is warm has minutes
+    if words[:1] == ["rmsnorm-export"] and not shell:
         return warm.run(warm.COMMAND, *words[1:], folder=folder, environment=environment)
     if words[:1] == ["python"] and words[1].endswith(".py"):
         script = f"import sys; sys.path.insert(0, '')\n{(folder / words[1]).read_text()}"
@@ -129,7 +130,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(bash, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def run_block(kind: str, text: str, folder: Path) -> None:
+def run_block(mark: str, kind: str, text: str, folder: Path) -> None:
     if NAMED.match(text):
         return  # a file, which is there
     if kind == "python":
@@ -140,7 +141,7 @@ def run_block(kind: str, text: str, folder: Path) -> None:
     else:
         pairs = list(steps(text))
     for command, expected in pairs:
-        done = _run(command, folder)
+        done = _run(command, folder, long="thorough" in mark)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert stable(done.stdout) == stable(expected) or not expected.strip(), command
 
@@ -154,7 +155,7 @@ def test_examples_print_what_the_page_says(
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     for mark, kind, text in BLOCK.findall(PAGES[page]):
         if kind in ("console", "python") and not missing(mark, pytestconfig):
-            run_block(kind, text, tmp_path)
+            run_block(mark, kind, text, tmp_path)
 
 
 @pytest.mark.parametrize(
