@@ -43,7 +43,7 @@ def native(ctx: Context, node: ir.Node) -> None:
     """RMSNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, ours."""
     match = _match(ctx, node)
     if isinstance(match, Refusal):
-        ctx.opaque.append((node, match))
+        ctx.opaque.append(match)
         return
     if match is None:
         return

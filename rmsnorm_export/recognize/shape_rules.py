@@ -6,11 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED
-from rmsnorm_export.recognize.consts import VALUE_TYPES, Constants
+from rmsnorm_export.recognize.consts import Constants, constant_tensor
 from rmsnorm_export.recognize.shape_values import (
     MAX_INT64,
     Dim,
@@ -230,14 +229,8 @@ def _slice(call: Call) -> Info:
 
 
 def _constant_info(call: Call) -> Info:
-    for name, attribute in call.node.attributes.items():
-        if name == "value":
-            tensor = attribute.as_tensor()
-            return (tensor.dtype, tuple(d if isinstance(d, int) else None for d in tensor.shape))
-        if name in VALUE_TYPES:
-            array = np.asarray(attribute.value, VALUE_TYPES[name])
-            return (ir.DataType.from_numpy(array.dtype), array.shape)
-    return UNKNOWN
+    tensor = constant_tensor(call.node)
+    return UNKNOWN if tensor is None else (tensor.dtype, tuple(tensor.shape.numpy()))
 
 
 def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
