@@ -45,7 +45,6 @@ def build(
     arch: str | None = None,
     tensorrt_include: StrPath | None = None,
     cuda: StrPath | bool | None = None,
-    cache: StrPath | None = None,
     output: StrPath | None = None,
     force: bool = False,
 ) -> Built:
@@ -61,7 +60,6 @@ def build(
             ``TENSORRT_INCLUDE_DIR``, ``TENSORRT_ROOT`` or the system.
         cuda: folder of a CUDA toolkit; by default, and with True, that of ``CUDA_HOME``, ``PATH``,
             the PyPI packages or the system.
-        cache: folder of the builds; by default ``rmsnorm_export/plugins`` in the user's cache.
         output: folder that gets copies of the libraries and the manifest.
         force: compile everything again; replace other files in ``output``.
 
@@ -81,7 +79,7 @@ def build(
             found=f"runtime {runtime!r}",
             fix=f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers",
         )
-    place = libraries.build_folder(cache)
+    place = libraries.build_folder()
     toolkit = None if isinstance(cuda, bool) else cuda
     settings = _cmake_settings(chosen, arch, tensorrt_include, toolkit)
     fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
@@ -166,11 +164,8 @@ def _compile(
     """Configure, build and install into ``stage``; CMake's tree stays in ``place``."""
     cmake, log = _which("cmake"), place / f"{runtime}.log"
     if not cmake:
-        raise BackendMissingError(
-            "The plugin cannot be built without CMake.",
-            found="no cmake in PATH",
-            fix=pip_install("[plugin]"),
-        )
+        what = "The plugin cannot be built without CMake."
+        raise BackendMissingError(what, found="no cmake in PATH", fix=pip_install("[plugin]"))
     part = "onnxruntime" if runtime == "onnxruntime" else ""  # a project that needs no CUDA
     tree = str(place / (part or "cuda"))
     source = str(libraries.SOURCES.resolve() / part)
@@ -233,11 +228,8 @@ def _publish(
             if copy.is_file() and filecmp.cmp(source / name, copy, shallow=False):
                 continue
             if os.path.lexists(copy) and not force:
-                raise UsageError(
-                    "The output would replace another file.",
-                    found=str(copy),
-                    fix="give another folder, or --force to replace it",
-                )
+                fix = "give another folder, or --force to replace it"
+                raise UsageError("The output would replace another file.", found=str(copy), fix=fix)
             temporary = files.temp(copy, read_file(source / name, LARGEST_LIBRARY))
             files.publish(temporary, copy, replace=force)
     return tuple(copies)
