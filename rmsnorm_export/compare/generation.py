@@ -217,11 +217,9 @@ def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator
     runners = _runners(model, bundle)
     encoders = encoders_of(model)
     if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
-        raise NotRunError(
-            "The components of this model are not put together here.",
-            found=", ".join(runners),
-            fix="compare two folders component by component, without --generate",
-        )
+        what = "The components of this model are not put together here."
+        fix = "compare two folders component by component, without --generate"
+        raise NotRunError(what, found=", ".join(runners), fix=fix)
     seen = 0
 
     def forward(**kwargs: Any) -> Any:
@@ -266,11 +264,9 @@ def _run(runner: Any, **kwargs: Any) -> Any:
     try:
         return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
     except ValueError as error:
-        raise InputError(
-            "A graph of the folder takes other inputs than its manifest says.",
-            found=first_line(error, 300),
-            fix="export the model again, or put back the files as they were exported",
-        ) from error
+        what = "A graph of the folder takes other inputs than its manifest says."
+        fix = "export the model again, or put back the files as they were exported"
+        raise InputError(what, found=first_line(error, 300), fix=fix) from error
 
 
 def _count(cache: Any, seen: int) -> None:

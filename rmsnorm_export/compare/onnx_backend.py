@@ -103,8 +103,7 @@ class OnnxRuntime(Backend):
         declared = self.declared()
 
         def run(feeds: Mapping[str, Array]) -> Answer:
-            outputs = run_session(session, in_types_of(declared, feeds), names)
-            return Answer(tuple(outputs), tuple(outputs.values()))
+            return Answer(run_session(session, in_types_of(declared, feeds), names))
 
         return run
 
@@ -119,7 +118,7 @@ class OnnxRuntime(Backend):
         proto = onnx.ModelProto.FromString(self.source.to_bytes())
 
         def read(names: Sequence[str]) -> Mapping[str, Array]:
-            return plain.load(_marked_bytes(proto, names), names)(feeds).by_name()
+            return plain.load(_marked_bytes(proto, names), names)(feeds).outputs
 
         yield self.source.model, read
 

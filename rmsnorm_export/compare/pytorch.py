@@ -107,7 +107,8 @@ def run_eager(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     names = tuple(map(str, result)) if isinstance(result, Mapping) else ()
     if len(names) != len(leaves):
         names = tuple(f"output_{i}" for i in range(len(leaves)))
-    return Answer(names, tuple(map(to_array, leaves)), named=False)
+    arrays = map(to_array, leaves)
+    return Answer(dict(zip(names, arrays, strict=True)), named=False)
 
 
 def tensors(*tree: object) -> list[torch.Tensor]:
@@ -211,8 +212,6 @@ def to_tensor(array: Array) -> torch.Tensor:
     try:
         return torch.from_numpy(array)
     except TypeError as error:
-        raise InputError(
-            "PyTorch takes no input of this type.",
-            found=str(array.dtype),
-            fix="compare models whose inputs are float, integer or boolean tensors",
-        ) from error
+        what = "PyTorch takes no input of this type."
+        fix = "compare models whose inputs are float, integer or boolean tensors"
+        raise InputError(what, found=str(array.dtype), fix=fix) from error

@@ -49,11 +49,9 @@ def check_operands(
     present = {name: operand for name, operand in operands.items() if operand is not None}
     dtype, shape = present["x"]
     if len(shape) < -spec.axis:
-        raise UsageError(
-            "The tensor x has fewer dimensions than the norm needs.",
-            found=f"shape {tuple(shape)} with axis {spec.axis}",
-            fix=f"give x at least {-spec.axis} dimensions",
-        )
+        what = "The tensor x has fewer dimensions than the norm needs."
+        fix = f"give x at least {-spec.axis} dimensions"
+        raise UsageError(what, found=f"shape {tuple(shape)} with axis {spec.axis}", fix=fix)
     check_row(spec, math.prod(row_shape(spec, shape)), has_scale="scale" in present)
     check_more(spec.kind, {n: v for n, v in present.items() if n not in ("x", "scale", "bias")})
     for name, operand in present.items():

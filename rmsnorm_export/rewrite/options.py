@@ -73,11 +73,8 @@ class Requirement(Options):
         fix = "see the reasons in the report, check the model, or omit --require"
         if not (refused or alike):
             fix = "nothing else was found that looks like a norm: check the model, or require less"
-        return RequirementError(
-            f"--require {self.require} is not met{consequence}.",
-            found=f"{name}: {counts}" if name else counts,
-            fix=fix,
-        )
+        what = f"--require {self.require} is not met{consequence}."
+        return RequirementError(what, found=f"{name}: {counts}" if name else counts, fix=fix)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,8 +178,6 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
 
 
 def _cannot_run(row: Consumer, reason: str) -> InputError:
-    return InputError(
-        f"The runtime {row.name} {row.since} cannot run this model.",
-        found=one_line(reason),
-        fix="choose another runtime, or see docs/reference/targets.md for what runs where",
-    )
+    what = f"The runtime {row.name} {row.since} cannot run this model."
+    fix = "choose another runtime, or see docs/reference/targets.md for what runs where"
+    return InputError(what, found=one_line(reason), fix=fix)

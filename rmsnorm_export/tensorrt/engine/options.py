@@ -70,12 +70,9 @@ class BuildOptions(Options):
 
     def flags(self) -> dict[str, bool | int | float | str | None]:
         """Return what the worker is told and the record keeps."""
+        names = ("version_compatible", "hardware_compatible", "tf32")
         return {
-            "version_compatible": self.version_compatible,
-            "hardware_compatible": self.hardware_compatible,
-            "tf32": self.tf32,
-            "memory_limit": self.memory_limit,
-            "optimization_level": self.optimization_level,
+            name: getattr(self, name) for name in (*names, "memory_limit", "optimization_level")
         }
 
 
@@ -99,11 +96,9 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path |
     elif not own:
         reason = "the model has no node of the domain rmsnorm_export"
     if reason and use == "require":
-        raise UsageError(
-            "The plugin would not be used.",
-            found=f"--plugin require; {reason}",
-            fix="use --backend tensorrt and a model of optimize --target portable, or no --plugin",
-        )
+        what = "The plugin would not be used."
+        fix = "use --backend tensorrt and a model of optimize --target portable, or no --plugin"
+        raise UsageError(what, found=f"--plugin require; {reason}", fix=fix)
     if reason:
         return None, reason
     try:
