@@ -48,11 +48,9 @@ class Engine(Backend):
         record = read_record(path)
         backends.BACKENDS[record.backend].require()
         if not backends.gpu_visible():
-            raise BackendMissingError(
-                "Engines run only where a GPU is.",
-                found=f"no GPU is visible, for {short(str(path), 300)}",
-                fix="run it where the GPU is; without one, take the ONNX model",
-            )
+            found = f"no GPU is visible, for {short(str(path), 300)}"
+            fix = "run it where the GPU is; without one, take the ONNX model"
+            raise BackendMissingError("Engines run only where a GPU is.", found=found, fix=fix)
         return cls(path, record)
 
     @property

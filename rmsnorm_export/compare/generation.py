@@ -50,12 +50,11 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
     """
     bundle = bundle_at(b)
     if bundle is None or bundle_at(a) is not None:
-        raise UsageError(
-            "Generated tokens of a model are compared with the folder of an export.",
-            found=f"A is {type(a).__name__}, B {type(b).__name__}",
-            fix="give the model as A, and as B the folder that export --task generation made;"
-            " two folders are compared without --generate",
-        )
+        what = "Generated tokens of a model are compared with the folder of an export."
+        fix = "give the model as A, and as B the folder that export --task generation made; two "
+        fix += "folders are compared without --generate"
+        found = f"A is {type(a).__name__}, B {type(b).__name__}"
+        raise UsageError(what, found=found, fix=fix)
     metadata: Mapping[str, Any] = {}
     if bundle.manifest is not None:
         metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
@@ -188,12 +187,9 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
     except Error:
         raise
     except Exception as error:
-        raise InputError(
-            "The model cannot generate.",
-            found=f"{type(error).__name__}: {first_line(error)}",
-            fix="give inputs and a number of tokens that model.generate() takes; --debug prints "
-            "the traceback",
-        ) from error
+        fix = "give inputs and a number of tokens that model.generate() takes; --debug tells more"
+        found = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError("The model cannot generate.", found=found, fix=fix) from error
 
 
 @contextlib.contextmanager

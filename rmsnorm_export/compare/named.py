@@ -50,11 +50,10 @@ class NamedDecoder:
         types = {self._inputs[name].dtype for name in self._states} or {"none"}
         problem = ", ".join(sorted(unknown) or sorted(types - _CACHE_TYPES.keys()))
         if len(bundle.files) > 1 or problem:
-            raise NotRunError(
-                "The graphs of this folder are not put together here.",
-                found=(problem and f"caches {problem}") or ", ".join(bundle.files),
-                fix="compare two folders component by component, without --generate",
-            )
+            found = (problem and f"caches {problem}") or ", ".join(bundle.files)
+            what = "The graphs of this folder are not put together here."
+            fix = "compare two folders component by component, without --generate"
+            raise NotRunError(what, found=found, fix=fix)
         self._type = types.pop()
         self.dtype: FloatName = float_name(self._type)
         self.pads = "position_ids" in self._inputs

@@ -52,11 +52,9 @@ class OnnxRuntime(Backend):
         if _NATIVE in name:
             onnxruntime_library(cuda=_CUDA in name)
         if _CUDA in name and not (CUDA in providers and gpu_visible()):
-            raise BackendMissingError(
-                "ONNX Runtime cannot run in CUDA here.",
-                found=f"{', '.join(providers)}; {'a' if gpu_visible() else 'no'} GPU is visible",
-                fix=f"where a GPU is: pip uninstall onnxruntime, then {pip_install('[ort-gpu]')}",
-            )
+            found = f"{', '.join(providers)}; {'a' if gpu_visible() else 'no'} GPU is visible"
+            fix = f"where a GPU is: pip uninstall onnxruntime, then {pip_install('[ort-gpu]')}"
+            raise BackendMissingError("ONNX Runtime cannot run in CUDA here.", found=found, fix=fix)
 
     @classmethod
     def open(cls, chosen: Chosen) -> Backend:

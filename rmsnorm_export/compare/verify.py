@@ -164,10 +164,8 @@ def _run_second(b: Backend, feeds: Feeds) -> Answer:
         kind = str(feeds[name].dtype) if name in feeds else "none"
         floats = kind in DEFAULT_RTOL and one.dtype in DEFAULT_RTOL
         if kind != one.dtype and not floats:
-            raise VerificationError(
-                "The second model takes another input than the first one.",
-                found=f"{name!r}: {one.dtype}, and of the first model {kind}",
-                fix="compare models with the same inputs",
-            )
+            what = "The second model takes another input than the first one."
+            found = f"{name!r}: {one.dtype}, and of the first model {kind}"
+            raise VerificationError(what, found=found, fix="compare models with the same inputs")
     with b.running() as run:
         return run({name: feeds[name] for name in (feeds if declared is None else declared)})

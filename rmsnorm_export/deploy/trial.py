@@ -62,12 +62,10 @@ def try_model(
         except VerificationError as error:
             mixed = f"two of them are not run: {error.found}"
         return mixed, f"{runtime_name()}, random requests {asked}: {compared}"
-    raise VerificationError(
-        "The packaged model does not answer with anything that could be compared.",
-        found=problems[0],
-        fix="give sizes that it accepts with --shapes, or look for overflow in the model; in "
-        "Python, check=False packages it as it is",
-    )
+    what = "The packaged model does not answer with anything that could be compared."
+    fix = "give sizes that it accepts with --shapes, or look for overflow in the model; in Python, "
+    fix += "check=False packages it as it is"
+    raise VerificationError(what, found=problems[0], fix=fix)
 
 
 def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> RequestShapes:

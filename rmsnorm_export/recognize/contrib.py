@@ -1,4 +1,4 @@
-"""Types and shapes of the outputs of operators that are not ONNX's, by the rows of a table.
+"""Types and shapes of the outputs of operators, most of them not ONNX's, by the rows of a table.
 
 ``contrib.json`` has them by domain: operators, and alternatives of what their outputs have of their
 inputs, of which the first that fits says the shape.

@@ -175,11 +175,9 @@ class RewriteOptions(InspectOptions):
             if value is not None and self.target is None and self.runtime is None:
                 object.__setattr__(self, "target", "ort")
             if value is not None and self.form != "ort":
-                raise UsageError(
-                    f"With --{name} the graph has operators that ONNX Runtime alone has.",
-                    found=f"--{name} {value} with the target {self.form}",
-                    fix=f"use --target ort, or omit --{name}",
-                )
+                what = f"With --{name} the graph has operators that ONNX Runtime alone has."
+                found = f"--{name} {value} with the target {self.form}"
+                raise UsageError(what, found=found, fix=f"use --target ort, or omit --{name}")
 
     @property
     def consumer(self) -> Consumer | None:
@@ -216,8 +214,7 @@ class OptimizeOptions(RewriteOptions):
         help="Keep the Add in front of a norm apart, where the target could take it in.",
     )
     fold_quantize: bool = option(
-        False,
-        help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin.",
+        False, help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin."
     )
     fold_rotary: bool | None = option(
         None,

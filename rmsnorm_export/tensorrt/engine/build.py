@@ -155,8 +155,7 @@ def require_plugin(record: EngineRecord) -> None:
     """Raise ``RequirementError`` where a norm that could be a plugin layer is known to be none."""
     missed = [n for n in record.norms if n.form == "node" and n.how in ("fused", "unfused")]
     if missed:
-        raise RequirementError(
-            f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written.",
-            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED]),
-            fix="see rmsnorm-export plugin check, or use --plugin auto",
-        )
+        what = f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written."
+        found = "; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
+        fix = "see rmsnorm-export plugin check, or use --plugin auto"
+        raise RequirementError(what, found=found, fix=fix)

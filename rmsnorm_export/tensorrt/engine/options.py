@@ -20,8 +20,7 @@ class BuildOptions(Options):
     """The options of ``build_engine``, of the command ``build`` and of the table [build]."""
 
     backend: Literal["auto", "tensorrt", "tensorrt-rtx"] = option(
-        "auto",
-        help="auto: TensorRT where it and a GPU are, else TensorRT-RTX, which needs no GPU.",
+        "auto", help="auto: TensorRT where it and a GPU are, else TensorRT-RTX, which needs no GPU."
     )
     shapes: Shapes | None = shapes_option(
         RANGES,
@@ -62,11 +61,10 @@ class BuildOptions(Options):
             UsageError: naming the option and the reason.
         """
         if self.version_compatible and info is not TENSORRT:
-            raise UsageError(
-                f"{info.label} builds no version-compatible engines.",
-                found="--version-compatible; it has no lean runtime to put into the engine",
-                fix="build again after an upgrade, or use --backend tensorrt",
-            )
+            what = f"{info.label} builds no version-compatible engines."
+            found = "--version-compatible; it has no lean runtime to put into the engine"
+            fix = "build again after an upgrade, or use --backend tensorrt"
+            raise UsageError(what, found=found, fix=fix)
 
     def flags(self) -> dict[str, bool | int | float | str | None]:
         """Return what the worker is told and the record keeps."""

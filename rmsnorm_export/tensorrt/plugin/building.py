@@ -74,11 +74,8 @@ def build(
     start = time.monotonic()
     chosen = with_cuda(runtime, cuda)
     if chosen not in LIBRARIES or (tensorrt_include and chosen != "tensorrt"):
-        raise UsageError(
-            "There is no such build.",
-            found=f"runtime {runtime!r}",
-            fix=f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers",
-        )
+        fix = f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers"
+        raise UsageError("There is no such build.", found=f"runtime {runtime!r}", fix=fix)
     place = libraries.build_folder()
     toolkit = None if isinstance(cuda, bool) else cuda
     settings = _cmake_settings(chosen, arch, tensorrt_include, toolkit)
@@ -174,35 +171,22 @@ def _compile(
     targets = [name[3:-3] for name in LIBRARIES[runtime].values()]
     log.write_bytes(b"")
     if not _logged([cmake, "-S", source, "-B", tree, *settings], log):
-        raise BackendMissingError(
-            "CMake could not set the build up.",
-            found=_first_error(log),
-            fix=f"{pip_install('[plugin]')} brings CMake and nvcc, apt install g++ a compiler; for"
-            " TensorRT's headers give --tensorrt DIR",
-        )
+        fix = f"{pip_install('[plugin]')} brings CMake and nvcc, apt install g++ a compiler; for "
+        fix += "TensorRT's headers give --tensorrt DIR"
+        what = "CMake could not set the build up."
+        raise BackendMissingError(what, found=_first_error(log), fix=fix)
     make = [cmake, "--build", tree, "--parallel", str(cores()), "--target", *targets]
     install = [cmake, "--install", tree, "--prefix", str(stage), "--component", runtime]
     if not _logged(make + ["--clean-first"] * force, log) or not _logged(install, log):
-        raise BuildError(
-            "The plugin did not compile.",
-            found=_first_error(log),
-            fix=f"read the log, {log}",
-            log=log,
-        )
+        what, fix = "The plugin did not compile.", f"read the log, {log}"
+        raise BuildError(what, found=_first_error(log), fix=fix, log=log)
 
 
 def _logged(command: Sequence[str], log: Path) -> bool:
-    environment = os.environ | {"PATH": _search_path(), "LC_ALL": "C"}
+    env, null = os.environ | {"PATH": _search_path(), "LC_ALL": "C"}, subprocess.DEVNULL
     with log.open("ab") as file:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            check=False,
-        )
-    return done.returncode == 0
+        code = subprocess.call(command, stdin=null, stdout=file, stderr=subprocess.STDOUT, env=env)
+    return code == 0
 
 
 def _first_error(log: Path) -> str:
