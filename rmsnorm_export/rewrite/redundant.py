@@ -81,7 +81,7 @@ class _Sizes:
         condition, other, heads = node.inputs
         split, rows, apart = producer_of(heads, "Reshape"), self._dims(condition), self._dims(heads)
         dims = None if split is None else self._dims(split.inputs[0])
-        if split is None or rows is None or apart is None or dims is None:
+        if heads is None or split is None or rows is None or apart is None or dims is None:
             return None
         by_rows = len(rows) == len(apart) == len(dims) + 1 and rows[-2:] == (1, 1)
         as_wide = self._dims(node.outputs[0]) == apart and self._dims(other) in ((), (1,))
@@ -89,7 +89,7 @@ class _Sizes:
             return None
         narrow = _added(node, "Reshape", condition, [0] * (len(dims) - 1) + [1])
         chosen = _added(node, "Where", narrow, other, split.inputs[0])
-        chosen.dtype, chosen.shape = heads.dtype, ir.Shape(dims)
+        chosen.type, chosen.shape = heads.type, ir.Shape(dims)
         return _added(node, "Reshape", chosen, split.inputs[1])
 
     def other_condition(self, node: ir.Node) -> ir.Value | None:
@@ -181,7 +181,9 @@ def _added(before: ir.Node, operator: str, *inputs: ir.Value | Sequence[int] | N
     """Return the output of a node that is put before another one; its integers are constants."""
     tape = ir.tape.Tape()
     values = [
-        tape.op("Constant", [], {"value_ints": one}) if isinstance(one, list) else one
+        one
+        if one is None or isinstance(one, ir.Value)
+        else tape.op("Constant", [], {"value_ints": one})
         for one in inputs
     ]
     output = tape.op(operator, values)
