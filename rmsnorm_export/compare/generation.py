@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsnorm_export.compare.named import NamedDecoder, fill_with_nothing
+from rmsnorm_export.compare.named import NamedDecoder
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
@@ -132,7 +132,8 @@ def verify_generation(
                 named.open(reference)
                 in_its_place = _named_forward(model, named)
             else:
-                in_its_place = _in_place_of_forward(model, bundle, reference)
+                empty = functools.partial(_emptied, reference, static_cache)
+                in_its_place = _in_place_of_forward(model, bundle, empty)
             with in_its_place:
                 computed = _generated(model, feeds, config, _forced(chosen))
     except NotRunError as error:
@@ -199,12 +200,12 @@ def _named_forward(model: Any, named: NamedDecoder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator[None]:
+def _in_place_of_forward(model: Any, bundle: Bundle, empty: Callable[[], Any]) -> Iterator[None]:
     """Let ``model.forward`` run the components of a folder.
 
     Args:
         model, bundle: whose, and the folder.
-        reference: a cache of the model, filled.
+        empty: makes the cache that a graph for any number of tokens begins with.
 
     Raises:
         InputError: the manifest names what is not looked up.
@@ -224,8 +225,8 @@ def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator
         component = "decode" if seen or "prefill" not in runners else "prefill"
         runner = runners[component]
         if not seen and component == "decode":
-            dtype = getattr(torch, runner.metadata.export_dtype.removeprefix("torch."))
-            fill_with_nothing(cache_in(kwargs), reference, dtype)
+            unfilled = cache_in(kwargs)
+            kwargs = {name: empty() if one is unfilled else one for name, one in kwargs.items()}
         answer = _run(runner, **kwargs)
         seen += tokens.shape[1]
         _count(cache_in(answer), seen)
@@ -237,6 +238,17 @@ def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator
             stack.enter_context(replaced(*encoders[name], functools.partial(_run, runners[name])))
         stack.enter_context(whole_caches(static=True))
         yield
+
+
+def _emptied(cache: Any, static_cache: int | None) -> Any:
+    """Return a cache like a filled one, of no token yet: states of zeros, keys of no length."""
+    empty = copy.deepcopy(cache)
+    empty.reset()
+    for before, layer in zip(cache.layers, empty.layers, strict=True):
+        if static_cache is None and isinstance(getattr(before, "keys", None), torch.Tensor):
+            layer.keys, layer.values = before.keys[:, :, :0], before.values[:, :, :0]
+            layer.is_initialized = True
+    return empty
 
 
 def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
@@ -263,6 +275,10 @@ def _run(runner: Any, **kwargs: Any) -> Any:
         what = "A graph of the folder takes other inputs than its manifest says."
         fix = "export the model again, or put back the files as they were exported"
         raise InputError(what, found=first_line(error, 300), fix=fix) from error
+    except RuntimeError as error:  # of ONNX Runtime
+        what = "A graph of the folder does not run on what generate() gives it."
+        fix = "export without --multi-token: the prompt then has a graph of its own"
+        raise NotRunError(what, found=first_line(error, 300), fix=fix) from error
 
 
 def _count(cache: Any, seen: int) -> None:

@@ -75,14 +75,13 @@ class NamedDecoder:
         cache, feeds = cache_in(kwargs), {}
         rows, tokens = kwargs["input_ids"].shape
         past = cache.get_seq_length()
-        if not past:
-            fill_with_nothing(cache, self._reference, _CACHE_TYPES[self._type])
         if kwargs.get("attention_mask") is None:  # generate() omits one of ones alone
             kwargs["attention_mask"] = torch.ones((rows, past + tokens), dtype=torch.int64)
         for name in self._inputs:
             if name in self._states:
                 number, kind, _ = self._states[name]
-                feeds[name] = getattr(cache.layers[number], f"{kind}s").numpy()
+                held = getattr((cache if past else self._reference).layers[number], f"{kind}s")
+                feeds[name] = held[:, :, :past].to(_CACHE_TYPES[self._type]).numpy()
             elif isinstance(value := kwargs.get(name), torch.Tensor):
                 feeds[name] = value.numpy()
             else:
@@ -96,11 +95,3 @@ class NamedDecoder:
         for layer in sorted({layer for layer, _ in added}):
             cache.update(added[layer, "key"], added[layer, "value"], layer)
         return CausalLMOutputWithPast(logits=answers["logits"])
-
-
-def fill_with_nothing(cache: Any, reference: Any, dtype: torch.dtype) -> None:
-    """Fill an empty cache with keys and values of no token, of the sizes of a filled one."""
-    for number, layer in enumerate(reference.layers):
-        if isinstance(getattr(layer, "keys", None), torch.Tensor):
-            empty = (held[:, :, :0].to(dtype) for held in (layer.keys, layer.values))
-            cache.update(*empty, number)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +19,8 @@ from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, open_session, run_session
-from rmsnorm_export.runtime.sizes import Dims, input_shapes
+from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.tokens import pad_first_row
-
-_TIMED_SIZES = (1, 64)
-_SECONDS, _LEAST_PAIRS = 1.0, 6
-"""Of a measurement of time."""
 
 
 class WrongError(Exception):
@@ -44,7 +38,6 @@ class Comparison:
         rows: how many there are.
         unknown: why nothing was compared, or "".
         after_fails: it is the second model that does not run.
-        time: of the second model, as a share of the first one's; 0: not measured.
     """
 
     outputs: int = 0
@@ -53,13 +46,11 @@ class Comparison:
     rows: int = 0
     unknown: str = ""
     after_fails: bool = False
-    time: float = 0.0
 
     def words(self) -> str:
         """Half a sentence, or "" where nothing was compared."""
         outputs, verb = plural(self.outputs, "output"), "differs" if self.outputs == 1 else "differ"
         words = f"{outputs} {verb} by at most {self.share:.2g} of the largest element"
-        words += f", {self.time:.2f} of the time" if self.time else ""
         return words if self.outputs else ""
 
 
@@ -71,7 +62,6 @@ def compare_beside(
     device: Device = "cpu",
     rtol: float | None = None,
     dims: Dims | None = None,
-    timed: bool = False,
 ) -> Comparison:
     """Return how far the outputs of ``after`` are from those of ``before``.
 
@@ -81,7 +71,6 @@ def compare_beside(
         device: for ``after``.
         rtol: the largest share that is allowed; None: that of ``verify`` for the type.
         dims: sizes of dimensions by their names; None: those that inputs are tried with.
-        timed: measure the time of both, too.
 
     Raises:
         WrongError: an output is further off than is allowed.
@@ -105,7 +94,6 @@ def compare_beside(
             computed = run_session(open_session(Path(folder, "after.onnx"), device=device), feeds)
         except Error as error:
             return Comparison(unknown=one_line(error.found, 300), after_fails=True)
-        ratio = _time_ratio(before, Path(folder), device, seed) if timed else 0.0
     slots = {name: filled if name in states.values() else 0 for name in expected}
     shares = [
         _share_off(name, computed[name], expected[name], slots[name], rtol) for name in expected
@@ -113,33 +101,7 @@ def compare_beside(
     first = next(iter(expected))
     one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
     same = int((one == other).sum())
-    return Comparison(len(expected), max(shares), same, one.size, time=ratio)
-
-
-def _time_ratio(before: ir.Model, folder: Path, device: Device, seed: int) -> float:
-    """Return the time of ``after.onnx`` as a share of that of ``before.onnx``; 0: they do not run.
-
-    Both run in turn, on one thread and as users run them: optimized, one row, 64 tokens.
-    """
-    declared, limits = inputs.graph_inputs(before), inputs.index_limits(before)
-    ratios: list[float] = []
-    try:
-        shapes = input_shapes(declared, sizes=_TIMED_SIZES)
-        feeds = inputs.make_inputs(declared, limits, shapes, seed=seed)
-        sessions = [
-            open_session(folder / name, optimize=True, threads=1, device=device)
-            for name in ("before.onnx", "after.onnx")
-        ]
-        end = time.perf_counter() + _SECONDS
-        while len(ratios) < _LEAST_PAIRS or time.perf_counter() < end:
-            marks = [time.perf_counter()]
-            for session in sessions:
-                run_session(session, feeds)
-                marks.append(time.perf_counter())
-            ratios.append((marks[2] - marks[1]) / (marks[1] - marks[0]))
-    except Error:
-        return 0.0
-    return statistics.median(ratios[1:])  # the first run of each prepares it
+    return Comparison(len(expected), max(shares), same, one.size)
 
 
 def own_copy(model: ir.Model) -> ir.Model:

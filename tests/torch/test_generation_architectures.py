@@ -48,6 +48,20 @@ def test_a_saved_model_generates_the_same_tokens(kind: str, tmp_path: Path) -> N
     assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
 
 
+@pytest.mark.parametrize("kind", ["lfm2", pytest.param("bamba", marks=pytest.mark.thorough)])
+def test_states_beside_keys_begin_as_zeros_in_one_graph(kind: str, tmp_path: Path) -> None:
+    report = exported(kind, tmp_path, "--multi-token")
+    assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
+
+
+@pytest.mark.thorough
+def test_a_prompt_that_one_graph_does_not_take_is_no_difference(tmp_path: Path) -> None:
+    """Mamba's scan is traced for as many tokens as it is given."""
+    composed("mamba2").save_pretrained(tmp_path / "saved")
+    arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
+    assert main([*arguments, "--multi-token", "--verify"]) == 7
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["llava", "gemma3", "qwen2_vl"])
 def test_a_language_model_alone_takes_text(kind: str, tmp_path: Path) -> None:
