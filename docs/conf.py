@@ -1,4 +1,19 @@
-"""The documentation: pip install '.[docs]' && python -m sphinx -W docs build/docs"""
+"""The documentation: pip install '.[docs]' && python -m sphinx -W docs build/docs
+
+reference/options.md is written at each build, from the records of the options.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rmsnorm_export.cli.main import cli
+from rmsnorm_export.deploy.tables import TABLES
+from rmsnorm_export.options import REQUIRED, expected, spread
 
 project = "rmsnorm_export"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -9,6 +24,7 @@ html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_theme_options = {"top_of_page_buttons": []}
 myst_heading_anchors = 3
+myst_enable_extensions = ["deflist"]
 exclude_patterns = ["_build"]
 # The tests run the notebooks; outputs are not kept, so that none is older than the code.
 nb_execution_mode = "off"
@@ -17,3 +33,49 @@ smartquotes = False  # "--flag" and "text" are code wherever they stand
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[click.Context]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        own = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _commands(command, own)
+        else:
+            yield own
+
+
+def _entry(name: str, text: str) -> str:
+    escaped = re.sub(r"([*_<>`$])", r"\\\1", text)
+    return f"`{name}`\n: {escaped}\n"
+
+
+def options_page() -> str:
+    """Return every option of every command, and every key of a pipeline file."""
+    parts = ["# Options", "All that there is, by command; `--help` lists those that most need."]
+    for context in _commands(cli, click.Context(cli, info_name="rmsnorm-export")):
+        parts.append(f"## {context.command_path.partition(' ')[2]}")
+        flags = [one for one in context.command.params if isinstance(one, click.Option)]
+        parts += [_entry(*(one.get_help_record(context) or ("", ""))) for one in flags]
+    parts += ["# Pipeline files", "The tables and keys of a file for `deploy`."]
+    for name, table in TABLES.items():
+        parts.append(f"## \\[{name}\\]")
+        parts += [
+            _entry(entry.key, _key_text(entry)) for entry in spread(table) if entry.facts.toml
+        ]
+    return "\n\n".join(parts)
+
+
+def _key_text(entry: Any) -> str:
+    kind, default = expected(entry.hint), entry.facts.shown
+    if not default and entry.default not in (None, ()):
+        default = "" if entry.default is REQUIRED else json.dumps(entry.default)
+    known = f"  [default: {default}]" if default else ""
+    known = "  [required]" if entry.default is REQUIRED else known
+    return f"{entry.facts.help} {kind[:1].upper()}{kind[1:]}.{known}"
+
+
+def setup(app: Any) -> None:
+    page = Path(__file__).with_name("reference") / "options.md"
+    app.connect("builder-inited", lambda _: page.write_text(options_page(), encoding="utf-8"))

@@ -13,8 +13,9 @@ from typing import Literal, get_args
 
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.system import packages
 from rmsnorm_export.system.machine import gpus
-from rmsnorm_export.system.packages import is_installed, pip_install, version_of
+from rmsnorm_export.system.packages import pip_install, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.tensorrt.plugin import build_tools, find_builds
@@ -124,7 +125,8 @@ _COMPONENTS = (
     *([_package("tomli", "deploy", "tomli", required=True)] if sys.version_info < (3, 11) else ()),
     _package("onnxruntime", "verify, optimize --prove", "[ort]"),
     _package("torch", "exporting models, the PyTorch operator", "[torch]"),
-    _package("onnxscript", "torch.onnx.export", "[torch]"),
+    _package("onnxscript", "torch.onnx.export, --quantize", "[torch]"),
+    _package("transformers", "export --task generation, Hugging Face folders", "[decoder]"),
     _package("tensorrt", "TensorRT engines", "[tensorrt]"),
     _package("tensorrt_lean", "running TensorRT engines", "tensorrt_lean"),
     _package("tensorrt_rtx", "TensorRT-RTX engines", "[tensorrt-rtx]"),
@@ -180,7 +182,7 @@ def doctor() -> Diagnosis:
 def _look_for(package: Component) -> Component:
     version, install = version_of(package.name), pip_install(package.install)
     package = dataclasses.replace(package, version=version, install=install)
-    if not is_installed(package.name):
+    if not packages.is_installed(package.name):
         return package
     request = {"module": package.name, "remark": _REMARKS.get(package.name, "''")}
     ended = ask("rmsnorm_export.system.packages:try_import", request, time_limit=_TIMEOUT)
@@ -188,6 +190,8 @@ def _look_for(package: Component) -> Component:
         detail = f"{ended.how()}: {ended.last_line() or 'no message'}"
         return dataclasses.replace(package, status="broken", detail=detail)
     version, detail = ended.result["version"] or version, ended.result["remark"]
+    if "<" in (tried := packages.tried_versions(package.name)):
+        detail = f"{detail}; {packages.untried(tried) or f'tried: {tried}'}".removeprefix("; ")
     return dataclasses.replace(package, status="ok", version=version, detail=detail)
 
 

@@ -58,8 +58,9 @@ class UsageError(Error):
 
     def at(self, place: str) -> UsageError:
         """Return the same with the place that it is about, e.g. a flag, in front."""
-        what = f"{place}: {self.what[:1].lower()}{self.what[1:]}"
-        return UsageError(what, found=self.found, fix=self.fix)
+        word, what = self.what.partition(" ")[0], self.what
+        what = what[:1].lower() + what[1:] if word.istitle() else what  # TensorRT stays
+        return UsageError(f"{place}: {what}", found=self.found, fix=self.fix)
 
 
 class InputError(Error):

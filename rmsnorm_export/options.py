@@ -68,7 +68,7 @@ class OptionFacts:
     """Facts of an option beyond its name, type and default.
 
     Attributes:
-        help: what it does, whole sentences.
+        help: what it does, of a switch what True does; whole sentences.
         shown: the default for people, where the value, e.g. None, does not say it.
         metavar: what stands for the value in ``--help``.
         flag: on the command line; its words are the key of the pipeline file, too.
@@ -384,10 +384,8 @@ def _documented(doc: str, listed: Sequence[OptionEntry]) -> str:
     """Put the options at the end of the arguments of a docstring."""
     lines = ""
     for entry in listed:
-        facts, help_ = entry.facts, entry.facts.help
-        if entry.default is True:  # the flag turns it off
-            help_ = f"False: {help_[:1].lower()}{help_[1:]}"
-        text = f"{entry.name}: {help_}" + (f" Default: {facts.shown}." if facts.shown else "")
+        facts = entry.facts
+        text = f"{entry.name}: {facts.help}" + (f" Default: {facts.shown}." if facts.shown else "")
         lines += "\n" + textwrap.fill(
             text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
         )

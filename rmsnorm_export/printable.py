@@ -103,6 +103,16 @@ def plural(count: int, noun: str) -> str:
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
-    """Return ``did you mean 'ort'? ``, to begin a fix with; "" where no name is near."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    """Return ``did you mean 'ort'? ``, to begin a fix with; "" where no name is near.
+
+    The first that ``name`` abbreviates, as ort does onnxruntime; or else one spelled alike.
+    """
+    near = [one for one in names if _abbreviates(name, one)]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {quoted(near[0])}? " if near else ""
+
+
+def _abbreviates(short_name: str, name: str) -> bool:
+    """Return whether the first letter and others of a name, in order, are ``short_name``."""
+    rest = iter(name)
+    return short_name[:1] == name[:1] and all(letter in rest for letter in short_name)

@@ -16,8 +16,7 @@ from rmsnorm_export.options import MOST_INT32, Count, Options, only_api, option
 from rmsnorm_export.rewrite.options import RewriteOptions
 
 TRUST_HELP = (
-    "Load a .pt2 file, which can run code when it is loaded: only one that you or people you trust "
-    "have made."
+    "Load a .pt2 file, which can run code: only one that you or people you trust have made."
 )
 
 

@@ -24,7 +24,7 @@ def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
 def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
-    pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[generation]'")
+    pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[decoder]'")
     importlib.import_module(f"bench.{path.stem}")
 
 

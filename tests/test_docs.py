@@ -15,6 +15,7 @@ import ast
 import itertools
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -31,9 +32,11 @@ import pytest
 import rmsnorm_export
 from rmsnorm_export.cli.main import cli
 from rmsnorm_export.deploy.settings import read_tables
+from rmsnorm_export.deploy.tables import TABLES
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.options import spread
 from rmsnorm_export.recognize.refusal import kind_of
 from tests import warm
 from tests.sample import sampled
@@ -200,6 +203,20 @@ def test_keys_of_a_pipeline_are_known(page: str, tmp_path: Path) -> None:
     for text in blocks(page, "toml"):
         (tmp_path / "pipeline.toml").write_text(text, encoding="utf-8")
         assert read_tables(tmp_path / "pipeline.toml")
+
+
+def test_the_reference_of_options_has_every_flag_and_key() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "conf.py"))["options_page"]()
+    for name in (one for one in cli.list_commands(click.Context(cli)) if one != "plugin"):
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        text = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        flags = [one.opts[-1] for one in command.params if isinstance(one, click.Option)]
+        assert [flag for flag in flags if flag not in text] == []
+    for name, record in TABLES.items():
+        text = page.partition(f"## \\[{name}\\]")[2].partition("\n## ")[0]
+        keys = re.findall(r"^`(\w+)`\n: \w.*\.", text, re.MULTILINE)
+        assert keys == [entry.key for entry in spread(record) if entry.facts.toml]
 
 
 POSITION = {"flaw": 2, "spoil": 2, "opaque": 0, "refuse": 1, "refuse_match": 1}

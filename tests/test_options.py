@@ -29,12 +29,14 @@ from rmsnorm_export.options import (
     takes,
     written,
 )
+from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.rewrite.options import (
     HealthOptions,
     InspectOptions,
     OptimizeOptions,
     Requirement,
 )
+from rmsnorm_export.runtime.consumers import BY_NAME
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
 
@@ -53,7 +55,7 @@ class Dummy(Options):
     size: Annotated[int, Meta(ge=2)] | None = option(None, metavar="N", help="Of it.", shown="2")
     names: Sequence[Literal["a", "b"]] = option(("a",), help="What is used.")
     paths: Sequence[Path] = option((), flag="--path", help="Where it looks.")
-    polish: bool = option(True, help="Do not polish.")
+    polish: bool = option(True, help="Polish it.")
     shout: bool = option(False, help="Say it loudly.")
     sure: bool | None = option(None, help="Be sure.")
     count: int | None = option(None, written=str, read=digits, help="Of them.")
@@ -81,7 +83,7 @@ def test_a_field_is_a_keyword_of_the_api() -> None:
     assert parameters["mode"].default == "slow"
     doc = inspect.getdoc(work) or ""
     assert "    size: Of it. Default: 2.\n" in doc
-    assert "    polish: False: do not polish.\n" in doc
+    assert "    polish: Polish it.\n" in doc
     assert doc.index("model: what") < doc.index("hook: Called") < doc.index("Returns:")
     with pytest.raises(TypeError, match="sise"):
         work("m", sise=3)  # type: ignore[call-arg]
@@ -98,7 +100,7 @@ def test_a_field_is_a_flag_of_the_command() -> None:
         "--size N Of it. [default: 2]",
         "--names NAME,... What is used. [default: a]",
         "--path PATH Where it looks.",
-        "--no-polish Do not polish.",
+        "--polish / --no-polish Polish it.",
         "--shout Say it loudly.",
         "--sure / --no-sure Be sure.",
         "--count TEXT Of them.",
@@ -166,3 +168,26 @@ def test_what_a_type_does_not_say_is_taken() -> None:
     arrays: Mapping[str, Any] = {"x": np.ones(2)}
     assert VerifyOptions(inputs=arrays).inputs is arrays
     assert keywords(ExportOptions(kwargs=arrays))["kwargs"]["x"] is arrays["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "meant"),
+    [
+        ("ort", BY_NAME, "onnxruntime"),
+        ("trt", BY_NAME, "tensorrt"),
+        ("ov", BY_NAME, "openvino"),
+        ("onnx-runtime", BY_NAME, "onnxruntime"),
+        ("optimise", ("export", "optimize"), "optimize"),
+        ("taget", ("target", "plugin"), "target"),
+        ("", BY_NAME, ""),
+        ("x", BY_NAME, ""),
+    ],
+)
+def test_a_name_that_was_meant(name: str, names: Mapping[str, object], meant: str) -> None:
+    assert did_you_mean(name, names) == (f"did you mean '{meant}'? " if meant else "")
+
+
+def test_a_name_is_no_first_word_of_a_sentence() -> None:
+    error = UsageError("TensorRT-RTX builds none.").at("--backend")
+    assert error.what == "--backend: TensorRT-RTX builds none."
+    assert UsageError("There is none.").at("--x").what == "--x: there is none."

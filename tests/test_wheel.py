@@ -1,4 +1,5 @@
-"""A wheel that is built here has the kernels for ONNX Runtime; one without a compiler is pure."""
+"""The source distribution has what a build needs and nothing else; a wheel that is built here has
+the kernels for ONNX Runtime; one without a compiler is pure."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,17 +27,46 @@ def sources(tmp_path: Path) -> Path:
     hidden = shutil.ignore_patterns(".*", "__pycache__", "build")
     for name in ("rmsnorm_export", "plugins"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=hidden)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
     return folder
 
 
+def _built(what: str, sources: Path, **environment: str) -> Path:
+    """Build the ``wheel`` or the ``sdist`` of a folder in it."""
+    code = f"import scikit_build_core.build as b; b.build_{what}('dist')"
+    environment = {**os.environ, **environment}
+    subprocess.run([sys.executable, "-c", code], cwd=sources, env=environment, check=True)
+    (place,) = (sources / "dist").iterdir()
+    return place
+
+
+def test_the_source_distribution_is_what_a_build_needs(sources: Path, tmp_path: Path) -> None:
+    """Of it a wheel is made that has the same files as one of the checkout."""
+    for name in ("notes.txt", "tests/test_x.py", "rmsnorm_export/__pycache__/x.pyc"):
+        (sources / name).parent.mkdir(exist_ok=True)
+        (sources / name).touch()
+    with tarfile.open(_built("sdist", sources)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("rmsnorm_export-*")
+    shutil.rmtree(sources / "dist")
+    top = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", "rmsnorm_export"}
+    assert {path.name for path in unpacked.iterdir()} == top
+    inside = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    wheels = [_built("wheel", place, RMSNORM_EXPORT_PURE="1") for place in (sources, unpacked)]
+    names = [sorted(zipfile.ZipFile(wheel).namelist()) for wheel in wheels]
+    assert names[0] == names[1]
+    assert inside - set(names[1]) == top - {"rmsnorm_export"}
+    metadata = zipfile.ZipFile(wheels[1]).read(next(n for n in names[1] if n.endswith("METADATA")))
+    checked = Metadata.from_email(metadata, validate=True)  # as an index does
+    assert checked.description_content_type == "text/markdown"
+    assert checked.description == (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("variable", ["CXX=no-such-compiler", "RMSNORM_EXPORT_PURE=1"])
 def test_without_a_compiler_the_wheel_is_pure(sources: Path, variable: str) -> None:
-    code = "import scikit_build_core.build as b; print(b.build_wheel('dist'))"
-    environment = os.environ | dict([variable.split("=")])
-    subprocess.run([sys.executable, "-c", code], cwd=sources, env=environment, check=True)
-    (wheel,) = (sources / "dist").glob("*-py3-none-any.whl")
+    wheel = _built("wheel", sources, **dict([variable.split("=")]))
+    assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "rmsnorm_export/tensorrt/plugin/_sources/CMakeLists.txt" in names
     assert not [name for name in names if "/tests/" in name or "/_built/" in name]
@@ -55,7 +87,9 @@ model = onnx.parser.parse_model("""
 norm (float[2, 8] x) => (float[2, 8] y) { y = rmsnorm_export.RMSNorm(x) }""")
 session = onnxruntime.InferenceSession(model.SerializeToString(), rx.session_options())
 x = np.ones((2, 8), np.float32)
-print(float(session.run(None, {"x": x})[0].sum()), rx.plugin.onnxruntime_library())
+built = rx.plugin.build(runtime="onnxruntime").path("register")  # nothing is compiled again
+assert built == rx.plugin.onnxruntime_library()
+print(float(session.run(None, {"x": x})[0].sum()), built)
 '''
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment.pop("PYTHONPATH", None)

@@ -28,15 +28,18 @@ class BenchOptions(Options):
     """The options of ``bench``, of the command and of the table [bench]."""
 
     targets: Sequence[Target] = option(
-        TARGETS, flag="--target", help="What to make of MODEL and measure: portable, onnx, ort."
+        TARGETS, flag="--target", help="What to make of the model and measure: portable, onnx, ort."
     )
     providers: Sequence[Provider] | None = option(
-        None, flag="--provider", help="cpu, cuda.", shown="all that this ONNX Runtime has"
+        None,
+        flag="--provider",
+        help="Execution providers: cpu, cuda.",
+        shown="all that this ONNX Runtime has",
     )
     native: bool = option(
         False,
-        help="Measure what portable writes with the kernels for ONNX Runtime, too, which plugin "
-        "build --runtime onnxruntime makes for the CPU, and with --cuda for CUDA.",
+        help="Measure what portable writes with the kernels for ONNX Runtime, too; plugin build "
+        "--runtime onnxruntime makes them for the CPU, and with --cuda for CUDA.",
     )
     shapes: Shapes | None = shapes_option(
         POINTS,
@@ -49,7 +52,7 @@ class BenchOptions(Options):
     seconds: Seconds = option(
         5.0,
         metavar="S",
-        help="Time to measure at each shape on each provider; at least 20 rounds are made.",
+        help="Seconds for each shape on each provider; at least 20 rounds are made.",
     )
     threads: Annotated[int, Meta(ge=1, le=4096)] | None = option(
         None, metavar="N", help="Threads of every session.", shown="one per core"

@@ -9,7 +9,7 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE, FORMAT, LOGGING, PATH, State, flags_of
+from rmsnorm_export.cli.options import FILE, FORMAT, LOGGING, PATH, BriefCommand, State, flags_of
 
 REPORT = click.Option(
     ["--report", "reports"],
@@ -54,8 +54,8 @@ def define(
             console.take_stdin()
             function(files, **values)
 
-        params = [*own, FORMAT, *LOGGING]
-        command = click.Command(name, callback=run, params=params, help=function.__doc__)
+        kind, params = click.Command if group else BriefCommand, [*own, FORMAT, *LOGGING]
+        command = kind(name, callback=run, params=params, help=function.__doc__)
         if group is not None:
             group.add_command(command)
         return command

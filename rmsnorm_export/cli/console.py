@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+import click
+
 from rmsnorm_export.cli.options import State
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import Progress
@@ -64,11 +66,15 @@ def progress(state: State, message: str) -> Iterator[Progress]:
         def step(work: str, done: int, total: int) -> None:
             logger.info("%s (%d of %d done)", work, done, total)
             if bar is not None:
-                text = work[:1].upper() + work[1:]
                 task = bar.task_ids[0]
-                bar.update(task, description=text, completed=done, total=total, refresh=True)
+                bar.update(task, description=work, completed=done, total=total, refresh=True)
 
         yield step
+
+
+def announce(state: State) -> Progress:
+    """Return what says on stderr, in any case but with -q, what takes minutes before it begins."""
+    return lambda work, *_: None if state.verbosity < 0 else click.echo(work, err=True)
 
 
 _stdin: TextIO | None = None

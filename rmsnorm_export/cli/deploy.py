@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -18,11 +19,14 @@ _PARAMS = [
         ["--until"], type=click.Choice(STEPS), help="The last step to run; later ones stay."
     ),
     click.Option(["--dry-run"], is_flag=True, help="Say what would run and why; change nothing."),
+    click.Option(
+        ["--init"], is_flag=True, help="Write a commented PIPELINE.toml to start with, and end."
+    ),
 ]
 
 
 @define("deploy", params=_PARAMS)
-def command(files: Files, pipeline: str, **options: Any) -> None:
+def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     """Run the steps of PIPELINE.toml: export, optimize, build, verify, bench, package.
 
     A step that the file has a table for runs when something that its result depends on has
@@ -31,9 +35,13 @@ def command(files: Files, pipeline: str, **options: Any) -> None:
     step again, delete its folder. --force replaces a version in the model repository, too.
 
     \b
-    Example:
+    Examples:
+      rmsnorm-export deploy --init pipeline.toml
       rmsnorm-export deploy decoder.toml --report decoder.html
     """
+    if init:
+        _write_start(files, pipeline)
+        return
     from rmsnorm_export.deploy.run import run_pipeline
 
     files.check(pipeline)
@@ -41,3 +49,16 @@ def command(files: Files, pipeline: str, **options: Any) -> None:
     with console.progress(files.state, "Reading the pipeline") as step:
         deployment = run_pipeline(pipeline, force=files.force, progress=step, **options)
     files.finish(deployment, deployment.error)
+
+
+def _write_start(files: Files, place: str) -> None:
+    from rmsnorm_export.deploy.start import starting_file
+    from rmsnorm_export.graph.save import check_output
+    from rmsnorm_export.records import document
+    from rmsnorm_export.system.files import write_whole
+
+    path = check_output(place, force=files.force)
+    write_whole(path, starting_file(), replace=files.force)
+    wrote = f"wrote {path}\nedit it, then run: rmsnorm-export deploy {shlex.quote(place)}\n"
+    text = document("starting_file", {"path": path}) if files.state.json else wrote
+    click.echo(text, nl=False)

@@ -13,14 +13,6 @@ from rmsnorm_export.errors import Error, ExitCode, Failure
 from rmsnorm_export.options import OptionError
 from rmsnorm_export.printable import one_line
 
-_OPTIONAL = {
-    "onnxruntime": "[ort]",
-    "torch": "[torch]",
-    "onnxscript": "[torch]",
-    "transformers": "transformers",
-}
-"""Modules that are not always installed with this package, and what brings them."""
-
 
 class ReportedError(Exception):
     """An error that a command has printed in its document already.
@@ -52,11 +44,11 @@ def _failure(error: BaseException) -> Failure:
         what = "The command line cannot be used as given."
         return Failure(what, error.format_message(), f"see {path} --help", int(ExitCode.USAGE))
     if isinstance(error, ModuleNotFoundError) and error.name:
-        from rmsnorm_export.system.packages import pip_install
+        from rmsnorm_export.system.packages import pip_install, tried_versions
 
         package = error.name.split(".")[0]
         what = f"The package {package} is needed and not installed."
-        fix = pip_install(_OPTIONAL.get(package, "rmsnorm-export"))
+        fix = pip_install((tried_versions(package) and package) or "rmsnorm-export")
         return Failure(what, str(error), fix, int(ExitCode.BACKEND))
     return Failure.of(error)
 

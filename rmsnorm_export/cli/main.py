@@ -35,6 +35,10 @@ _COMMANDS = {
 """Name, and the line of the list; so that the list is shown without the commands."""
 
 _EPILOG = """\b
+To begin with: inspect MODEL; optimize MODEL -o OUT --prove; export ./LLAMA -o OUT
+from PyTorch; deploy --init FILE.toml, for all steps from there to a server.
+The repository has tutorials (docs/), examples (docs/examples) and a demo (scripts/).
+\n\b
 Exit codes: 0 done; 1 internal error; 2 wrong usage; 3 input unreadable, or
 output not writable; 4 verification or a proof failed; 5 --require not met;
 6 a needed package or GPU is missing; 7 what was to be compared could not be

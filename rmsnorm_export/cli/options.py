@@ -83,6 +83,52 @@ FORMAT = click.Option(
 )
 
 
+def _help_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[str(parameter.name)] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_help_all,
+    help="Show every option and exit.",
+)
+
+
+_ALWAYS = ("force", "format", "verbose", "help-all", "help")
+BRIEF = {
+    "bench": "target provider native shapes seconds threads report",
+    "build": "output backend shapes dims plugin hardware-compatible version-compatible",
+    "export": "output task shapes dtype prove verify report",
+    "optimize": "output target numerics for prove require report",
+    "package": "output name version max-batch kind shapes plugin",
+    "verify": "inputs shapes rtol atol backend-b generate report",
+}
+"""Command -> flags that ``--help`` lists beside those of all; the others are for --help-all."""
+
+
+class BriefCommand(click.Command):
+    """A command whose ``--help`` lists few options."""
+
+    def __init__(self, name: str, params: list[click.Parameter], **settings: Any) -> None:
+        every = [*params, HELP_ALL] if name in BRIEF else params
+        super().__init__(name, params=every, **settings)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the section of the options."""
+        listed = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        if HELP_ALL in listed and not ctx.meta.get("help_all"):
+            flags = {*BRIEF[str(self.name)].split(), *_ALWAYS}
+            listed = [one for one in listed if one.opts[-1][2:] in flags]
+        with formatter.section("Options"):
+            formatter.write_dl([*filter(None, (one.get_help_record(ctx) for one in listed))])
+
+
 def flags_of(*records: Any) -> list[click.Option]:
     """Make the flags of records, in their order; what several records have is one flag."""
     from rmsnorm_export.options import spread
@@ -105,16 +151,9 @@ def _flag(entry: OptionEntry) -> click.Option:
     settings: dict[str, Any] = {"help": help_, "metavar": facts.metavar or None}
     kinds = members(entry.written)
     if kinds == [bool]:
-        off = "--no-" + entry.flag.removeprefix("--")
-        if default is None:
-            return click.Option([f"{entry.flag}/{off}", entry.name], default=None, **settings)
-        return click.Option(
-            [off if default else entry.flag, entry.name],
-            is_flag=True,
-            flag_value=not default,
-            default=default,
-            **settings,
-        )
+        off = "" if default is False else f"/--no-{entry.flag.removeprefix('--')}"
+        names = [entry.flag + off, entry.name]
+        return click.Option(names, is_flag=True, default=default, **settings)
     item = next(filter(None, map(item_type, kinds)), None)
     if typing.get_origin(item) is Literal:
         shown = ",".join(default) if default else None if default is None else "none"

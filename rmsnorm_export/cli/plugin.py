@@ -76,7 +76,7 @@ def build_plugin(files: Files, **options: Any) -> None:
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(files.state, "Building the plugin"):
-        built = plugin.build(**options)
+        built = plugin.build(progress=console.announce(files.state), **options)
     files.finish(built, outputs=[library.path for library in built.libraries])
 
 

@@ -23,7 +23,9 @@ class PackageOptions(Options):
     """The options of ``package_model``, of the command ``package`` and of the table [package]."""
 
     name: str | None = option(None, help="Name of the model.", shown="of the file")
-    version: Count = option(1, metavar="N", help="Version; those that are there are kept.")
+    version: Count = option(
+        1, metavar="N", help="Version of the model; those that are there are kept."
+    )
     max_batch: Most | None = option(
         None,
         metavar="N",
@@ -50,7 +52,7 @@ class PackageOptions(Options):
         "", help="Who packages: a version of the same owner is replaced without ``force``."
     )
     check: bool = option(
-        True, cli=False, help="Do not run the packaged model in ONNX Runtime on the CPU."
+        True, cli=False, help="Run the packaged model in ONNX Runtime on the CPU first."
     )
     force: bool = option(
         False,

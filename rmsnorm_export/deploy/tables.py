@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args, get_type_hints
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.options import Bound, Count, Options, Seed, flat, option, written
+from rmsnorm_export.options import REQUIRED, Bound, Count, Options, Seed, flat, option, written
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.result import PluginUse
 from rmsnorm_export.torch_options import SourceOptions
 
 StepName = Literal["export", "optimize", "build", "verify", "bench", "package"]
@@ -32,39 +33,36 @@ _WRITTEN = ("folder", "repository")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(Options):
-    """[pipeline]: the name of its files and of the packaged model, and the folder for everything
-    that is written, by default the name, beside the pipeline file."""
+    """[pipeline]: what its files are called, and where they are."""
 
-    name: str
-    folder: Path | None = None
+    name: str = option(REQUIRED, help="Name of the files and of the packaged model.")
+    folder: Path | None = option(None, help="Folder for all that is written, else the name.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model(Options):
-    """[model]: an ONNX file to begin with, or a folder of graphs such as a decoder's."""
+    """[model]: what to begin with, where nothing is exported."""
 
-    path: Path
+    path: Path = option(REQUIRED, help="An ONNX file, or a folder of graphs such as a decoder's.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Export(Options):
     """[export]: a PyTorch module to begin with; see ``rmsnorm-export export``.
 
-    Modules are looked for beside the pipeline file first. ``verify`` compares the file with
-    PyTorch, within ``rtol``; ``files`` are what else the source reads: the export runs again when
-    one changes.
+    Modules are looked for beside the pipeline file first.
     """
 
-    source: str
-    task: Literal["generation"] | None = None
-    static_cache: Count | None = None
-    multi_token: bool = False
+    source: str = option(REQUIRED, help="A Hugging Face folder, .pt2 file or module:factory.")
+    task: Literal["generation"] | None = option(None, help="Export a decoder with its cache.")
+    static_cache: Count | None = option(None, help="Tokens of a cache of fixed size.")
+    multi_token: bool = option(False, help="Write one graph instead of prefill and decode.")
     load: SourceOptions = flat(SourceOptions)
-    opset: Count | None = None
-    seed: Seed = 0
-    verify: bool = True
-    rtol: Bound | None = option(None, cli=False)
-    files: tuple[Path, ...] = ()
+    opset: Count | None = option(None, help="Opset of the file, 18 to 24.", shown="PyTorch's")
+    seed: Seed = option(0, help="Of the random inputs of the comparison.")
+    verify: bool = option(True, help="Compare the file with PyTorch.")
+    rtol: Bound | None = option(None, help="Bound of the comparison, as [verify] has it.")
+    files: tuple[Path, ...] = option((), help="Files that the source reads, too.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,28 +71,23 @@ class Optimize(Options):
 
     options: OptimizeOptions = flat(OptimizeOptions)
     requirement: Requirement = flat(Requirement)
-    weights: Literal["auto", "copy", "embed"] = "auto"
+    weights: Literal["auto", "copy", "embed"] = option("auto", help="Place of the weights.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verify(Options):
-    """[verify]: the optimized model against the one before; see ``rmsnorm-export verify``.
-
-    ``engine``: that of [build] against its model; auto: where a GPU is, else it is said that it was
-    not; require: or fail; never.
-    """
+    """[verify]: the optimized model against the one before; see ``rmsnorm-export verify``."""
 
     options: VerifyOptions = flat(VerifyOptions)
-    engine: Literal["auto", "require", "never"] = "auto"
+    engine: PluginUse = option("auto", help="Compare the engine of [build], too, where a GPU is.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Package(Options):
-    """[package]: the newest ONNX model, or the engine of [build], in a repository of models, by
-    default in the pipeline's folder; see ``rmsnorm-export package``."""
+    """[package]: a repository of models for Triton; see ``rmsnorm-export package``."""
 
-    model: Literal["onnx", "engine"] = "onnx"
-    repository: Path | None = None
+    model: Literal["onnx", "engine"] = option("onnx", help="The newest model, or that of [build].")
+    repository: Path | None = option(None, help="Folder of the repository.", shown="[pipeline]'s")
     options: PackageOptions = flat(PackageOptions)
 
 

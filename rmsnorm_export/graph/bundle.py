@@ -384,8 +384,11 @@ def write_models(
             if weights == "embed":
                 embed(slots, folder)
                 large = []
+            data = folder / f"{name}.onnx.data"
+            if manifest is not None and weights != "reference":
+                data.touch()  # transformers looks for it, empty or not
             if weights != "reference":
-                places = store(large, folder / f"{name}.onnx.data", stored)
+                places = store(large, data, stored)
                 for slot, place in zip(large, places, strict=True):
                     slot.put(placed(slot.tensor, os.fspath(place.location), str(folder), place))
             (folder / f"{name}.onnx").write_bytes(serialize(model))

@@ -233,11 +233,11 @@ def store(
     """
     keys = [_storage(slot.tensor) for slot in slots]
     new = {key: slot.tensor for slot, key in zip(slots, keys, strict=True) if key not in stored}
-    file.touch()
-    tensors = ir.external_data.convert_tensors_to_external(
-        list(new.values()), file.parent, file.name, alignment=_PAGE
-    )
-    stored |= zip(new, tensors, strict=True)
+    if new:  # or it would write an empty file
+        tensors = ir.external_data.convert_tensors_to_external(
+            list(new.values()), file.parent, file.name, alignment=_PAGE
+        )
+        stored |= zip(new, tensors, strict=True)
     return [stored[key] for key in keys]
 
 

@@ -33,11 +33,8 @@ unrelated output is off by 1 or more, LLaMA and Qwen3 of 4 layers with random we
 0.05, and trained weights round better."""
 
 
-_QUANTIZERS = {
-    "onnxruntime.quantization.matmul_nbits_quantizer": "[ort]",
-    "onnxscript": "onnxscript>=0.5",
-}
-"""Modules that a quantization runs, and what brings them."""
+_QUANTIZERS = ("onnxruntime.quantization.matmul_nbits_quantizer", "onnxscript")
+"""Modules that a quantization runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +156,8 @@ class RewriteOptions(InspectOptions):
     )
     quantize: Quantize | None = option(
         None,
-        help="Then quantize the weights of products by ONNX Runtime's quantizers (int4: "
-        "MatMulNBits; int8: dynamic). The target is ort. Exit code 4 where outputs change by more "
+        help="Then quantize the weights of products by ONNX Runtime's quantizers (MatMulNBits for "
+        "int4, dynamic for int8). The target is ort. Exit code 4 where outputs change by more "
         "than 0.5 (int8: 0.1) of their largest element.",
     )
     progress: Progress | None = progress_option()
@@ -171,8 +168,8 @@ class RewriteOptions(InspectOptions):
             fix = "add --prove, or omit --kernels"
             raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
         if self.quantize is not None:
-            for module, brings in _QUANTIZERS.items():
-                require_package(module, f"--quantize {self.quantize}", brings)
+            for module in _QUANTIZERS:
+                require_package(module, f"--quantize {self.quantize}", "[quantize]")
         for name in ("fusions", "quantize"):
             value = getattr(self, name)
             if value is not None and self.target is None and self.runtime is None:
@@ -216,7 +213,7 @@ class OptimizeOptions(RewriteOptions):
     fold_residual: bool = option(
         True,
         cli=False,
-        help="Keep the Add in front of a norm apart, where the target could take it in.",
+        help="Take the Add in front of a norm into its node, where the target can.",
     )
     fold_quantize: bool = option(
         False,

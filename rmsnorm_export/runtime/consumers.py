@@ -16,6 +16,7 @@ import msgspec
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
+from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.runtime.support import FACTS
 
 Evidence = Literal["run", "measured", "read"]
@@ -156,7 +157,8 @@ def consumer(text: str) -> Consumer:
         fitting = [row for row in fitting if seen and _parts(row.since) <= asked]
     if not fitting:
         listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in BY_NAME.items())
-        fix = f"give one of {listed}; without @VERSION the newest is taken"
+        hint = did_you_mean(name, BY_NAME)
+        fix = f"{hint}give one of {listed}; without @VERSION the newest is taken"
         raise UsageError("There is no such runtime in the table.", found=repr(text[:100]), fix=fix)
     return fitting[-1]
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmsnorm_export.errors import BackendMissingError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _OURS = "rmsnorm-export"
 
@@ -50,6 +55,14 @@ def versions_of(distributions: Iterable[str]) -> dict[str, str]:
     return {name: version for name in distributions if (version := version_of(name))}
 
 
+def _declared() -> list[Requirement]:
+    """Return what this package asks for, extras included."""
+    from packaging.requirements import Requirement
+
+    lines = (metadata.requires(_OURS) if version_of(_OURS) else None) or ()
+    return [Requirement(line) for line in lines]
+
+
 def pip_install(*packages: str) -> str:
     """Return the command that brings packages, in versions that this one declares to work with.
 
@@ -59,21 +72,26 @@ def pip_install(*packages: str) -> str:
     Args:
         packages: distributions; in brackets, e.g. ``[torch]``, an extra of this package.
     """
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
+    declared = _declared()
 
-    lines = (metadata.requires(_OURS) if version_of(_OURS) else None) or ()
-    declared = [Requirement(line) for line in lines]
-    versions = {canonicalize_name(r.name): f"{r.name}{r.specifier}" for r in reversed(declared)}
-    arguments: list[str] = []
-    for package in packages:
+    def named(package: str) -> Iterator[str]:
         extra = package.strip("[]")
+        for one in declared if extra != package else ():
+            if one.marker and f'extra == "{extra}"' in str(one.marker):
+                nested = [f"[{name}]" for name in sorted(one.extras)] if one.name == _OURS else ()
+                yield from chain(*map(named, nested)) if nested else [f"{one.name}{one.specifier}"]
         if extra == package:
-            arguments.append(versions.get(canonicalize_name(package), package))
-            continue
-        of_extra = [r for r in declared if r.marker and f'extra == "{extra}"' in str(r.marker)]
-        arguments += [f"{r.name}{r.specifier}" for r in of_extra] or [f"{_OURS}{package}"]
-    return shlex.join(["pip", "install", *dict.fromkeys(arguments)])
+            yield tried_versions(package) or package
+
+    arguments = [[*named(one)] or [f"{_OURS}{one}"] for one in packages]
+    return shlex.join(["pip", "install", *dict.fromkeys(chain(*arguments))])
+
+
+def tried_versions(distribution: str) -> str:
+    """Return a package with the versions that are declared to work; "" where none are."""
+    name = distribution.replace("_", "-").lower()
+    declared = (r for r in _declared() if r.name.replace("_", "-").lower() == name)
+    return next((f"{r.name}{r.specifier}" for r in declared), "")
 
 
 def untried(requirement: str) -> str:

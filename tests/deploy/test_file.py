@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.deploy.settings import read_settings
+from rmsnorm_export.deploy.tables import STEPS, TABLES
+from rmsnorm_export.options import spread, written
 from tests.deploy.pipelines import write
 
 ENGINE = "[package]\nmodel = 'engine'"
@@ -84,3 +89,53 @@ def test_folders_that_belong_to_something_else(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"out"', '"three.onnx/deeper"'))
     with pytest.raises(rx.InputError, match="cannot be made"):
         rx.run_pipeline(path)
+
+
+def _uncommented(text: str, *wanted: str) -> str:
+    """The file with some of its commented lines; "": with all, [export] in the place of [model]."""
+    lines, table = [], ""
+    for line in text.splitlines():
+        if mark := re.match(r"(?:# )?\[(\w+)\]", line):
+            table = mark[1]
+        key = re.match(r"(?:# )?(\w+) = ", line)
+        name = table if mark else f"{table} {key[1]}" if key else ""
+        line = line.removeprefix("# ") if name and (not wanted or name in wanted) else line
+        replaced = table == "model" and (not wanted or "export" in wanted)
+        lines.append(f"# {line}" if replaced else line)
+    return "\n".join(lines)
+
+
+def test_init_writes_a_file_whose_keys_can_be_uncommented(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipeline.toml"
+    assert main(["deploy", "--init", str(path)]) == 0
+    assert f"wrote {path}" in capsys.readouterr().out
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 60
+    assert main(["deploy", str(path), "--init"]) == 2  # it is somebody's now
+    for name in ("model.onnx", "my-model"):
+        (tmp_path / name).touch()
+    assert read_settings(path).steps == ("optimize", "verify")
+    table, keys = "", []
+    for line in text.splitlines():
+        if mark := re.match(r"(?:# )?\[(\w+)\]", line):
+            table = mark[1]
+        elif key := re.match(r"(# )?(\w+) = .* {2}# \w.*", line):
+            keys.append(f"{table} {key[2]}" if key[1] else "")
+        else:
+            assert not line or len(keys) == 0, line
+    assert len(keys) > 40
+    for wanted in filter(None, keys):
+        table, key = wanted.split()
+        needed = ("export source",) if table == "export" else ()
+        path.write_text(_uncommented(text, table, wanted, *needed), encoding="utf-8")
+        assert key in written(getattr(read_settings(path), table))
+    path.write_text(_uncommented(text), encoding="utf-8")
+    assert read_settings(path).steps == STEPS
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_key_is_described(table: str) -> None:
+    for entry in spread(TABLES[table]):
+        assert entry.facts.help[:1].isupper() or ":" in entry.facts.help, entry.name

@@ -5,6 +5,7 @@ The project of most tests is a small one that makes a library of the right name,
 
 from __future__ import annotations
 
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.system.machine import Gpu
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import building, checking, libraries
 from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
@@ -83,6 +85,40 @@ def test_what_is_no_longer_what_was_built_is_not_loaded() -> None:
             rx.session_options(path)
         _build()
         assert plugin.onnxruntime_library() == path
+
+
+def test_the_build_of_the_wheel_is_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _build().path("register").parent
+    packaged = folder.rename(project.with_name("_built"))
+    monkeypatch.setattr(libraries, "_PACKAGED", packaged)
+    project.write_text("int x = no_such_name;")
+    compiled: list[str] = []
+    options = {"progress": lambda work, *_: compiled.append(work), "output": packaged / "copies"}
+    built = _build(**options)
+    assert built.path("register") == plugin.onnxruntime_library() == packaged / NAME
+    assert [path.parent for path in built.copies] == [packaged / "copies"] * 2
+    assert not compiled
+    with pytest.raises(BuildError):
+        _build(**options, force=True)
+    assert len(compiled) == 1
+    (packaged / NAME).write_text("damaged")
+    project.write_text(GOOD)
+    assert _build().path("register").parent == folder
+
+
+def test_what_takes_minutes_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu("NVIDIA H100", "9.0", "580", "80 GiB")
+    monkeypatch.setattr(building, "cores", lambda: 2)
+    said = {}
+    for gpus, arch in (((), None), ((gpu, gpu), None), ((gpu,), "all"), ((gpu,), "90,100")):
+        monkeypatch.setattr(building, "gpus", lambda gpus=gpus: gpus)
+        wanted = building._architectures(arch)
+        said[arch, len(gpus)] = building._announcement("onnxruntime-cuda", wanted)
+    assert "for all 9 CUDA architectures (--arch 90 builds" in said[None, 0] == said["all", 1]
+    assert "architectures 90: about" in said[None, 2]
+    assert "architectures 90,100: about" in said["90,100", 1]
+    minutes = {key: int(re.findall(r"about (\d+) minute", text)[0]) for key, text in said.items()}
+    assert 1 <= minutes[None, 2] < minutes["90,100", 1] < minutes["all", 1] < 60
 
 
 def test_copies(project: Path, tmp_path: Path) -> None:

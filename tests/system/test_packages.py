@@ -22,6 +22,7 @@ from rmsnorm_export.system.provenance import FileState, piped_in, provenance
 REQUIRES = [
     "onnx>=1.18", 'tomli>=2; python_version < "3.11"', "onnxruntime>=1.22; extra == 'ort'",
     'torch>=2.9; extra == "torch"', 'onnxscript>=0.5; extra == "torch"',
+    'rmsnorm-export[ort,torch]; extra == "decoder"', 'transformers<6; extra == "decoder"',
     'tensorrt_rtx>=1.7; extra == "tensorrt-rtx"', 'onnxscript>=0.7; extra == "bench"',
 ]  # fmt: skip
 
@@ -31,7 +32,9 @@ REQUIRES = [
     [
         (["[torch]"], "'torch>=2.9' 'onnxscript>=0.5'"),
         (["[tensorrt-rtx]", "onnx"], "'tensorrt_rtx>=1.7' 'onnx>=1.18'"),
-        (["onnxscript", "transformers"], "'onnxscript>=0.5' transformers"),
+        (["onnxscript", "safetensors"], "'onnxscript>=0.5' safetensors"),
+        (["[decoder]"], "'onnxruntime>=1.22' 'torch>=2.9' 'onnxscript>=0.5' 'transformers<6'"),
+        (["[none]"], "'rmsnorm-export[none]'"),
         (["tensorrt-rtx"], "'tensorrt_rtx>=1.7'"),
     ],
 )

@@ -51,7 +51,9 @@ _env_make() {
         "$candidate" -m venv --clear "$ENV_DIR" || continue
         # The pip that comes with Python 3.11 takes three times as long to resolve the packages.
         _env_pip --upgrade pip 2>/dev/null || true
-        if _env_pip torch 2>"$log"; then
+        # PyPI's torch for x86-64 has CUDA, several GB of it; constraints.txt names the one without.
+        if _env_pip torch 2>"$log" || _env_pip --no-deps torch 2>>"$log" \
+            --index-url https://download.pytorch.org/whl/cpu; then
             rm -f "$log"
             # Most of it is imported by the first processes, each of which would compile it; pip
             # leaves a core idle.

@@ -32,9 +32,9 @@ class BuildOptions(Options):
     dims: Dims | None = dims_option(RANGES)
     plugin: PluginUse = option(
         "auto",
-        help="auto: use the plugin if the backend is TensorRT, a library is built and the model "
-        "has nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no "
-        "plugin layers.",
+        help="auto: use the plugin where TensorRT builds, a library is there and the model has "
+        "nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no plugin "
+        "layers.",
     )
     version_compatible: bool = option(
         False, help="Run in later versions of TensorRT, too. TensorRT-RTX has no such engines."

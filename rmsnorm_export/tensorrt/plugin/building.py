@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.options import Progress
+from rmsnorm_export.printable import plural
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
@@ -35,6 +37,9 @@ from rmsnorm_export.tensorrt.plugin.result import (
 
 _ARCHITECTURES = re.compile(r"\d{2,3}[af]?(,\d{2,3}[af]?)*")
 _WRONG = re.compile(r"\berror\b|^CMake Error|undefined reference", re.IGNORECASE)
+_CPU_SECONDS, _CUDA_SECONDS, _TUNED = 60, 100, 9
+"""Seconds of one core for the CPU kernels and for those of one CUDA architecture, as measured
+with GCC 12 and CUDA 13, and the number of architectures in ``plugins/cmake/FindNvcc.cmake``."""
 _SHOWN = 6
 """Lines of a log in the message of an error."""
 
@@ -48,8 +53,11 @@ def build(
     cache: StrPath | None = None,
     output: StrPath | None = None,
     force: bool = False,
+    progress: Progress | None = None,
 ) -> Built:
     """Compile the plugin, or the kernels of another runtime, as far as it is not done.
+
+    The CPU kernels for ONNX Runtime that a wheel brings are taken as they are.
 
     Args:
         runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT, and
@@ -64,6 +72,7 @@ def build(
         cache: folder of the builds; by default ``rmsnorm_export/plugins`` in the user's cache.
         output: folder that gets copies of the libraries and the manifest.
         force: compile everything again; replace other files in ``output``.
+        progress: called before the compiler runs with what is compiled, and how long that takes.
 
     Raises:
         BackendMissingError: CMake is missing, or it misses something else and says what.
@@ -82,21 +91,47 @@ def build(
             fix=f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers",
         )
     place = libraries.build_folder(cache)
-    toolkit = None if isinstance(cuda, bool) else cuda
-    settings = _cmake_settings(chosen, arch, tensorrt_include, toolkit)
-    fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
-    with refusals_as("The build cannot be written.", place, fix=fix):
-        place.mkdir(parents=True, exist_ok=True)
-        with FileLock(place / ".lock"), tempfile.TemporaryDirectory() as stage:
-            _compile(chosen, place, settings, Path(stage), force=force)
-            _publish(Path(stage) / "lib", place / "lib", force=True)
-            built = libraries.read_build(place / "lib", chosen)
+    built = None if force or cache else libraries.packaged_build(chosen)
+    if built is None:
+        wanted = _architectures(arch)
+        toolkit = None if isinstance(cuda, bool) else cuda
+        settings = _cmake_settings(chosen, wanted, tensorrt_include, toolkit)
+        if progress is not None:
+            progress(_announcement(chosen, wanted), 0, 1)
+        fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
+        with refusals_as("The build cannot be written.", place, fix=fix):
+            place.mkdir(parents=True, exist_ok=True)
+            with FileLock(place / ".lock"), tempfile.TemporaryDirectory() as stage:
+                _compile(chosen, place, settings, Path(stage), force=force)
+                _publish(Path(stage) / "lib", place / "lib", force=True)
+                built = libraries.read_build(place / "lib", chosen)
     if output is not None:
+        source = built.libraries[0].path.parent
         names = [*LIBRARIES[chosen].values(), libraries.manifest_name(chosen)]
         with refusals_as("The copies cannot be written.", output, fix="give another folder"):
-            copies = _publish(place / "lib", Path(output).absolute(), names, force=force)
+            copies = _publish(source, Path(output).absolute(), names, force=force)
         built = replace(built, copies=copies)
     return replace(built, seconds=round(time.monotonic() - start, 3))
+
+
+def _architectures(arch: str | None) -> str:
+    """Return the CUDA architectures to build for, those of the GPUs by default; "": all."""
+    if arch is None:
+        named = {gpu.capability for gpu in gpus() if re.fullmatch(r"\d+\.\d", gpu.capability)}
+        return ",".join(name.replace(".", "") for name in sorted(named, key=float))
+    return "" if arch == "all" else arch
+
+
+def _announcement(runtime: PluginRuntime, architectures: str) -> str:
+    """Return what a build compiles, and about how long that takes on this machine."""
+    count = architectures.count(",") + 1 if architectures else _TUNED
+    every = f"all {count} CUDA architectures (--arch 90 builds for that one alone)"
+    target = f"CUDA architectures {architectures}" if architectures else every
+    seconds = _CUDA_SECONDS * count
+    if runtime == "onnxruntime":
+        seconds, target = _CPU_SECONDS, "this kind of processor"
+    minutes = plural(max(1, round(seconds / cores() / 60)), "minute")
+    return f"compiling {runtime} for {target}: about {minutes} where little else runs"
 
 
 def build_tools() -> tuple[Tool, ...]:
@@ -111,7 +146,7 @@ def build_tools() -> tuple[Tool, ...]:
 
 
 def _cmake_settings(
-    runtime: PluginRuntime, arch: str | None, headers: StrPath | None, cuda: StrPath | None
+    runtime: PluginRuntime, arch: str, headers: StrPath | None, cuda: StrPath | None
 ) -> list[str]:
     """Return the arguments of CMake that are not the same for every build."""
     if runtime == "onnxruntime":
@@ -129,10 +164,7 @@ def _cmake_settings(
         own = os.path.exists(os.path.join(headers, "NvInferRuntime.h"))
         name = "TENSORRT_INCLUDE_DIR" if own else "TENSORRT_ROOT"
         settings.append(f"-D{name}={os.path.abspath(headers)}")
-    if arch is None:
-        named = {gpu.capability for gpu in gpus() if re.fullmatch(r"\d+\.\d", gpu.capability)}
-        arch = ",".join(name.replace(".", "") for name in sorted(named, key=float))
-    if arch in ("", "all"):
+    if not arch:
         return [*settings, "-UCMAKE_CUDA_ARCHITECTURES"]
     if not _ARCHITECTURES.fullmatch(arch):
         what, fix = "An architecture cannot be understood.", "write it as 90, as 90,100 or as all"

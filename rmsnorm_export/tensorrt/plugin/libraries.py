@@ -79,6 +79,13 @@ def read_build(folder: Path, runtime: PluginRuntime) -> Built:
     return Built(runtime, libraries, architectures, tensorrt, cuda, compiler)
 
 
+def packaged_build(runtime: PluginRuntime) -> Built | None:
+    """Return the build for a runtime that the wheel brought; None where it brought none."""
+    with contextlib.suppress(OSError, ValueError):
+        return read_build(_PACKAGED, runtime)
+    return None
+
+
 def find_build(runtime: PluginRuntime = "tensorrt", cache: StrPath | None = None) -> Built:
     """Return the build for a runtime: that of the wheel, else the one that ``build`` made.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import package_folders
 from rmsnorm_export.tensorrt.plugin.libraries import find_build
@@ -56,9 +57,8 @@ def library(loader: str = "python") -> Path:
         BackendMissingError: nothing is built, or nothing that is whole.
     """
     if loader not in TABLE:
-        raise UsageError(
-            "The loader is unknown.", found=repr(loader), fix=f"use one of {', '.join(TABLE)}"
-        )
+        fix = f"{did_you_mean(loader, TABLE)}use one of {', '.join(TABLE)}"
+        raise UsageError("The loader is unknown.", found=repr(loader), fix=fix)
     row = TABLE[loader]
     return find_build(row.runtime).path(row.style)
 
