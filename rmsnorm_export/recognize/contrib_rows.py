@@ -1,4 +1,4 @@
-"""What the outputs of operators that are not ONNX's have of their inputs: one row a pattern.
+"""Types and shapes of the outputs of operators that are not ONNX's: one row a pattern.
 
     row         = alternative { "|" alternative }    the first that fits says the shape
     alternative = { NAME "=" number } input { "," input } "->" output { ";" output }

@@ -33,12 +33,12 @@ _SECONDS, _LEAST_PAIRS = 1.0, 6
 
 
 class WrongError(Exception):
-    """What is wrong with a graph after a pass."""
+    """A fault of a graph after a pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the outputs of two models differ.
+    """The difference of the outputs of two models.
 
     Attributes:
         outputs: how many were compared.
