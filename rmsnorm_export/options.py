@@ -54,7 +54,7 @@ MOST_INT32 = 2**31 - 1
 """Largest number of what is written into ONNX, Triton's and Kubernetes' files."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the work at hand, the steps that are over and the steps in all."""
+"""Called with the current work, the finished steps and the number of steps."""
 
 Seed = Annotated[int, Meta(ge=0, le=MOST_SEED)]
 Count = Annotated[int, Meta(ge=1, le=MOST_INT32)]
@@ -113,7 +113,7 @@ def only_api(default: Any, *, help: str, written: Any = None) -> Any:
 
 def progress_option() -> Any:
     """Make the field ``progress``: what is called with the work at hand."""
-    what = "Called with the work at hand, the steps that are over and the steps in all."
+    what = "Called with the current work, the finished steps and the number of steps."
     return only_api(None, help=what, written=Any)
 
 

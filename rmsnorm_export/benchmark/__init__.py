@@ -1,1 +1,1 @@
-"""How fast a model is before and after, and whether the difference is more than noise."""
+"""The speed of a model before and after, and whether the difference is more than noise."""

@@ -42,7 +42,7 @@ from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 NATIVE = "native"
 DEFAULT_SIZES = ((1, 16), (1, 128), (4, 128))
-"""Of the first named dimension and of all others, a batch and a length, where nothing is said."""
+"""Of the first named dimension and of all others, a batch and a length: the default sizes."""
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 _FAILED = "failed: "

@@ -1,4 +1,4 @@
-"""What a benchmark says: frozen dataclasses of plain values, for text, JSON and HTML."""
+"""The results of a benchmark: frozen dataclasses of plain values, for text, JSON and HTML."""
 
 from __future__ import annotations
 

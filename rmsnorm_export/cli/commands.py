@@ -1,4 +1,4 @@
-"""What makes a function a command."""
+"""Decorators that make a function a command."""
 
 from __future__ import annotations
 

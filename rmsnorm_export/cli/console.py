@@ -1,4 +1,4 @@
-"""Where output goes: documents and models to stdout, everything else to stderr."""
+"""The streams of output: documents and models to stdout, everything else to stderr."""
 
 from __future__ import annotations
 

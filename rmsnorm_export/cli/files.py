@@ -1,4 +1,4 @@
-"""Where a command's result goes: to stdout, and to the files of --report.
+"""The places of a command's result: stdout, and the files of --report.
 
 The files are checked before the work, for they must not replace a model or each other, and each is
 written whole or not at all. Nothing that was found out is lost with a file that cannot be written.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """Where the result of a command goes.
+    """The places of a command's result.
 
     Attributes:
         state: of the command line.
@@ -147,7 +147,7 @@ class Files:
 
 @dataclasses.dataclass(slots=True)
 class _Report:
-    """All that a report says, in each of its forms."""
+    """A report in each of its forms."""
 
     result: object
     error: Error | None

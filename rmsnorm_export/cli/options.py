@@ -22,7 +22,7 @@ PROGRAM = "rmsnorm-export"
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """What the options for all commands say.
+    """The values of the options for all commands.
 
     Attributes:
         verbosity: number of ``-v`` less the number of ``-q``.

@@ -1,4 +1,4 @@
-"""How the commands that write models begin and end: the place, ``--require``, what is written."""
+"""Begin and end of the commands that write models: the place, ``--require``, what is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs one of the two models of a comparison: a runtime is one class."""
+"""The runtimes of a comparison: one class for each, which runs one of the two models."""
 
 from __future__ import annotations
 

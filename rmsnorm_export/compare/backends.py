@@ -1,4 +1,4 @@
-"""What models run on: one row per backend. Nothing of them is imported here."""
+"""The backends that models run on, one row each. Nothing of them is imported here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two models begin to differ, whatever runs them: the search, and its outcome in words.
+"""The first difference of two models, whatever runs them: the search, and its outcome in words.
 
 From an output that differs it goes back: to a value before it that differs, as long as there is
 one. It ends at a value that differs while the nearest compared values before it all agree. That

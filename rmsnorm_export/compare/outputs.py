@@ -22,7 +22,7 @@ from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_floa
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far two arrays may be apart.
+    """The distance that two arrays may have.
 
     Attributes:
         atol, rtol: as for ``rmsnorm_export.verify``; None: not given.

@@ -12,7 +12,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.runtime.sizes import Declared
 
 DEFAULT_MAX_BATCH = 8
-"""Where nothing says more; Triton's own default, for models that it configures itself, is 4."""
+"""The default; Triton's own default, for models that it configures itself, is 4."""
 
 RequestShapes = Mapping[str, tuple[int, ...]]
 Profile = Sequence[RequestShapes]

@@ -38,7 +38,7 @@ class ServedTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """One version of a model, as it stands in ``NAME/VERSION/package.json``.
+    """One version of a model, as in ``NAME/VERSION/package.json``.
 
     Attributes:
         backend: Triton backend that runs it.

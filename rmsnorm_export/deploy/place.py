@@ -1,4 +1,4 @@
-"""Where a package goes: the folder of the model, and the versions that are there already."""
+"""The place of a package: the folder of the model, and the versions that are there already."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmsnorm_export.system.reading import sha256_of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where the model goes.
+    """The place of the model.
 
     Attributes:
         folder: of the model in the repository.

@@ -46,7 +46,7 @@ class StepOutcome:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Deployment(Shown):
-    """Outcome of ``run_pipeline``; as JSON it stands in ``FOLDER/deploy.json``.
+    """Outcome of ``run_pipeline``; as JSON it is in ``FOLDER/deploy.json``.
 
     Attributes:
         name: of the pipeline.
@@ -84,7 +84,7 @@ class Deployment(Shown):
 
     @property
     def error(self) -> Error | None:
-        """That of the failed step, of the class that its exit code belongs to."""
+        """The error of the failed step, of the class that belongs to its exit code."""
         failures = (one.failure.error(f"Step {one.name}: ") for one in self.steps if one.failure)
         return next(failures, None)
 

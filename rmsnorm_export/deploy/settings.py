@@ -1,6 +1,6 @@
 """Read a pipeline file: every key checked, paths made absolute, tables checked against each other.
 
-Nothing here reads a model, imports a runtime or writes: what is wrong is told before any work.
+Nothing here reads a model, imports a runtime or writes: errors come before any work.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _of(keys: set[tuple[Any, str]], sizes: Given) -> Any:
 
 
 _FOLLOWED = (("input.", "output."), ("past_key_values.", "present."))
-"""What the name of an input of a cache begins with, and that of the output that takes its place:
+"""The start of the name of an input of a cache, and that of the output that takes its place:
 as transformers' exporter marks names that a graph has twice, and as optimum calls them."""
 
 

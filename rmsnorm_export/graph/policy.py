@@ -16,7 +16,7 @@ embed: stored inside the model, up to 2 GiB in all.
 """
 
 UsedPolicy = Literal["none", "reference", "copy", "embed"]
-"""What was done with external data; ``none`` where there is none."""
+"""The treatment of external data; ``none`` where there is none."""
 
 
 def check_policy(weights: WeightsPolicy) -> None:

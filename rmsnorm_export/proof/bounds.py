@@ -1,4 +1,4 @@
-"""How far a fused norm may be from its source: derived from the rounding steps, not chosen.
+"""The bounds of a fused norm's distance from its source, derived from the rounding steps.
 
 Notation: u is the unit roundoff (half the gap between neighbours, relative), T the type of X, S the
 stash type, eta the smallest positive number of a type. A relative difference r is at most r / u
@@ -83,7 +83,7 @@ def where_epsilon_counts(spec: NormSpec, n: int) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """What the bounds depend on in a row.
+    """The properties of a row on which the bounds depend.
 
     Attributes:
         sum: of the squares: ``exact`` in any order; of ``equal`` terms; or of ``any``.
@@ -151,7 +151,7 @@ class Bounds:
         return np.asarray(1.0 - rms / np.hypot(np.sqrt(mean_square), clamp) + UNIT_ROUNDOFF[FLOAT])
 
     def roundings(self) -> int:
-        """How many results are rounded to T, after the root mean square and before the last."""
+        """Count the results rounded to T after the root mean square and before the last."""
         spec = self.spec
         if self.dtype == spec.stash_type or spec.scale_before_cast:
             return 0
@@ -182,7 +182,7 @@ class Bounds:
         return max(1, 2 * steps) + (numerics == "reordered") + (steps if elided else 0)
 
     def underflow(self, numerics: Numerics, *, elided: bool) -> float:
-        """What may be added for each unit of the scale, absolute, where a row underflows in T."""
+        """Return the absolute slack for each unit of the scale, where a row underflows in T."""
         if self.dtype == self.spec.stash_type or not self.roundings() + (numerics == "reordered"):
             return 0.0
         return self._steps(numerics, elided=elided) * smallest(self.dtype)

@@ -1,4 +1,4 @@
-"""What a proof feeds to a norm: rows at the edges of the types, in sizes that the file allows."""
+"""The inputs of a proof: rows at the edges of the types, in sizes that the file allows."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _Row: TypeAlias = Row | Literal["sum"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
-    """What the formula makes of the inputs of one run.
+    """The result of the formula on the inputs of one run.
 
     Attributes:
         cases: of every row (leading axes, flattened).
@@ -171,7 +171,7 @@ class Judge:
                        elided=elided, spread=rows.spread is not None)  # fmt: skip
 
     def _beyond_judgement(self, label: str) -> bool:
-        """Whether the original may well come out otherwise where its squares overflow.
+        """Return whether the original may differ where its squares overflow.
 
         Some kernels of a native operator sum in float64: beyond float32 the operator's definition,
         which the new nodes follow, and the kernel part. The class ``upcast`` is made for that, and
@@ -311,7 +311,7 @@ def _steps(after: Array, before: Array, magnitude: Float64Array | None) -> Float
 
 
 def _is_rounded(constant: Array) -> bool:
-    """Whether the significand is used to its end, as that of a rounded 1/n or sqrt(n) is.
+    """Return whether the significand is used to its end, as that of a rounded 1/n or sqrt(n) is.
 
     Integers, 0.5 and powers of two leave the last four bits free.
     """

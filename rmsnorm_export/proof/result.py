@@ -1,4 +1,4 @@
-"""What the proof of a site says."""
+"""The outcome of the proof of a site."""
 
 from __future__ import annotations
 

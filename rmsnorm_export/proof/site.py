@@ -27,7 +27,7 @@ FREE_ELEMENTS = 1 << 19
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Proving:
-    """What the proofs of one model have in common.
+    """The common part of the proofs of one model.
 
     A few bytes declare rows of any length, and each is run on every case: their work is bounded by
     what the file stores. The layers of a model store weights as long as their rows.
@@ -67,7 +67,7 @@ class Proving:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SitePair:
-    """What replaces and what is replaced, with the same inputs and outputs.
+    """The old nodes and the new ones, with the same inputs and outputs.
 
     Attributes:
         match: the site.

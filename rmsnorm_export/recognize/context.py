@@ -187,7 +187,7 @@ class Context:
     def flaw(
         self, candidate: Candidate, node: ir.Node, reason: str, message: str, found: str, hint: str
     ) -> None:
-        """Remember why a candidate may be no RMSNorm; the first is told if nothing comes of it."""
+        """Remember why a candidate may be no RMSNorm; without a norm the first is the refusal."""
         if candidate.flaw is None:
             candidate.flaw = refuse(node, reason, message, found, hint, self.scope)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 MOST_INLINED = 1 << 20
-"""Where counting ends: functions that call functions double with every few bytes of a file."""
+"""The end of counting: functions that call functions double with every few bytes of a file."""
 
 
 def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:

@@ -36,7 +36,7 @@ def module_path(node: ir.Node) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Quantized:
-    """How codes are made of a norm (see ``op.spec.QUANTIZE``).
+    """The way in which codes are made of a norm (see ``op.spec.QUANTIZE``).
 
     Attributes:
         how: element type of the codes, and what has a scale of its own.

@@ -1,4 +1,4 @@
-"""Whether the row that is divided is the one that was squared, or begins with it."""
+"""Check that the row that is divided is the one that was squared, or begins with it."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def in_int64(dims: Dims) -> Dims:
 
 
 def broadcast(shapes: Sequence[Dims]) -> Dims:
-    """Multidirectional broadcast; None where the outcome cannot be told."""
+    """Multidirectional broadcast; None where the outcome is unknown."""
     rank = 0
     for dims in shapes:
         if dims is None:

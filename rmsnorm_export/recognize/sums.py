@@ -176,7 +176,7 @@ def row_axes(
         if rank is None:
             ctx.flaw(
                 candidate, node, "rank-unknown",
-                "the reduced axes cannot be told from the end because the rank of x is unknown",
+                "the reduced axes cannot be counted from the end because the rank of x is unknown",
                 f"axes {list(axes)}, x is {ctx.describe(x.root)}",
                 "use negative axes, or store shapes in the model (value_info)",
             )  # fmt: skip

@@ -24,12 +24,12 @@ from rmsnorm_export.runtime.tokens import pad_first_row
 
 
 class WrongError(Exception):
-    """What is wrong with a graph after a pass."""
+    """A fault of a graph after a pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the outputs of two models differ.
+    """The difference of the outputs of two models.
 
     Attributes:
         outputs: how many were compared.

@@ -14,7 +14,7 @@ from rmsnorm_export.graph.bundle import states_of
 
 ATTENTION = "GroupQueryAttention"
 CALLS = ({"past": 0}, {"sequence": 1})
-"""How such a graph is called with several rows: for a prompt, and for a token behind it."""
+"""The calls of such a graph with several rows: for a prompt, and for a token behind it."""
 
 
 def as_one_row(step: Callable[[ir.Model], object]) -> Callable[[ir.Model], object]:

@@ -1,4 +1,4 @@
-"""Whether norms and residual sums survive half precision: what is said of each, and of each run."""
+"""The magnitudes that norms and residual sums survive in half precision; runs that overflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Health:
         unchanged: rows above this magnitude have a mean square that epsilon does not change.
         subnormal: that type holds epsilon as a subnormal number, which some devices take for 0.
         assumed: what the file does not say and was taken for 1: ``scale``, ``bias``, ``gate``.
-        problem: why nothing is said of it, or "".
+        problem: why it was not examined, or "".
         measured: the largest magnitude of its row, or of the sum, in a run; None: not known.
         cure: that fits, or "".
         keep: tensors that it is enough to keep in float32 for that.
@@ -60,7 +60,7 @@ class Health:
 
     @property
     def beyond(self) -> bool:
-        """Whether the run has a row, or a sum, that is larger than what is sure to survive."""
+        """Return whether the run has a row, or a sum, beyond the magnitude that survives."""
         end = self.largest * (2 if self.kind == "residual sum" else 1)
         return self.measured is not None and self.measured > end
 

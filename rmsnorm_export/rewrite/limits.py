@@ -126,7 +126,7 @@ class Limits:
         self._edges: dict[float, tuple[float, float]] = {}
 
     def of(self, match: Match, health: Health) -> Health:
-        """Return what is said of a norm with its limits, or why they are not known."""
+        """Return the limits of a norm, or why they are not known."""
         stash = match.spec.stash_type
         epsilon = float(round_to(match.spec.epsilon, stash))
         health = dataclasses.replace(

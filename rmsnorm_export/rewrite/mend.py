@@ -37,7 +37,7 @@ _OPERATORS = (
 
 @dataclasses.dataclass(eq=False)
 class Mender:
-    """What is written for one model.
+    """The nodes that are written for one model.
 
     Attributes:
         model: it is changed in place.

@@ -202,7 +202,7 @@ class OptimizeOptions(RewriteOptions):
         (),
         flag="--site",
         metavar="NAME",
-        help="With the target plain: write out only norms of this name (* stands for anything). "
+        help="With the target plain: write out only norms of this name (* matches anything). "
         "May be repeated.",
     )
     fold_residual: bool = option(

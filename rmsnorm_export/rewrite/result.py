@@ -32,7 +32,7 @@ _NEIGHBOURS: tuple[tuple[RefusalKind, str, str], ...] = (
     ("quantizer", "quantized", "quantized output"),
     ("rotary", "rotary", "rotary embedding"),
 )
-"""What the node of a norm may hold: kind, field of ``Site``, and its name."""
+"""The parts that the node of a norm may hold: kind, field of ``Site``, and its name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Report(Shown):
 
     @property
     def proof_error(self) -> VerificationError | None:
-        """That of rewrites without a proof that holds, or of a quantization that loses too much."""
+        """The error of rewrites whose proof fails, or of a quantization that loses too much."""
         if not self.unproved:
             return self._lost
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
@@ -233,7 +233,7 @@ class Report(Shown):
         )
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
-        """Those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
+        """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
         return tuple(refusal for refusal in self.unfolded if refusal.kind in kinds)
 
     def headline(self) -> str:

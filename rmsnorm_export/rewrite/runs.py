@@ -1,4 +1,4 @@
-"""Who can run a file: what its norms, opset, format and domains ask of a runtime."""
+"""The runtimes that run a file, by its norms, opset, format and domains."""
 
 from __future__ import annotations
 

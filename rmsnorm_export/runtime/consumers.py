@@ -77,7 +77,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def tried(self) -> bool:
-        """Whether ONNX's own tests of its operators were run in it."""
+        """Return whether ONNX's own tests of its operators were run in it."""
         return any("lacks" in _TRIED.get(f"{self.name}@{seen}", ()) for seen in self.seen)
 
     def unknown(self, operators: Iterable[tuple[str, str]]) -> list[str]:

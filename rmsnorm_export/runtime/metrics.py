@@ -1,4 +1,4 @@
-"""How far two arrays are apart: absolute, relative, in units in the last place, in direction.
+"""The distance of two arrays: absolute, relative, in units in the last place, in direction.
 
 A unit in the last place (ulp) is the gap between neighbouring numbers of the type; counting gaps
 makes errors of float16, bfloat16, float32 and float64 comparable (Goldberg 1991, section 1.2).

@@ -115,7 +115,7 @@ def read(shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
             pairs = _entries(part, kind, use) if isinstance(part, str) else part.items()
             for name, sizes in pairs:
                 if (kind, name) in entries:
-                    raise _unreadable(f"{name} stands twice", kind, use)
+                    raise _unreadable(f"{name} is given twice", kind, use)
                 entries[kind, name] = _rows(name, sizes, kind, use)
     return entries
 
@@ -158,7 +158,7 @@ def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
 
 
 def shapes_option(use: Use, **facts: Any) -> Any:
-    """Make the field ``shapes`` of a record; what cannot be read is told before any model is."""
+    """Make the field ``shapes`` of a record, which is checked before any model is read."""
 
     def readable(value: Shapes) -> Shapes:
         # Every range is a profile of its own, so an input may stand in several.

@@ -1,4 +1,4 @@
-"""What norms and residual sums survive in half precision, and where a run overflows first."""
+"""The magnitudes that norms and residual sums survive in half precision; the first overflow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmsnorm_export.show.text import Line, badness, grouped, titled
 
 
 def health_lines(report: Report, *, verbose: int = 0) -> list[Line]:
-    """Return the sites of which the same is said, and how the model was run for them."""
+    """Return sites with equal limits together, and how the model was run for them."""
     if not report.health_runs:
         return []
     failing = sum(bool(one.cure) for one in report.health)
@@ -22,12 +22,12 @@ def health_lines(report: Report, *, verbose: int = 0) -> list[Line]:
         lines += _group_lines(group)
     lines += ["", *(line for run in report.health_runs for line in _run_lines(run))]
     if report.unfused:
-        lines.append(f"  nothing is said of {plural(len(report.unfused), 'refused norm')}")
+        lines.append(f"  not examined: {plural(len(report.unfused), 'refused norm')}")
     return titled(title, lines)
 
 
 def _what_holds(one: Health) -> tuple[str, ...]:
-    """Return what is said of a site without having run the model, in a line each."""
+    """Return the limits of a site that are known without a run, a line each."""
     values = "addends" if one.kind == "residual sum" else "values"
     limit = f"safe for {values} up to {number(one.largest)}"
     if one.problem:
@@ -35,7 +35,7 @@ def _what_holds(one: Health) -> tuple[str, ...]:
     elif one.node:
         limit += f"; beyond, its {one.op} overflows {one.computed}"
     if one.assumed:
-        limit += f" (taken for 1, as the file does not hold it: {', '.join(one.assumed)})"
+        limit += f" (assumed to be 1, as it is not in the file: {', '.join(one.assumed)})"
     lines = [f"{one.kind}  {one.dtype}  {limit}"]
     if one.least:
         lines.append(

@@ -15,7 +15,7 @@ _APART: dict[RefusalKind, tuple[str, str]] = {
     "quantizer": ("quantizers", "behind a norm"),
     "rotary": ("rotary embeddings", "behind a norm"),
 }
-"""What stays apart from the node of a norm, and where it stands."""
+"""The nodes that stay apart from the node of a norm, and their place."""
 
 
 def refusal_lines(report: Report, *, verbose: int) -> list[Line]:

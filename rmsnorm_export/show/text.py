@@ -1,4 +1,4 @@
-"""What a result consists of for people, lines and tables, and how a terminal shows them.
+"""Lines and tables, of which a result consists for people, and their form in a terminal.
 
 Logs get grepped, so that no line is broken and no name shortened. Whatever a model holds is made
 printable here, where lines become text.

@@ -98,6 +98,9 @@ def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
         assert snapshot(out)[name] == before[name]
     assert (out / "decode.onnx.data").stat().st_size == 0
     assert rx.verify(exported, out).passed
+    arguments = ["optimize", str(out), "-o", str(out.parent / "plain"), "--target", "plain", "-q"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "2 of 2 RMSNorms are plain operators, in 2 graphs\n"
     assert not [entry for entry in exported.parent.iterdir() if entry.name.startswith(".")]
 
 

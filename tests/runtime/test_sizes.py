@@ -143,7 +143,7 @@ BOTH = (bench, build)
         (BOTH, {"dims": "batch=1x2"}, "--dims cannot be read"),
         (BOTH, {"dims": "=1"}, "'=1'"),
         (BOTH, {"dims": "batch=a sequence=1"}, "'batch=a"),
-        (BOTH, {"dims": "batch=1 batch=1"}, "batch stands twice"),
+        (BOTH, {"dims": "batch=1 batch=1"}, "batch is given twice"),
         (BOTH, {"dims": ""}, "--dims cannot be read"),
         (BOTH, {"dims": {"batch": -1}}, "batch=-1"),
         (BOTH, {"dims": {"batch": "4"}}, "--dims cannot be read"),

@@ -101,7 +101,7 @@ def choose(choice: str) -> tuple[BackendInfo, str]:
     Raises:
         BackendMissingError: it, or Polygraphy, is not installed.
     """
-    info, reason = BACKENDS.get(choice, RTX), "asked for"
+    info, reason = BACKENDS.get(choice, RTX), "as asked"
     if choice == "auto":
         here = [one for one in (TENSORRT, RTX) if is_installed(one.module)]
         visible = gpu_visible()

@@ -10,7 +10,7 @@ from rmsnorm_export.errors import Error, VerificationError
 from rmsnorm_export.system.shown import Shown
 
 Style = Literal["load_library", "dlopen", "register", "functions"]
-"""How a program loads a library: ``IPluginRegistry::loadLibrary``, which asks the library for its
+"""The call that loads a library: ``IPluginRegistry::loadLibrary``, which asks it for its
 creators; plain ``dlopen``, on which the library registers them itself; ONNX Runtime's
 ``register_custom_ops_library``; or C functions, for PyTorch. A library made for the one must not be
 loaded in the other way."""
@@ -125,7 +125,7 @@ class CheckResult(Shown):
 
     @property
     def error(self) -> VerificationError | None:
-        """That of the first library that failed, or that nothing could try."""
+        """The error of the first library that failed, or that nothing could try."""
         if self.passed:
             return None
         first = next((one for one in self.runtimes if one.status == "failed"), self.runtimes[0])
@@ -138,7 +138,7 @@ class CheckResult(Shown):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoaderLine:
-    """How one program is told to load the plugin.
+    """The lines that make one program load the plugin.
 
     Attributes:
         loader: a name in ``LOADERS``.

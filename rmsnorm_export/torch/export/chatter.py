@@ -1,4 +1,4 @@
-"""What PyTorch's exporter prints and warns of, kept instead of shown."""
+"""Keep what PyTorch's exporter prints and warns of, instead of showing it."""
 
 from __future__ import annotations
 

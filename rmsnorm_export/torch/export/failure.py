@@ -1,4 +1,4 @@
-"""What went wrong in an export, in terms of the module and its arguments."""
+"""The failure of an export, in terms of the module and its arguments."""
 
 from __future__ import annotations
 

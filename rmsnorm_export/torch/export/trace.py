@@ -26,7 +26,7 @@ OLDEST_OPSET = 18
 EXPORTING, TIDYING = "exporting to ONNX", "tidying the graph"
 RECOGNISING, WRITING = "recognising the norms", "writing"
 STAGES = (EXPORTING, TIDYING, RECOGNISING, WRITING)
-"""What ``progress`` is told, in order."""
+"""The texts for ``progress``, in order."""
 
 Input = TypeVar("Input")
 

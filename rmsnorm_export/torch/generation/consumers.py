@@ -1,4 +1,4 @@
-"""What optimum and onnxruntime-genai ask of the folder of a decoder, beside names of its caches."""
+"""The files that optimum and onnxruntime-genai need in the folder of a decoder."""
 
 from __future__ import annotations
 

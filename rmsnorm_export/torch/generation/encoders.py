@@ -1,4 +1,4 @@
-"""What ``generate`` of transformers runs before ``forward``: encoders of text, sound and images."""
+"""Encoders of text, sound and images, which transformers runs before ``forward``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``export.json`` says of how a graph is called, written anew for the model at hand.
+"""The part of ``export.json`` on how a graph is called, written anew for the model.
 
 transformers imports the classes that it names, and makes objects of them. So each is looked up in a
 list of those that the model's own modules and transformers' caches define.

@@ -1,4 +1,4 @@
-"""What ``NormSpec`` says of each operator, as PyTorch wants it said.
+"""The signatures of the operators, from ``NormSpec`` to the form that PyTorch takes.
 
 The attributes stand in ``NormSpec`` alone, with their types, defaults and meanings; the schema of
 an operator and its translation to ONNX follow from them.

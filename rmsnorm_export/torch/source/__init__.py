@@ -1,1 +1,1 @@
-"""Where a module to export comes from, and the inputs it is called with."""
+"""The sources of modules to export, and the inputs with which they are called."""

@@ -1,4 +1,4 @@
-"""What a cast to a smaller float type does to weights: values that become infinite, or zero."""
+"""The effect of a cast to a smaller float type on weights: values that become infinite, or zero."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
             raise _not_described(part)
         name, kind, sizes = match.groups()
         if name in inputs:
-            raise _not_described(f"{name}, which stands twice")
+            raise _not_described(f"{name}, which is given twice")
         if kind not in TYPE_NAMES:
             raise _not_described(f"the type {kind} of {name}; types are {', '.join(TYPE_NAMES)}")
         parts = sizes.split(",") if sizes.strip() else []

@@ -1,4 +1,4 @@
-"""Where a module to export comes from: a factory, a Hugging Face folder, a config.json, a .pt2.
+"""Load a module to export: a factory, a Hugging Face folder, a config.json, a .pt2.
 
 Nothing is downloaded: files are read where they are, and a name that would have to be fetched is an
 error.
