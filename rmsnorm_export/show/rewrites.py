@@ -96,6 +96,10 @@ def proof_lines(report: Report) -> list[Line]:
         f"  largest difference from the original: {_distance(worst)}{where}",
         f"  largest error against float64: {number(before)} ulp before, {number(after)} ulp after",
     ]
+    tried = [proof.one_kernel for _, proof in proofs if proof.one_kernel is not None]
+    if tried:
+        count = f"{sum(tried)} of {plural(len(tried), 'site')}"
+        lines.append(f"  one kernel each in a session of ONNX Runtime (CPU): {count}")
     return lines + [
         (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
         for site, proof in proofs
