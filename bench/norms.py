@@ -137,15 +137,16 @@ def count_all(export: Export, tools: Mapping[str, Tool], kernels: Path | None) -
     return counts
 
 
-def count_engine(model: Path, tool: Tool | None) -> tuple[int, int]:
+def count_engine(export: Export, tool: Tool | None) -> tuple[int, int]:
     """Return norms that are one kernel of an engine of TensorRT-RTX, and all that it tells of."""
+    assert export.path is not None
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         if tool is None:
-            path.write_bytes(model.read_bytes())
+            path.write_bytes(export.path.read_bytes())
         else:
-            tool(str(model), str(path))
-        shapes = {"x": ((1, 1), (2, 7), (4, 16))}
+            tool(str(export.path), str(path))
+        shapes = dict.fromkeys(export.inputs(), ((1, 1), (2, 7), (4, 16)))
         built = rx.build_engine(
             path, path.with_suffix(".engine"), backend="tensorrt-rtx", shapes=shapes
         )
@@ -176,11 +177,10 @@ def brief(export: Export, counts: dict[str, Count]) -> str:
 
 def engine_cells(export: Export, tools: Mapping[str, Tool]) -> list[str]:
     """Return ``count_engine`` of each file of ``ENGINES``, or why there is no engine."""
-    assert export.path is not None
     cells = []
     for label in ENGINES:
         try:
-            fused, told = count_engine(export.path, tools.get(label))
+            fused, told = count_engine(export, tools.get(label))
             cells.append(f"{fused} of {told}")
         except Exception as error:  # of the runtime, whatever it is
             cells.append(first_line(error, 60))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmsnorm_export.graph.bundle import Components
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show import sections_of, show_blocks
@@ -66,7 +67,8 @@ def _generation_verdict(export: GenerationExport) -> Line:
         return f"no RMSNorm found in {graphs}", "warn"
     verb = "can be" if export.planned else "is" if total == 1 else "are"
     inside = sum(report.fusions.norms for report in reports if report.fusions is not None)
-    text = f"{done} of {plural(total, 'RMSNorm')} {verb} one node, in {graphs}"
+    form = TARGETS[next(iter(reports)).target or "portable"].form
+    text = f"{done} of {plural(total, 'RMSNorm')} {verb} {form}, in {graphs}"
     text += f"; {inside} of them in attention" if inside else ""
     if any(report.unproved for report in reports):
         return text, "bad"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_MEANING
 from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
 from rmsnorm_export.printable import number, one_line, plural
@@ -99,7 +100,8 @@ def proof_lines(report: Report) -> list[Line]:
     tried = [proof.one_kernel for _, proof in proofs if proof.one_kernel is not None]
     if tried:
         count = f"{sum(tried)} of {plural(len(tried), 'site')}"
-        lines.append(f"  one kernel each in a session of ONNX Runtime (CPU): {count}")
+        form = TARGETS[report.target or "portable"].form
+        lines.append(f"  {form} in the file; ONNX Runtime (CPU) runs {count} as one kernel")
     return lines + [
         (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
         for site, proof in proofs
