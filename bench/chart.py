@@ -37,7 +37,7 @@ def bars(title: str, below: str, rows: Sequence[Bar], whole: int) -> str:
         f'font-family="system-ui, sans-serif" font-size="21" fill="{_INK}">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{_LEFT}" y="32" font-size="24" font-weight="600">{escape(title)}</text>',
+        f'<text x="{_LEFT}" y="32" font-size="22" font-weight="600">{escape(title)}</text>',
         f'<text x="{_LEFT}" y="60" font-size="19">{escape(below)}</text>',
     ]
     for index, row in enumerate(rows):
