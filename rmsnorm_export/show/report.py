@@ -134,7 +134,8 @@ def _compared_lines(changed: Fusions | Quantization) -> list[Line]:
 
 def _next_step(report: Report) -> list[Line]:
     """Return what to do in the runtime at hand, and where the others are listed."""
-    here = ((entry, version_of(entry.runtime)) for entry in report.runs_in)
+    known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
+    here = ((entry, version_of(entry.runtime)) for entry in known)
     entry, version = next((pair for pair in here if pair[1]), (None, ""))
     name = entry.runtime if entry else "RUNTIME"
     step = f"{'optimize ' if report.planned else ''}--for {name} writes what it runs best"
