@@ -1,13 +1,21 @@
-"""Time and peak memory of ``optimize`` beside its peers, on the same graphs in one run.
+"""What ``optimize`` gives and takes beside its peers, on the same models in one run.
 
-    python -m bench.optimize
+    python -m bench.optimize norms
+    python -m bench.optimize times
 
-Graphs: decoders in the spelling of torch.onnx.export(dynamo=True), and small ones that ask for much
-work. Tools: ours, onnxscript, the optimizer of onnxruntime.transformers and OnnxSlim, each as its
-documentation runs it; and onnx_ir's load and save alone, which is the floor. Most peers do more
-than norms, so a ratio says what a user waits for, not which matcher is faster. Each run is a
-process of its own under a time limit, the tools in turn; a number is the median, from before a tool
-loads the file until after it has saved, without imports.
+norms: of tiny models of transformers that no test uses, how many norms are one kernel in a session
+of ONNX Runtime, with a chart (bench/norms.py counts). Every model is exported once, which takes
+minutes for each ten, and kept.
+
+times: seconds and peak memory. Graphs: decoders in the spelling of torch.onnx.export(dynamo=True),
+and small ones that ask for much work. Each run is a process of its own under a time limit, the
+tools in turn; a number is the median, from before a tool loads the file until after it has saved,
+without imports.
+
+Tools: ours, onnxscript, the optimizer of onnxruntime.transformers and OnnxSlim, each as its
+documentation runs it; for the times onnx_ir's load and save alone, too, which is the floor. Most
+peers do more than norms, so a ratio of times says what a user waits for, not which matcher is
+faster.
 """
 
 from __future__ import annotations
@@ -25,8 +33,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench import norms
 from bench.graphs import HARD, write_decoder, write_hard
-from tests.tools.lib.command import add_output, module_command, module_environment, parser, say
+from bench.norms import PORTABLE
+from rmsnorm_export.system.files import write_whole
+from tests.tools.lib.command import RESULTS, module_command, module_environment, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
 from tests.tools.lib.tables import markdown_table, print_table
 
@@ -68,25 +79,30 @@ def _onnxslim() -> Callable[[str, str], None]:
 
 
 TOOLS: dict[str, Callable[[], Callable[[str, str], None]]] = {
-    "ours portable": lambda: _ours("portable"),
+    PORTABLE: lambda: _ours("portable"),
     "ours ort": lambda: _ours("ort"),
     FLOOR: _floor,
     "onnxscript": _onnxscript,
     "onnxruntime.transformers": _transformers,
     "onnxslim": _onnxslim,
+    "ours onnx": lambda: _ours("onnx"),
 }
-OURS = ("ours portable", "ours ort", FLOOR)
+OURS = (PORTABLE, "ours ort", FLOOR)
 
 
 def _arguments() -> argparse.Namespace:
     options = parser("bench.optimize", __doc__)
     add = options.add_argument
+    add("part", choices=("norms", "times"), help="what is measured")
+    add("--models", nargs="+", default=[], help="norms: types of transformers instead of all")
+    add("--library", type=Path, help="norms: our CPU kernels, of plugin build")
+    add("--engines", type=int, default=0, help="norms: models built by TensorRT-RTX, too")
     add("--sizes", type=int, nargs="*", default=[2_000, 20_000, 200_000], help="nodes of a decoder")
     add("--peer-limit", type=int, default=2_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--time-limit", type=float, default=300, help="time limit of a run, seconds")
     add("--one", nargs=3, metavar=("TOOL", "MODEL", "OUTPUT"), help="one run, in this process")
-    add_output(options, "optimize.json")
+    add("--output", type=Path, help="JSON file; by default of bench/results")
     return options.parse_args()
 
 
@@ -102,7 +118,7 @@ def _one(tool: str, model: str, output: str) -> None:
 
 def _run(tool: str, model: Path, limit: float) -> dict[str, Any]:
     output = model.with_name("out.onnx")
-    command = module_command("bench.optimize", "--one", tool, str(model), str(output))
+    command = module_command("bench.optimize", "times", "--one", tool, str(model), str(output))
     try:
         done = subprocess.run(
             command, env=module_environment(), capture_output=True, text=True, timeout=limit
@@ -146,18 +162,15 @@ def _cells(one: dict[str, float], floor: float) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Exit code 1 when ours failed."""
-    options, start, rows = _arguments(), Start(), []
-    if options.one:
-        _one(*options.one)
-        return 0
+def _times(options: argparse.Namespace) -> int:
+    """Return 1 when ours failed."""
+    start, rows = Start(), []
     with tempfile.TemporaryDirectory(prefix="bench_optimize_") as folder:
         model = Path(folder) / "model.onnx"
         for size in options.sizes:
-            nodes, norms = write_decoder(model, size, opset=18)
+            nodes, count = write_decoder(model, size, opset=18)
             tools = tuple(TOOLS) if size <= options.peer_limit else OURS
-            rows += _rows(f"decoder, {nodes:,} nodes, {norms:,} norms", model, tools, options)
+            rows += _rows(f"decoder, {nodes:,} nodes, {count:,} norms", model, tools, options)
         for name in HARD:
             for size in (10_000, 20_000):
                 nodes, _ = write_hard(model, name, size)
@@ -168,8 +181,50 @@ def main() -> int:
     print_table(HEADINGS, rows, above=about(report))
     page = ["# Time and memory of `optimize`", "", *bullets(about(report)), ""]
     page += markdown_table(HEADINGS, rows)
-    print(write_results(report, "\n".join(page) + "\n", options.output))
+    output = options.output or RESULTS / "optimize.json"
+    print(write_results(report, "\n".join(page) + "\n", output))
     return int(any(row[1] in OURS and row[-1] for row in rows))
+
+
+def _norms(options: argparse.Namespace) -> int:
+    """Return 1 when ours failed, or is wrong."""
+    start, output = Start(), options.output or RESULTS / "norms.json"
+    tools = {name: make() for name, make in TOOLS.items() if name != FLOOR}
+    models, engines = [], []
+    for export in norms.held_out(options.models):
+        models.append((export, norms.count_all(export, tools, options.library)))
+        say(f"{export.key}: {norms.brief(*models[-1])}")
+        if len(engines) < options.engines and "float32" in export.key:
+            engines.append([export.key, *norms.engine_cells(export, tools)])
+            say(f"engines: {engines[-1]}")
+    every = sum(export.norms for export, _ in models)
+    table = norms.totals(models)
+    head = [f"{len(models)} models, {every:,} norms by PyTorch's count"]
+    report = start.facts(*PACKAGES, "torch", "transformers", "tensorrt_rtx")
+    above = [*about(report), *head]
+    report |= {
+        "norms": every,
+        "rows": [dict(zip(norms.HEADINGS, row, strict=True)) for row in table],
+        "models": norms.details(models),
+        "engines": engines,
+    }
+    print_table(norms.HEADINGS, table, above=above)
+    page = ["# Norms that are one kernel", "", "![chart](norms.svg)", "", *bullets(above), ""]
+    page += [norms.MEANING, "", *markdown_table(norms.HEADINGS, table)]
+    if engines:
+        page += ["", norms.ENGINE_MEANING, "", *markdown_table(norms.ENGINE_HEADINGS, engines)]
+    page += ["", *norms.losses(models)]
+    print(write_results(report, "\n".join(page) + "\n", output))
+    write_whole(output.with_suffix(".svg"), norms.chart(table, every, report["versions"]))
+    return int(any(row[0].startswith("ours") and row[-2:] != ["0", "0"] for row in table))
+
+
+def main() -> int:
+    options = _arguments()
+    if options.one:
+        _one(*options.one)
+        return 0
+    return _norms(options) if options.part == "norms" else _times(options)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import subprocess
+import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 
 from bench import graphs
 from bench.demo.measure import worst_difference
+from bench.norms import Count, is_wrong
+from tests.tools.corpus.exporters import Export
 from tests.tools.lib.command import ROOT, module_command, module_environment
 
 
@@ -47,11 +50,35 @@ def test_bench_decode_speed(tmp_path: Path) -> None:
 def test_bench_optimize(tmp_path: Path) -> None:
     output = tmp_path / "optimize.json"
     words = ("--sizes", "300", "--peer-limit", "0", "--repeats", "1", "--output", str(output))
-    done = _run("bench.optimize", *words)
+    done = _run("bench.optimize", "times", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert len(rows) == 3 * (1 + 2 * len(graphs.HARD))
     assert all(float(row["seconds:"]) > 0 and not row[""] for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_bench_norms(tmp_path: Path) -> None:
+    """Of a model whose norms have no weight, ONNX Runtime fuses none unless they are its nodes."""
+    done = _run(
+        "bench.optimize", "norms", "--models", "nanochat", "--output", str(tmp_path / "norms.json")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "norms.json").read_text(encoding="utf-8"))
+    kernels = {row["file"]: int(row["one kernel:"]) for row in report["rows"]}
+    assert report["norms"] == kernels["ours ort"] == kernels["ours onnx"] > 0
+    assert kernels["raw file"] == kernels["ours portable"] == 0
+    assert report["rows"][1]["one node in the file:"] == str(report["norms"])
+    drawn = xml.etree.ElementTree.parse(tmp_path / "norms.svg")
+    assert len(drawn.findall(".//{*}rect")) == 1 + 3 * len(kernels)
+
+
+def test_a_result_is_wrong_beyond_its_bound_and_that_of_the_raw_file() -> None:
+    export = Export("llama-float16-", None, "", 5, Path())
+    for error, of_raw, wrong in ((0.02, 0.0, False), (0.04, 0.0, True), (0.04, 0.02, False)):
+        assert is_wrong(export, Count(error=error), Count(error=of_raw)) == wrong
+    assert is_wrong(export, Count(error=float("inf")), Count(error=0.02))
 
 
 def test_decoder_has_the_nodes_and_norms_it_says() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import os
 import re
 import runpy
@@ -283,6 +284,19 @@ def test_figures_are_those_of_the_results() -> None:
     quoted = [line for line in lines if line.startswith(starts)]
     assert len(quoted) > 11
     assert [line for line in quoted if line not in page] == []
+
+
+def test_the_counts_of_the_readme_are_those_of_the_chart() -> None:
+    results = json.loads((ROOT / "bench/results/norms.json").read_text(encoding="utf-8"))
+    counted = {results["norms"], len(results["models"])}
+    counted |= {int(row[key].replace(",", "")) for row in results["rows"] for key in list(row)[1:]}
+    chart, below = PAGES["README.md"].partition("norms.svg)")[2].split("\n\n", 2)[:2]
+    quoted = [
+        int(text.replace(",", "")) for text in re.findall(r"(?<![.\w])\d[\d,]*(?![.\d])", below)
+    ]
+    assert chart == ""
+    assert len(quoted) > 5
+    assert set(quoted) <= counted
 
 
 def test_links_lead_somewhere() -> None:

@@ -135,8 +135,7 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
     """
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
-        gain = runtime.why if report.fused or report.kept else "no norm is one node"
-        words = [options.form, gain, runtime.source, *changes]
+        words = [options.form, runtime.why, runtime.source, *changes]
         note = f"for {options.runtime}: {'; '.join(words)}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
     if options.fusions is not None:

@@ -8,7 +8,6 @@ import onnx_ir as ir
 from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
@@ -39,20 +38,21 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
         proofs[site] = prove_site(site.part, site, proving, numerics=numerics, stored_scale=scale)
     if options.progress:
         options.progress("proving", len(plan.sites), len(plan.sites))
-    failed = {site: _refuse(site.part, proof) for site, proof in proofs.items() if not proof.passed}
+    failed = {site: _refuse(site, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
 
 
-def _refuse(part: Match, proof: Proof) -> Refusal:
+def _refuse(site: Lowered, proof: Proof) -> Refusal:
     if proof.compared:
         reason = "proof-failed"
         message = "the new node did not reproduce the original nodes; they were kept"
-        hint = "please report this model; --numerics exact may avoid it"
+        looser = site.numerics != "exact"
+        hint = f"please report this model{'; --numerics exact may avoid it' if looser else ''}"
     else:
         reason = "not-provable"
         message = "the site could not be run by itself, so there is no proof; its nodes were kept"
         hint = "without --prove it is rewritten; verify then compares the models as a whole"
-    return refuse(part.nodes[-1], reason, message, proof.reason, hint, part.scope)
+    return refuse(site.part.nodes[-1], reason, message, proof.reason, hint, site.part.scope)
 
 
 def stored_weight(value: ir.Value | None) -> np.ndarray | None:

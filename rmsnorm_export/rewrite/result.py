@@ -244,6 +244,9 @@ class Report(Shown):
         fused, kept, refused = len(self.fused), len(self.kept), len(self.unfused)
         total, alike = fused + kept + refused, len(self.look_alikes)
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
+        form = TARGETS[self.target or "portable"].form
+        if total == 0 and form != "one node":  # what is written out already is not counted
+            return f"no RMSNorm to write out{aside}"
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
         inside = self.fusions.norms if self.fusions else 0
@@ -258,7 +261,7 @@ class Report(Shown):
         parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
         words = {"in attention": inside, "already one node": kept, "refused": refused}
         parts += [f"{count} {what}" for what, count in words.items() if count]
-        line = f"{', '.join(counts)} {verb} {TARGETS[self.target or 'portable'].form}"
+        line = f"{', '.join(counts)} {verb} {form}"
         return f"{line}: {', '.join(parts)}{aside}" if parts else line + aside
 
 

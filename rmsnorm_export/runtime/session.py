@@ -6,17 +6,20 @@ import contextlib
 import ctypes
 import functools
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES, DOMAIN
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
@@ -24,6 +27,8 @@ from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.system.reading import LARGEST_LIBRARY, check_library, read_file
 
 Device = Literal["cpu", "cuda"]
+
+_NORM_KERNELS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
 
 
 class NoKernelError(NotRunError):
@@ -136,6 +141,29 @@ def session_options(
             fix += "Runtime 1.17 or newer is needed"
             raise BackendMissingError(what, found=found, fix=fix) from error
     return options
+
+
+def executed_graph(
+    model: bytes | str | os.PathLike[str], *, kernels: str | os.PathLike[str] | None = None
+) -> onnx.GraphProto:
+    """Return what a session executes: the graph after ONNX Runtime's default optimization.
+
+    Args:
+        model, kernels: as ``source`` and ``kernels`` of ``open_session``.
+
+    Raises:
+        BackendMissingError, NoKernelError, NotRunError, VerificationError: as ``open_session``.
+    """
+    with tempfile.TemporaryDirectory() as folder, _told("ONNX Runtime does not load it.", ""):
+        options = session_options(optimize=True, threads=1, kernels=kernels)
+        options.optimized_model_filepath = path = os.path.join(folder, "executed.onnx")
+        onnxruntime().InferenceSession(model, options, providers=[CPU])
+        return onnx.load(path).graph
+
+
+def is_norm_kernel(node: onnx.NodeProto) -> bool:
+    """Tell whether a node of an executed graph is a norm: there functions are inlined."""
+    return node.op_type in _NORM_KERNELS or node.domain == DOMAIN
 
 
 def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packaging.version import Version
+
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.result import Fusions, Quantization, Report
+from rmsnorm_export.runtime.consumers import BY_NAME
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import group_lines, proof_lines, rewrite_sections, site_lines
 from rmsnorm_export.show.text import Line, note_lines, titled
+from rmsnorm_export.system.packages import version_of
 
 
 def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Line]:
@@ -33,7 +37,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     lines += _facts(report)
     done = "fusable" if report.planned else "fused"
     if TARGETS[report.target or "portable"].form != "one node":
-        done = "written out"
+        done = "can be written out" if report.planned else "written out"
     for title, sites in ((done, report.fused), ("kept as is", report.kept)):
         if sites:
             shown = site_lines(sites) if verbose > 0 else group_lines(sites)
@@ -96,7 +100,7 @@ def _outcome(report: Report, output: Sequence[str], *, brief: bool) -> list[Line
     fusions = [] if report.fusions is None else _fusion_lines(report.fusions)
     quantized = [] if report.quantized is None else _quantization_lines(report.quantized)
     notes = note_lines(report.notes)
-    runners = _runner_count(report) if brief else _runner_lines(report)
+    runners = _next_step(report) if brief else _runner_lines(report)
     for part in (fusions, quantized, proof_lines(report), runners, notes, output):
         lines += ["", *part] if part else []
     return lines
@@ -128,15 +132,22 @@ def _compared_lines(changed: Fusions | Quantization) -> list[Line]:
     return lines
 
 
-def _runner_count(report: Report) -> list[Line]:
-    """Return how many runtimes run the file, and where their names are."""
-    if not report.runs_in:
-        return []
+def _next_step(report: Report) -> list[Line]:
+    """Return what to do in the runtime at hand, and where the others are listed."""
+    known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
+    here = ((entry, version_of(entry.runtime)) for entry in known)
+    entry, version = next((pair for pair in here if pair[1]), (None, ""))
+    name = entry.runtime if entry else "RUNTIME"
+    step = f"{'optimize ' if report.planned else ''}--for {name} writes what it runs best"
+    usable = entry and entry.since and Version(version) >= Version(entry.since)
+    if entry and usable and not report.planned:
+        best = BY_NAME[name][-1].target == report.target
+        step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
     count = sum(not entry.reason for entry in report.runs_in)
-    return [
-        f"  runs in {count} of {len(report.runs_in)} runtimes (-v names them; --for RUNTIME writes "
-        "what one runs best)"
-    ]
+    others = f"runs in {count} of {len(report.runs_in)} runtimes (-v names them)"
+    lines: list[Line] = [f"  {others}"] if report.runs_in else []
+    asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
+    return lines if asked or not lines else [(f"next: {step}", "bold"), *lines]
 
 
 def _runner_lines(report: Report) -> list[Line]:

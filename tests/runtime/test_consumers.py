@@ -60,24 +60,6 @@ def test_functions_are_inlined_for_a_runtime_without_them() -> None:
     assert len(rx.optimize(model, runtime="onnxruntime").model.functions) == 1
 
 
-def test_the_gain_in_a_runtime_is_that_of_norms_that_are_one_node() -> None:
-    """Not of a model whose norms were all refused."""
-    clamped = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[2,8] x) => (float[2,8] y) <float root = {2.8284}, float least = {1e-6}> {
-            length = ReduceL2 <axes=[-1]> (x)
-            bound = Clip(length, least)
-            unit = Div(x, bound)
-            y = Mul(unit, root)
-        }"""
-    )
-    for model, words in ((block(FLOAT), "one kernel a norm"), (clamped, "no norm is one node")):
-        report = rx.optimize(model, runtime="onnxruntime").report
-        assert words in report.notes[-1]
-        assert bool(report.fused) == (model is not clamped)
-        assert bool(report.unfused) == (model is clamped)
-
-
 def _with_int4() -> onnx.ModelProto:
     model = block(FLOAT, ir_version=10)
     model.graph.initializer.append(helper.make_tensor("four", TensorProto.INT4, [2], [1, 2]))

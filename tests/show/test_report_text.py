@@ -56,7 +56,12 @@ largest difference from the original: nan ulp (1 allowed), at w"""
         (ALONE, {"fused": (), "refused": (ALIKE,)}, 0, "refused"),
         ("from   layers.{0-2}.norm", {"fused": MODULES}, 0, "layers.0"),
         (WORST, {"fused": (PROVED, change(SITE, name="w", proof=WORSE))}, 0, "failed"),
-        (FAILING, {"fused": (PROVED, change(SITE, name="w", proof=FAILED), SITE)}, 0, "of 2"),
+        (
+            FAILING,
+            {"fused": (PROVED, change(SITE, name="w", proof=FAILED), SITE)},
+            0,
+            "of 2 sites hold",
+        ),
     ],
 )
 def test_the_text_of_a_report(

@@ -6,6 +6,7 @@ Each is as small as its code allows: two layers, width 64, four heads of 16, 101
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 COMMON: dict[str, Any] = {
@@ -67,6 +68,10 @@ _DEEPSEEK_V4: dict[str, Any] = {
 }  # fmt: skip
 
 
+_LARGEST = 8e6
+"""Parameters of a model that is made on demand."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """One architecture.
@@ -91,7 +96,37 @@ class Entry:
         return "pixel_values" if self.kind == "pixels" else "input_ids"
 
 
-ENTRIES: dict[str, Entry] = {
+def _size(entry: Entry) -> float:
+    """Return the number of parameters; without end where the model is not made."""
+    import torch
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.for_model(entry.model_type, **{**COMMON, **entry.settings})
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+    except Exception:  # each model refuses settings in its own way
+        return math.inf
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+class _Entries(dict[str, Entry]):
+    """The entries below, and on demand one for any other causal language model."""
+
+    def __missing__(self, model_type: str) -> Entry:
+        """Return the smallest model of a type that the settings above can make.
+
+        Raises:
+            KeyError: it is no such type, or has its sizes elsewhere and is large.
+        """
+        entries = [Entry(model_type, "", more) for more in ({}, _EXPERTS, _LATENT, _LINEAR)]
+        size, _, entry = min((_size(entry), i, entry) for i, entry in enumerate(entries))
+        if size > _LARGEST:
+            raise KeyError(model_type)
+        return entry
+
+
+_TESTED: dict[str, Entry] = {
     "llama": Entry("llama", "the ordinary norm before attention, before the MLP and at the end"),
     "mixtral": Entry("mixtral", "norm in front of a router", _EXPERTS),
     "qwen3": Entry("qwen3", "norm of queries and keys, per head"),
@@ -123,3 +158,4 @@ ENTRIES: dict[str, Entry] = {
     "muse_spark": Entry("muse_spark_text", "row times 1 + w before the norm", _MUSE, "AutoModel"),
     "deepseek_v4": Entry("deepseek_v4", "weightless norm with 1 / RMS rounded", _DEEPSEEK_V4),
 }
+ENTRIES = _Entries(_TESTED)

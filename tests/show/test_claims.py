@@ -1,0 +1,126 @@
+"""Every claim of a report is computed: for each there is a model for which it is not printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, numpy_helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.rewrite.result import GenerationExport
+from rmsnorm_export.show import to_text
+from tests.tools.runtimes.models import block
+
+HEAD = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,8] x) => (float[2,8] y) <float two = {2}, float e = {1e-6}, float root = {2.8284}, """
+ROOT = """{ square = Pow(x, two) mean = ReduceMean <axes=[-1]> (square) sum = Add(mean, e)
+    rms = Sqrt(sum) """
+
+
+def _model(rest: str) -> Callable[[], onnx.ModelProto]:
+    return lambda: onnx.parser.parse_model(HEAD + rest)
+
+
+WEIGHTLESS = _model(f"float w = {{1}}> {ROOT} y = Div(x, rms) }}")
+GAIN = _model(
+    f"float[8] w = {{1, 2, 3, 4, 5, 6, 7, 8}}> {ROOT} unit = Div(x, rms) y = Mul(unit, w) }}"
+)
+CLAMPED = _model(
+    """float least = {1e-6}> { length = ReduceL2 <axes=[-1]> (x) bound = Clip(length, least)
+    unit = Div(x, bound) y = Mul(unit, root) }"""
+)
+NONE = _model("float w = {1}> { y = Relu(x) }")
+
+
+def _foreign() -> onnx.ModelProto:
+    model = NONE()
+    model.graph.node[0].op_type, model.graph.node[0].domain = "NoSuchThing", "com.microsoft"
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+def _block() -> onnx.ModelProto:
+    return block(TensorProto.FLOAT)
+
+
+def _half() -> onnx.ModelProto:
+    return block(TensorProto.FLOAT16)
+
+
+def _in_half() -> onnx.ModelProto:
+    """Return the norm with a gain, its squares in float16 as well."""
+    model = GAIN()
+    for constant in model.graph.initializer:
+        half = numpy_helper.to_array(constant).astype(np.float16)
+        constant.CopyFrom(numpy_helper.from_array(half, constant.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
+
+
+def _optimized(model: Callable[[], onnx.ModelProto], **options: Any) -> rx.Report:
+    return rx.optimize(model(), **options).report
+
+
+PLAIN: dict[str, Any] = {"target": "plain"}
+NAMED: dict[str, Any] = {**PLAIN, "sites": ["*"]}
+PROVED: dict[str, Any] = {"prove": True}
+CLAIMS: dict[str, tuple[rx.Report, rx.Report]] = {
+    "nothing that looks like one": (_optimized(NONE), _optimized(GAIN, **NAMED)),
+    "no RMSNorm to write out": (_optimized(GAIN, **NAMED), _optimized(GAIN, **PLAIN)),
+    "1 of 1 RMSNorm is one node": (_optimized(GAIN), _optimized(CLAMPED, target="ort")),
+    "is plain operators": (_optimized(GAIN, **PLAIN), _optimized(GAIN)),
+    "of 3 residuals": (_optimized(_block), _optimized(GAIN)),
+    "3 of 3 residuals are one node": (_optimized(_block), _optimized(_half, target="ort")),
+    "fused (1)": (_optimized(GAIN), _optimized(GAIN, **PLAIN)),
+    "can be written out (1)": (rx.inspect(GAIN(), target="plain"), _optimized(GAIN, **PLAIN)),
+    "numerics reordered": (_optimized(_half, target="ort"), _optimized(GAIN, target="ort")),
+    "runs 1 of 1 site as one kernel": (
+        _optimized(GAIN, **PROVED),
+        _optimized(WEIGHTLESS, **PROVED),
+    ),
+    "one node in the file;": (_optimized(GAIN, **PROVED), _optimized(GAIN, **PROVED, **PLAIN)),
+    "next: run it in onnxruntime": (_optimized(GAIN), _optimized(_foreign)),
+    "; or --for onnxruntime": (_optimized(GAIN), _optimized(GAIN, target="ort")),
+    "next:": (_optimized(GAIN), _optimized(GAIN, runtime="openvino")),
+    "next: optimize --for": (rx.inspect(GAIN()), _optimized(GAIN)),
+    "proofs:": (_optimized(GAIN, **PROVED), _optimized(CLAMPED, **PROVED, target="ort")),
+    "RMSNorms that were not fused": (
+        _optimized(CLAMPED, target="ort"),
+        rx.inspect(CLAMPED(), target="ort"),
+    ),
+    "kept as is (1)": (_optimized(lambda: rx.optimize(GAIN()).model), _optimized(GAIN)),
+    "raised from opset 17 to 23": (_optimized(GAIN, target="onnx"), _optimized(GAIN)),
+    "overflow above 255": (_optimized(_in_half), _optimized(_in_half, numerics="upcast")),
+}
+"""A claim -> a report of which it holds, and one of which it does not."""
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_is_made_where_it_holds(claim: str) -> None:
+    holds, fails = map(to_text, CLAIMS[claim])
+    assert claim in holds
+    assert claim not in fails
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "opencv", "tract"])
+def test_nothing_is_promised_of_norms_that_were_refused(runtime: str) -> None:
+    """What a note says of a runtime holds for any model."""
+    for model, headline in ((GAIN, "1 of 1"), (CLAMPED, "0 of 1")):
+        report = _optimized(model, runtime=runtime)
+        assert report.headline().startswith(headline)
+        assert "a norm," not in report.notes[-1].replace("a norm, with", "")
+        assert "one kernel" not in report.notes[-1]
+
+
+@pytest.mark.parametrize(("options", "words"), [({}, "are one node"), (PLAIN, "plain operators")])
+def test_a_folder_says_what_its_graphs_say(options: dict[str, Any], words: str) -> None:
+    reports = {name: _optimized(GAIN, **options) for name in ("prefill", "decode")}
+    text = to_text(GenerationExport(Path(), reports, (), "", 0.0), verbose=-1)
+    assert text.startswith(f"2 of 2 RMSNorms are {words.removeprefix('are ')}, in 2 graphs")
