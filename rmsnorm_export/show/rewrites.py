@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.lower.targets import TARGETS
+from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.result import Report, Site
