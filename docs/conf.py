@@ -30,6 +30,7 @@ smartquotes = False  # flags and values are copied from the pages
 # The tests run the notebooks; outputs are not kept, so that none is older than the code.
 nb_execution_mode = "off"
 # The signatures are those of the commands' records, which say what an absent option comes to.
+smartquotes = False  # "--flag" and "text" are code wherever they stand
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True

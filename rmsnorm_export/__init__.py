@@ -1,4 +1,4 @@
-"""Every RMSNorm of an ONNX model becomes one node, with a proof per site.
+"""Every RMSNorm of an ONNX model becomes one node, with a proof per site::
 
     import rmsnorm_export as rx
     result = rx.optimize("model.onnx", target="portable")

@@ -1,11 +1,12 @@
 """The README and the pages of docs/ are true: examples run, tables are those of the code, figures
 are measured, links lead somewhere.
 
-An example is a fenced block. A ``console`` block is lines that start with ``$ `` (a command) and
-the output below each; ``python`` blocks are scripts, of which those that start with ``# name.py``
-are saved under that name for all pages. The output has to be equal except where a number depends
-on the machine or on versions. Of ``bash`` blocks, which install or take long, commands and flags
-are checked.
+The blocks of a page run in order, in a folder of the page. A ``console`` block is lines that start
+with ``$ `` (a command) and the output below each; a block that starts with ``# name.py`` or
+``# name.toml`` is a file, for all pages; other ``python`` blocks are scripts. The output has to be
+equal except where a number depends on the machine or on versions. A comment in front says what a
+block needs, a row of ``NEEDS``, or why it is not run. ``bash`` blocks, which are examples, do not
+run: commands and flags are checked; in a tutorial each has its reason.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -45,8 +47,17 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-NAMED = re.compile(r"# (\w+\.py)\n")
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\w+\.(?:py|toml))\n")
+BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+NEEDS: dict[str, tuple[Callable[[pytest.Config], object], str]] = {
+    "thorough": (lambda config: config.getoption("--thorough"), "takes long: --thorough"),
+    "compiler": (lambda _: shutil.which("c++") and shutil.which("cmake"), "no c++ or no cmake"),
+    "tensorrt_rtx": (lambda _: find_spec("tensorrt_rtx"), "TensorRT-RTX is not installed"),
+    "TensorRT": (lambda _: os.environ.get("TENSORRT_INCLUDE_DIR"), "no TENSORRT_INCLUDE_DIR"),
+    "GPU": (lambda _: shutil.which("nvidia-smi"), "there is no GPU"),
+}
+"""What a block may need -> whether it is here, and the reason why the block is skipped."""
 
 VARIES = {
     r"\d+\.\d+ s\b": "T s",  # wall-clock time
@@ -62,7 +73,16 @@ VARIES = {
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall(PAGES[page]) if kind == language]
+    return [text for _, kind, text in BLOCK.findall(PAGES[page]) if kind == language]
+
+
+def missing(mark: str, config: pytest.Config) -> str:
+    """Return why a block is not run, or ""."""
+    word, _, reason = mark.partition(": ")
+    if word == "not run":
+        return reason
+    needs = reason.split(", ") if word == "needs" else []
+    return ", ".join(NEEDS[need][1] for need in needs if not NEEDS[need][0](config))
 
 
 def table(page: str) -> dict[str, list[str]]:
@@ -79,11 +99,10 @@ def stable(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-def steps(page: str) -> Iterator[tuple[str, str]]:
-    """(command, expected output) of every console block of a page, in order."""
-    for block in blocks(page, "console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            yield part.partition("\n")[::2]
+def steps(block: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block, and the output that it shows."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        yield part.partition("\n")[::2]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of all pages and the first tutorial's model."""
     pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
     path = tmp_path_factory.mktemp("docs")
-    for text in (text for page in PAGES for text in blocks(page, "python")):
+    for _, _, text in itertools.chain.from_iterable(map(BLOCK.findall, PAGES.values())):
         if named := NAMED.match(text):
             (path / named[1]).write_text(text, encoding="utf-8")
     done = _run("python make_model.py", path)
@@ -99,34 +118,65 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: str, folder: Path, *, long: bool = False) -> subprocess.CompletedProcess[str]:
     # The commands of the interpreter that runs the tests, as after `pip install`.
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     environment = {"PATH": path, "HOME": str(folder), "COLUMNS": "120"}
     words = shlex.split(command)
-    if words[:1] == ["rmsnorm-export"] and not set(command) & set("|&;<>$*`"):
+    shell = long or set(command) & set("|&;<>$*`")  # a process that is warm has minutes
+    if words[:1] == ["rmsnorm-export"] and not shell:
         return warm.run(warm.COMMAND, *words[1:], folder=folder, environment=environment)
+    if words[:1] == ["python"] and words[1].endswith(".py"):
+        script = f"import sys; sys.path.insert(0, '')\n{(folder / words[1]).read_text()}"
+        return warm.run(script, folder=folder, environment=environment)
     bash = ["bash", "-c", command]
     return subprocess.run(bash, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def run_block(mark: str, kind: str, text: str, folder: Path) -> None:
+    if NAMED.match(text):
+        return  # a file, which is there
+    if kind == "python":
+        (folder / "example.py").write_text(text, encoding="utf-8")
+        prints = "\n".join(re.findall(r"# prints (.*)", text))
+        assert prints
+        pairs = [("python example.py", prints)]
+    else:
+        pairs = list(steps(text))
+    for command, expected in pairs:
+        done = _run(command, folder, long="thorough" in mark)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        assert stable(done.stdout) == stable(expected) or not expected.strip(), command
 
 
 @pytest.mark.export
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console") or blocks(p, "python")])
-def test_examples_print_what_the_page_says(page: str, folder: Path, tmp_path: Path) -> None:
+def test_examples_print_what_the_page_says(
+    page: str, folder: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    for command, expected in steps(page):
-        done = _run(command, tmp_path)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        assert stable(done.stdout) == stable(expected) or not expected.strip(), command
-    for script in blocks(page, "python"):
-        if not NAMED.match(script):
-            (tmp_path / "example.py").write_text(script, encoding="utf-8")
-            done = _run("python example.py", tmp_path)
-            assert done.returncode == 0, done.stderr
-            prints = re.findall(r"# prints (.*)", script)
-            assert prints
-            assert stable(done.stdout) == stable("\n".join(prints))
+    for mark, kind, text in BLOCK.findall(PAGES[page]):
+        if kind in ("console", "python") and not missing(mark, pytestconfig):
+            run_block(mark, kind, text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("page", "mark"),
+    [(page, mark) for page in PAGES for mark, _, _ in BLOCK.findall(PAGES[page]) if mark],
+)
+def test_a_block_that_is_not_run_has_its_reason(
+    page: str, mark: str, pytestconfig: pytest.Config
+) -> None:
+    if reason := missing(mark, pytestconfig):
+        pytest.skip(f"{page}: {reason}")
+
+
+def test_every_block_of_a_tutorial_runs_or_has_its_reason() -> None:
+    for page in (page for page in PAGES if "tutorials/" in page):
+        for mark, kind, _ in BLOCK.findall(PAGES[page]):
+            starts = "not run: " if kind == "bash" else ("not run: ", "needs: ")
+            assert mark.startswith(starts) or (kind != "bash" and not mark), (page, mark)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -214,6 +264,18 @@ def test_every_exit_code_and_public_name_is_there() -> None:
     assert set(rmsnorm_export.__all__) <= named
 
 
+def test_every_environment_variable_is_in_the_table() -> None:
+    files = [*(ROOT / "rmsnorm_export").rglob("*.py"), *(ROOT / "plugins").rglob("*.[hc]*")]
+    code = "".join(path.read_text(encoding="utf-8") for path in files)
+    read = set(re.findall(r"""(?:environ(?:\.get)?[\[(]|getenv\()"(\w+)\"""", code))
+    page = PAGES["docs/reference/environment.md"]
+    documented = set(
+        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE)))
+    )
+    assert read
+    assert {name for name in read if not name.startswith("LD_")} <= documented
+
+
 def test_figures_are_those_of_the_results() -> None:
     page = (ROOT / "bench" / "results" / "demo.md").read_text(encoding="utf-8").splitlines()
     starts = ("| Qwen3", "| Mamba", "| model", "- 20", "- rmsnorm", "- load")
@@ -236,7 +298,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         pytest.importorskip(package, reason="Sphinx is not installed: pip install '.[docs]'")
     done = _run(f"python -m sphinx -W -q {ROOT / 'docs'} {tmp_path}", ROOT)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "reference" / "api.html").stat().st_size > 50_000
+    api = (tmp_path / "reference" / "api.html").read_text(encoding="utf-8")
+    assert len(api) > 50_000
+    assert api.count('class="highlight') > 3  # the examples of three packages, and of a class
+    assert not set(api) & set("\u201c\u201d\u2013")  # no quotation mark of code, or flag, changed
 
 
 @pytest.mark.export

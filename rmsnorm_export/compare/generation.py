@@ -15,7 +15,7 @@ import torch
 from rmsnorm_export.compare.named import NamedDecoder, fill_with_nothing
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
-from rmsnorm_export.compare.result import OutputComparison, Verification, not_run
+from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
 from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder
 from rmsnorm_export.graph.load import load_model, serialize
@@ -150,7 +150,7 @@ def verify_generation(
     return Verification(
         outputs=tuple(outputs),
         inputs=describe_feeds({name: one.numpy() for name, one in tensors.items()}),
-        source=f"{plural(config.max_new_tokens, 'token')} generated greedily",
+        source=f"{plural(config.max_new_tokens, 'token')} {GREEDY}",
         notes=(f"{same:,} of {plural(chosen.numel(), 'greedy token')} are the same",),
         **how,
     )

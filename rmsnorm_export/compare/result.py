@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rmsnorm_export.errors import NotRunError, VerificationError
+from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.metrics import NOTHING_COMPARED, ErrorMetrics
 from rmsnorm_export.system.shown import Shown
 
@@ -29,8 +30,11 @@ _FAILURES: dict[Agreement, tuple[str, str]] = {
 }
 """The problem, and what to do about it."""
 
+GREEDY = "generated greedily"
+"""End of the ``source`` of a comparison of greedy tokens, each output of which is a step."""
+
 _MOST_ODD = 3
-"""Outputs with NaN or infinities that are named."""
+"""Outputs that failed, or with NaN or infinities, that are named."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class Verification(Shown):
             was not looked for (see ``notes``).
         not_run: why a model could not be run here, so that nothing was compared; or "".
         passed: every output passed, and there is one.
-        reason: why not: the outputs that failed, with their bounds; or "".
+        reason: why not: the first outputs that failed, with their bounds; or "".
         verdict: what the other fields come to; ``not compared``: no output differs, and one or more
             hold nothing to compare.
     """
@@ -158,9 +162,16 @@ class Verification(Shown):
         passed = bool(self.outputs) and not failed and not self.not_run
         object.__setattr__(self, "passed", passed)
         object.__setattr__(self, "verdict", "agree" if passed else verdict)
-        reasons = [f"{output.name}: {output.reason}" for output in failed]
+        reasons = [f"{output.name}: {output.reason}" for output in failed[:_MOST_ODD]]
+        if len(failed) > _MOST_ODD:
+            reasons.append(f"{plural(len(failed) - _MOST_ODD, 'output')} more")
         reason = "" if passed else "; ".join(reasons) or self.not_run or "there is no output"
         object.__setattr__(self, "reason", reason)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether greedy tokens were compared, so that each output is the logits of a step."""
+        return self.source.endswith(GREEDY)
 
     def no_numbers(self) -> str:
         """Say which outputs hold NaN or infinities, e.g. ``; y: 2 NaN``; "" where none does."""

@@ -80,7 +80,9 @@ def sections_of(result: object, title: str = "", **options: Any) -> list[Section
 
     function = _function(result, "sections")
     if function is None:
-        blocks = show_blocks(result, verbose=1, **options)
+        blocks, verdicts = show_blocks(result, verbose=1, **options), _verdicts(result)
+        if not title and [*blocks[: len(verdicts)]] == verdicts:  # they head the page
+            blocks = blocks[len(verdicts) :]
         return [Section(title or "Result", blocks)]
     sections: list[Section] = function(result)
     if not title:
@@ -95,16 +97,20 @@ def to_html(
 
     Args:
         result: any.
-        about: more lines below the verdict.
+        about: lines that say how it was made, at the end unless they say what failed.
         sections: more parts, at the end.
         options: as for ``show_blocks``.
     """
     from rmsnorm_export.show.page import Section, render
+    from rmsnorm_export.show.text import style_of
 
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
-    more = [Section("About", about)] if about else []
+    more = [Section("How it was made", about)] if about else []
     own = sections_of(result, **options)
-    return render(title, _verdicts(result) or [title], [*more, *own, *sections])
+    parts = [*own, *sections, *more]
+    if any(style_of(line) == "bad" for line in about):  # an error is read first
+        parts = [*more, *own, *sections]
+    return render(title, _verdicts(result) or [title], parts)
 
 
 def to_text(result: object, *, verbose: int = 0, **options: Any) -> str:

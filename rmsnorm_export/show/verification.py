@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
 from rmsnorm_export.printable import number, one_line, plural
-from rmsnorm_export.show.text import Block, Line, Table, note_lines
+from rmsnorm_export.show.text import Block, Line, Table, badness, note_lines
 
 _COLUMNS: dict[str, Callable[[OutputComparison], str]] = {
     "output": lambda output: output.name,
@@ -16,18 +17,23 @@ _COLUMNS: dict[str, Callable[[OutputComparison], str]] = {
     "max ulp": lambda output: number(output.metrics.max_ulp),
     "differ": lambda output: f"{output.metrics.mismatch:.2%}",
     "cosine": lambda output: f"{output.metrics.cosine:.7f}",
-    "": lambda output: "ok" if output.passed else "FAILED",
+    "verdict": lambda output: "ok" if output.passed else "FAILED",
 }
 _DETAILS: dict[str, Callable[[OutputComparison], str]] = {
     "NaN, inf": lambda o: (
         o.no_numbers() + ("" if o.metrics.nan_inf_agree else " do NOT agree") or "none"
     ),
-    "elements by ulp": lambda o: ", ".join(f"{n}: {c:,}" for n, c in o.metrics.ulp_histogram),
     "why so much is allowed": lambda output: one_line(output.tolerance),
 }
 """Head -> cell of an output; the second are columns with -v, and on a page."""
 
 _NUMBERS = ("max abs", "allowed", "max ulp", "differ")
+
+_BAR = 20
+"""Characters of a bar that stands for all elements: as wide as a phone shows beside two columns."""
+
+_MOST_OPEN = 3
+"""Histograms that are open on a page at first."""
 
 _VERDICTS = {
     "agree": "agree",
@@ -50,26 +56,70 @@ def verification_blocks(
         compared: what was compared: paths, or e.g. ``PyTorch``.
         verbose: as for ``show.show_blocks``.
     """
-    passed = sum(output.passed for output in verified.outputs)
-    within = f"{passed:,} of {plural(len(verified.outputs), 'output')} within bounds"
-    within = one_line(verified.not_run) or within
-    odd = one_line(verified.no_numbers())
-    verdict = f"the models {_VERDICTS[verified.verdict]}: {within}{odd}"
-    kind = "bad" if not verified.passed else "warn" if odd else "good"
-    lines: list[Block] = [(verdict, kind)]
+    lines: list[Block] = [_agreement(verified)]
     if verbose < 0:
         return lines
-    for label, path, backend in zip("AB", compared, verified.backends, strict=True):
-        lines.append(f"  {label}  {path} ({backend})")
-    lines.append(f"  {one_line(verified.runtime)} | inputs: {one_line(verified.source)}")
-    lines += [f"      {one_line(fed)}" for fed in verified.inputs]
-    columns = _COLUMNS | _DETAILS if verbose > 0 else _COLUMNS
-    rows = [[cell(output) for cell in columns.values()] for output in verified.outputs]
-    styles = ["" if output.passed else "bad" for output in verified.outputs]
-    lines.append(Table("", [*columns], rows, numbers=_NUMBERS, styles=styles))
+    sides = [
+        f"{label}  {path} ({backend})"
+        for label, path, backend in zip("AB", compared, verified.backends, strict=True)
+    ]
+    if verified.greedy and verbose == 0:
+        lines += [f"  {', '.join(sides)}: {verified.source}", *_greedy_lines(verified.outputs)]
+    else:
+        lines += [f"  {side}" for side in sides]
+        lines.append(f"  {one_line(verified.runtime)} | inputs: {one_line(verified.source)}")
+        lines += [f"      {one_line(fed)}" for fed in verified.inputs]
+        lines += _greedy_lines(verified.outputs) if verified.greedy else []
+    lines += _tables(verified, verbose=verbose)
     if verified.first_difference is not None:
         lines += ["", *_difference_lines(verified.first_difference, verbose)]
-    return lines + (["", *note_lines(verified.notes)] if verified.notes else [])
+    notes = verified.notes[1:] if verified.greedy else verified.notes  # the verdict has the first
+    return lines + (["", *note_lines(notes)] if notes else [])
+
+
+def _agreement(verified: Verification) -> Line:
+    """Return the first line; of greedy tokens it says how many are the same."""
+    passed = sum(output.passed for output in verified.outputs)
+    what = "step" if verified.greedy else "output"
+    within = f"{passed:,} of {plural(len(verified.outputs), what)} within bounds"
+    within += "".join(f"; {one_line(note)}" for note in verified.notes[: int(verified.greedy)])
+    within = one_line(verified.not_run) or within
+    odd = one_line(verified.no_numbers())
+    kind = "bad" if not verified.passed else "warn" if odd else "good"
+    return f"the models {_VERDICTS[verified.verdict]}: {within}{odd}", kind
+
+
+def _greedy_lines(outputs: Sequence[OutputComparison]) -> list[Line]:
+    """Return the step at which the logits differ most; one that failed comes before others."""
+    if not outputs:
+        return []
+    worst = max(outputs, key=lambda o: (not o.passed, badness(o.metrics.max_abs)))
+    measured, allowed = number(worst.metrics.max_abs), number(worst.bound_abs)
+    return [f"  largest difference {measured} ({allowed} allowed), in the {one_line(worst.name)}"]
+
+
+def _tables(verified: Verification, *, verbose: int) -> list[Table]:
+    """Return the outputs; of greedy tokens those that failed, or with ``verbose`` above 0 all."""
+    outputs = [o for o in verified.outputs if verbose > 0 or not (verified.greedy and o.passed)]
+    columns = _COLUMNS | _DETAILS if verbose > 0 else _COLUMNS
+    rows = [[cell(output) for cell in columns.values()] for output in outputs]
+    styles = ["" if output.passed else "bad" for output in outputs]
+    title = "logits of every step" if verified.greedy and verbose > 0 else ""
+    folded = bool(title) and verified.passed
+    table = Table(title, [*columns], rows, numbers=_NUMBERS, styles=styles, folded=folded)
+    if verbose <= 0 or verified.greedy:
+        return [table]
+    differing = [output for output in outputs if output.metrics.mismatch]
+    return [table, *(_histogram(one, folded=len(differing) > _MOST_OPEN) for one in differing)]
+
+
+def _histogram(output: OutputComparison, *, folded: bool) -> Table:
+    """Return how many elements are how far apart."""
+    counts = output.metrics.ulp_histogram
+    total = sum(count for _, count in counts)
+    rows = [[ulp, f"{n:,}", "\u2588" * math.ceil(_BAR * n / total)] for ulp, n in counts]
+    title = f"elements of {one_line(output.name)} by their distance in ulp"
+    return Table(title, ("ulp", "elements", "share"), rows, ("ulp", "elements"), folded=folded)
 
 
 def _difference_lines(first: Difference, verbose: int) -> list[Line]:

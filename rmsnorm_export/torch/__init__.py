@@ -1,4 +1,4 @@
-"""RMSNorm in PyTorch: the operators ``torch.ops.rmsnorm_export.*`` and a module for every variant.
+"""RMSNorm in PyTorch: the operators ``torch.ops.rmsnorm_export.*`` and a module for every variant::
 
     import rmsnorm_export.torch as rt
     y = rt.rms_norm(x, weight, epsilon=1e-6)

@@ -1,4 +1,4 @@
-"""The TensorRT plugin and the kernels of ONNX Runtime and PyTorch: built, checked, and loaded.
+"""Build, check and load the TensorRT plugin and the kernels of ONNX Runtime and PyTorch::
 
     import rmsnorm_export as rx
     rx.plugin.build(tensorrt_include="/opt/tensorrt/include")
