@@ -26,6 +26,7 @@ html_theme_options = {"top_of_page_buttons": []}
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 exclude_patterns = ["_build"]
+smartquotes = False  # flags and values are copied from the pages
 # The tests run the notebooks; outputs are not kept, so that none is older than the code.
 nb_execution_mode = "off"
 # The signatures are those of the commands' records, which say what an absent option comes to.
@@ -53,7 +54,7 @@ def _entry(name: str, text: str) -> str:
 
 def options_page() -> str:
     """Return every option of every command, and every key of a pipeline file."""
-    parts = ["# Options", "All that there is, by command; `--help` lists those that most need."]
+    parts = ["# Options", "Every option, by command; `--help` lists those that are used most."]
     for context in _commands(cli, click.Context(cli, info_name="rmsnorm-export")):
         parts.append(f"## {context.command_path.partition(' ')[2]}")
         flags = [one for one in context.command.params if isinstance(one, click.Option)]

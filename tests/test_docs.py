@@ -206,6 +206,16 @@ def test_keys_of_a_pipeline_are_known(page: str, tmp_path: Path) -> None:
         assert read_tables(tmp_path / "pipeline.toml")
 
 
+def test_extras_that_a_page_names_are_declared() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    declared = set(re.findall(r"^([\w-]+) = \[", extras, re.MULTILINE))
+    texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("docs/**/*.[timp]*")]
+    named = re.findall(r"(?:'\.|rmsnorm-export)\[([\w,-]+)\]", "".join([*PAGES.values(), *texts]))
+    assert len(named) > 5
+    assert {extra for one in named for extra in one.split(",")} <= declared
+
+
 def test_the_reference_of_options_has_every_flag_and_key() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "conf.py"))["options_page"]()
     for name in (one for one in cli.list_commands(click.Context(cli)) if one != "plugin"):

@@ -40,6 +40,8 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
       rmsnorm-export deploy decoder.toml --report decoder.html
     """
     if init:
+        if files.reports or any(options.values()):
+            raise click.UsageError("--init goes with --force and --format alone")
         _write_start(files, pipeline)
         return
     from rmsnorm_export.deploy.run import run_pipeline

@@ -65,7 +65,7 @@ class _Commands(click.Group):
     cls=_Commands,
     commands=dict.fromkeys(_COMMANDS),  # for suggestions and completion
     epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 88},
 )
 @click.version_option(package_name=PROGRAM, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:

@@ -27,6 +27,7 @@ class State:
     Attributes:
         verbosity: number of ``-v`` less the number of ``-q``.
         debug: print tracebacks.
+        help_all: ``--help`` lists every option.
         json: ``--format json``.
         model_on_stdout: stdout carries a model, so reports and errors go to stderr.
         command: the whole command line, for the reports.
@@ -34,6 +35,7 @@ class State:
 
     verbosity: int = 0
     debug: bool = False
+    help_all: bool = False
     json: bool = False
     model_on_stdout: bool = False
     command: str = PROGRAM
@@ -51,7 +53,7 @@ class State:
         arguments[:end] = [word for word in arguments[:end] if word != "--debug"]
         state.json = "--format=json" in words
         state.model_on_stdout = not words.isdisjoint({"--output=-", "-o-", "-o=-"})
-        state.debug = "--debug" in words
+        state.debug, state.help_all = "--debug" in words, "--help-all" in words
         return state
 
 
@@ -83,50 +85,32 @@ FORMAT = click.Option(
 )
 
 
-def _help_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        context.meta[str(parameter.name)] = True
-        click.echo(context.get_help())
-        context.exit()
-
-
-HELP_ALL = click.Option(
-    ["--help-all"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_help_all,
-    help="Show every option and exit.",
-)
-
-
-_ALWAYS = ("force", "format", "verbose", "help-all", "help")
+_ALWAYS = ("force", "format", "verbose", "help-all")
 BRIEF = {
     "bench": "target provider native shapes seconds threads report",
     "build": "output backend shapes dims plugin hardware-compatible version-compatible",
-    "export": "output task shapes dtype prove verify report",
-    "optimize": "output target numerics for prove require report",
+    "export": "output task shapes dtype for prove verify report",
+    "optimize": "output target numerics for prove require weights report",
     "package": "output name version max-batch kind shapes plugin",
     "verify": "inputs shapes rtol atol backend-b generate report",
 }
-"""Command -> flags that ``--help`` lists beside those of all; the others are for --help-all."""
+"""Command -> flags that ``--help`` lists beside those of all; ``--help-all`` lists every one."""
 
 
 class BriefCommand(click.Command):
     """A command whose ``--help`` lists few options."""
 
-    def __init__(self, name: str, params: list[click.Parameter], **settings: Any) -> None:
-        every = [*params, HELP_ALL] if name in BRIEF else params
-        super().__init__(name, params=every, **settings)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the section of the options."""
-        listed = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        if HELP_ALL in listed and not ctx.meta.get("help_all"):
-            flags = {*BRIEF[str(self.name)].split(), *_ALWAYS}
-            listed = [one for one in listed if one.opts[-1][2:] in flags]
+        every = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        flags = {*BRIEF.get(str(self.name), "").split(), *_ALWAYS}
+        is_brief = self.name in BRIEF and not ctx.ensure_object(State).help_all
+        listed = [one for one in every if not is_brief or one.opts[-1][2:] in flags]
         with formatter.section("Options"):
             formatter.write_dl([*filter(None, (one.get_help_record(ctx) for one in listed))])
+        if is_brief:
+            formatter.write_paragraph()
+            formatter.write_text(f"  --help-all lists {len(every) - len(listed)} more options.")
 
 
 def flags_of(*records: Any) -> list[click.Option]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,9 +11,6 @@ from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.compare.options import VerifyOptions
-
-_FACTORY = re.compile(r"[\w.]+:[\w.]+")
-"""``package.module:factory``."""
 
 _PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 
@@ -44,26 +38,9 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
 
     arrays = options["inputs"]
     files.check(a, b, arrays)
-    options["backend_a"] = _backend(a, options["backend_a"])
-    options["backend_b"] = _backend(b, options["backend_b"])
     first, second = files.source(a), files.source(b)
     if arrays is not None:
         files.remember(arrays)
     with console.progress(files.state, "Comparing"):
         outcome = verify(first, second, **options)
     files.finish(outcome, outcome.error(), compared=(a, b))
-
-
-def _backend(argument: str, choice: str) -> str:
-    """Return ``torch`` in place of ``auto`` for what ``export`` takes and nothing else does."""
-    if choice != "auto" or argument == console.STDIO:
-        return choice
-    from rmsnorm_export.graph.bundle import bundle_at
-
-    path = Path(argument)
-    with contextlib.suppress(OSError, ValueError):
-        if path.suffix == ".json" or (path.is_dir() and bundle_at(argument) is None):
-            return "torch"
-        if _FACTORY.fullmatch(argument) and not path.exists():
-            return "torch"
-    return choice

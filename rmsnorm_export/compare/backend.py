@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -139,6 +141,9 @@ class Backend(abc.ABC):
         raise NotRunError(what, found=", ".join(feeds), fix="compare in ONNX Runtime")
 
 
+_FACTORY = re.compile(r"[\w.]+:[\w.]+")
+"""``package.module:factory``."""
+
 _AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch", "engine": "engine"}
 
 
@@ -166,10 +171,16 @@ def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: boo
 
 def _kind_of_model(model: Any, choice: str) -> ModelKind:
     if isinstance(model, str | os.PathLike):
-        # The source of a module is one that nothing but the choice tells from other paths.
-        if Path(model).suffix.lower() == ".pt2" or (choice == "torch" and not is_engine(model)):
-            return "pytorch"
-        return "engine" if is_engine(model) else "onnx"
+        if is_engine(model):
+            return "engine"
+        path, auto = Path(model), choice == "auto"
+        with contextlib.suppress(OSError, ValueError):
+            named = auto and (path.is_dir() or path.suffix == ".json")  # no folder of graphs
+            named |= auto and _FACTORY.fullmatch(str(model)) is not None and not path.exists()
+            return (
+                "pytorch" if named or choice == "torch" or path.suffix.lower() == ".pt2" else "onnx"
+            )
+        return "onnx"
     torch: Any = sys.modules.get("torch")  # who has a module has imported it
     modules = torch is not None and hasattr(torch, "nn")
     program = modules and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)

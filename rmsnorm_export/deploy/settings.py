@@ -100,6 +100,8 @@ def _problems(s: Settings) -> Iterator[tuple[str, object, str, str]]:
     both = (s.model is None) == (s.export is None)
     yield "[model] or [export]", both, "neither or both", "keep one of them"
     yield "steps", not s.steps, "[model] alone", f"add a table: {', '.join(STEPS[1:])}"
+    cache = s.export and not s.export.task and (s.export.static_cache or s.export.multi_token)
+    yield "[export]", cache, "keys of a decoder's cache", 'add task = "generation", or omit them'
     nothing = s.verify and not s.optimize and not s.build
     yield "[verify]", nothing, "nothing to compare", "add [optimize] or [build]"
     required = s.verify and s.verify.engine == "require" and not s.build

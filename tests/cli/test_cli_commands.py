@@ -147,9 +147,11 @@ def test_plugin(run: Run, tmp_path: Path, project: Path) -> None:  # noqa: F811
     run("plugin", "check").assert_error(6, "plugin build")
     build = ("plugin", "build", "--runtime", "onnxruntime")
     done = run(*build, "-o", tmp_path / "out", "--format", "json")
-    assert (done.code, done.stderr) == (0, "")
+    assert done.code == 0
+    assert done.stderr.startswith("compiling onnxruntime for this kind of processor: about ")
     built = from_json(done.text, Built)
     assert str(built.path("register")) in run(*build).text
+    assert run("-q", *build).stderr == ""
     done = run("plugin", "lines", "m.onnx", "--format", "json")
     assert from_json(done.text, CommandLines) == plugin.command_lines("m.onnx")
     line = run("plugin", "lines", "--for", "onnxruntime-native").text
@@ -158,7 +160,7 @@ def test_plugin(run: Run, tmp_path: Path, project: Path) -> None:  # noqa: F811
     done.assert_error(4, "The plugin does not work", "librmsnorm_onnxruntime.so in onnxruntime")
     assert "FAILED" in done.text
     project.write_text("int x = no_such_name;\n")
-    run(*build).assert_error(1, "did not compile", "no_such_name", "read the log, /")
+    run("-q", *build).assert_error(1, "did not compile", "no_such_name", "read the log, /")
 
 
 def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

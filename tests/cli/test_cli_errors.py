@@ -39,6 +39,8 @@ USAGE = [
     ("package three.onnx -o models", "is taken", "this tool did not make it"),
     ("build three.onnx -o e", "e.json", "--force"),
     ("deploy wrong.toml", "In wrong.toml, [optimize] numeric", "did you mean 'numerics'?"),
+    ("deploy --init new.toml --dry-run", "--init goes with"),
+    ("deploy --init new.toml --report r.txt", "--init goes with"),
     ("deploy wrong.toml --report wrong.toml --force", "would overwrite a model"),
     ("export m:f -o o.onnx --static-cache 8", "--static-cache is for --task generation"),
     ("doctor 'a\x1b[2J'", "\\x1b[2J"),

@@ -16,7 +16,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import rmsnorm_export as rx
-from rmsnorm_export.compare.backend import Answer, RunModel, choose_backend
+from rmsnorm_export.compare.backend import Answer, RunModel, _kind_of_model, choose_backend
 from rmsnorm_export.compare.backends import BACKENDS
 from rmsnorm_export.compare.engine import Engine, output_array, profile_for
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
@@ -200,3 +200,23 @@ def test_engines_on_the_gpu(engine: Path) -> None:
         rx.verify(model, engine, shapes={"h0": [65, 16]})
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         assert rx.verify(model, model, backend_b="onnxruntime-cuda").passed
+
+
+@pytest.mark.parametrize(
+    ("model", "choice", "kind"),
+    [
+        ("{folder}", "auto", "pytorch"),
+        ("{folder}/config.json", "auto", "pytorch"),
+        ("package.module:factory", "auto", "pytorch"),
+        ("{folder}/a:b", "auto", "onnx"),
+        ("net.onnx", "auto", "onnx"),
+        ("net.onnx", "torch", "pytorch"),
+        ("net.PT2", "auto", "pytorch"),
+        ("package.module:factory", "onnxruntime", "onnx"),
+        ("{folder}", "onnxruntime", "onnx"),
+        ("net.engine", "torch", "engine"),
+        ("\0", "auto", "onnx"),
+    ],
+)
+def test_a_path_says_what_it_is(tmp_path: Path, model: str, choice: str, kind: str) -> None:
+    assert _kind_of_model(model.format(folder=tmp_path), choice) == kind

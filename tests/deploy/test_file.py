@@ -24,6 +24,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "range": (("model", "[optimize]\nseed = -1"), ("[optimize]", "seed")),
     "missing key": (("[model]", "optimize"), ("[model] path", "the key is missing")),
     "two sources": (("model", "[export]\nsource = 'a:b'"), ("[model] or [export]",)),
+    "no decoder": (("[export]\nsource = 'a:b'\nmulti_token = true",), ("[export]", "task =")),
     "nothing to do": (("model",), ("add a table", "optimize")),
     "nothing to compare": (("model", "[verify]"), ("[verify]", "nothing to compare")),
     "engine of nothing": (("model", ENGINE), ("[package] model", "[build]")),
