@@ -38,6 +38,7 @@ from rmsnorm_export.torch.generation.consumers import (
     genai_config,
     tokenizer_files,
 )
+from rmsnorm_export.torch.generation.encoders import ONE_SIZE
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.names import States, name_by_layer, name_dimensions
 from rmsnorm_export.torch_options import GenerationOptions
@@ -157,7 +158,8 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         name = "model" if one_graph else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
-        notes = (*result.report.notes, *([drift] if drift else []))
+        takes_parts = any(value.name == "cu_seqlens" for value in component.model.graph.inputs)
+        notes = (*result.report.notes, *([drift] if drift else []), *[ONE_SIZE] * takes_parts)
         reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
