@@ -137,10 +137,13 @@ def _built(place: Path, export: Path) -> str:
 
 
 def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) -> str:
-    """Let a consumer write from an export with its names; say how many tokens are PyTorch's."""
-    model = consumers.speak_clearly(decoder(kind))
+    """Let a consumer write from an export with its names; say how many tokens are PyTorch's.
+
+    Of a model that sees it is given the language model.
+    """
+    model, sees = consumers.speak_clearly(decoder(kind)), "vision_config" in DECODERS[kind]
     try:
-        export_generation(model, folder, names=consumer)
+        export_generation(model, folder, names=consumer, part="language-model" if sees else "whole")
         same = writer.compare(folder, model)
     except Error as error:
         return _refused(error)
@@ -148,7 +151,7 @@ def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) ->
         return f"fails: {first_line(error, 200)}"
     totals = map(sum, zip(*same.values(), strict=True))
     unlike = [f"{name} differs" for name, (equal, of) in same.items() if equal < of]
-    return ", ".join([" of ".join(map(str, totals)), *unlike])
+    return ", ".join([" of ".join(map(str, totals)), *unlike, *["text alone"] * sees])
 
 
 def _older(file: Path) -> dict[str, Record]:

@@ -78,6 +78,8 @@ def trace_components(
             raise
         except Exception as error:
             cause = error.__cause__ or error
+            if isinstance(cause, Error):  # the exporter took it for one of the model
+                raise cause from error
             drift = untried(TRANSFORMERS)
             raise InputError(
                 f"{type(model).__name__} cannot be exported for generation.",
@@ -106,8 +108,9 @@ def _stages(
         if stages or inputs.keys() & begun.keys() - TEXT:
             raise UsageError(
                 "A model with an encoder has no decode of several tokens.",
-                found="--multi-token or --names optimum",
-                fix="omit it: encoder, prefill and decode are written",
+                found="--multi-token" if options.names == "transformers" else options.names,
+                fix="omit it: encoder, prefill and decode are written; or use --part "
+                "language-model, where text alone will do",
             )
         del calls["prefill"]  # decode is that, too, with an empty cache
     return {**stages, **calls}

@@ -51,7 +51,7 @@ def inputs_of(call: Any, *args: Any, **feeds: Any) -> dict[str, Any]:
             if (lengths != lengths[0]).any():
                 raise InputError(
                     "The attention of an exported encoder takes parts of one length.",
-                    found=f"{name}: patches {lengths.tolist()}, grids {inputs['grid_thw'].tolist()}",
+                    found=f"{name}: {lengths.tolist()}, grids {inputs['grid_thw'].tolist()}",
                     fix="resize the images to one size, of whole windows where it has windows; or "
                     "use --part language-model",
                 )

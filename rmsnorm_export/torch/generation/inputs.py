@@ -118,7 +118,7 @@ def _with_images(
 def _images(
     model: Any, features: Callable[..., Any], count: int, generator: torch.Generator
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield images, one after the other, that a model may take: patches, one or several to a row."""
+    """Yield images that a model may take: patches with grids; or one, or several, to a row."""
 
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(model.dtype)
