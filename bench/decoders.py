@@ -187,6 +187,7 @@ def _page(report: Record) -> str:
             f"rows; static caches hold {CACHE}; logits within 1e-4 of the step's largest in f32, "
             "1e-2 in f16",
             *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
+            "- padded: a sliding window counts the padding that genai puts behind a row",
             "- TensorRT-RTX: engines of all graphs of the first form are built; no GPU runs them",
             "",
             *markdown_table(["model", "norms as one node", *forms, *others], lines), "",

@@ -20,6 +20,8 @@ _SEARCH = (
 
 _KINDS = ("key", "value")
 
+PADDED = "a sliding window counts the padding behind a row: use rows of one length, or --fusions"
+
 _OWN_HEADS = (
     "arcee", "cohere", "gemma", "gemma3", "gemma3_text", "glm", "gpt_oss", "granite", "helium",
     "llama", "mistral", "nemotron", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm",

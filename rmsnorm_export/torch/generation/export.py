@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from rmsnorm_export.graph.bundle import (
     write_models,
 )
 from rmsnorm_export.options import entries, takes
+from rmsnorm_export.rewrite.buffers import in_one_buffer
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
@@ -34,6 +35,7 @@ from rmsnorm_export.torch.generation.components import (
     trace_components,
 )
 from rmsnorm_export.torch.generation.consumers import (
+    PADDED,
     allow_empty_of_optimum,
     genai_config,
     tokenizer_files,
@@ -138,7 +140,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         )
     if one_graph:
         options = dataclasses.replace(options, multi_token=True)
-    companions, drift = tokenizer_files(model), untried(TRANSFORMERS)
+    companions = tokenizer_files(model)
     with whole_caches(static=False) if one_graph else contextlib.nullcontext():
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
@@ -158,8 +160,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         name = "model" if one_graph else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
-        takes_parts = any(value.name == "cu_seqlens" for value in component.model.graph.inputs)
-        notes = (*result.report.notes, *([drift] if drift else []), *[ONE_SIZE] * takes_parts)
+        notes = (*result.report.notes, *_notes(model, result.model.graph, options.names))
         reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
@@ -177,6 +178,17 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         log=log,
         seconds=time.perf_counter() - start,
     )
+
+
+def _notes(model: Any, graph: ir.Graph, names: str) -> Iterator[str]:
+    """Yield what the consumer of a graph has to know."""
+    if drift := untried(TRANSFORMERS):
+        yield drift
+    if any(value.name == "cu_seqlens" for value in graph.inputs):
+        yield ONE_SIZE
+    window = getattr(model.config.get_text_config(), "sliding_window", None)
+    if names == "genai" and window and not in_one_buffer(graph):
+        yield PADDED
 
 
 def _manifest(components: list[Component]) -> dict[str, Any]:
