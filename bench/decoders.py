@@ -188,7 +188,8 @@ def _page(report: Record) -> str:
             "1e-2 in f16",
             *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
             "- padded: a sliding window counts the padding that genai puts behind a row",
-            "- TensorRT-RTX: engines of all graphs of the first form are built; no GPU runs them",
+            "- TensorRT-RTX: engines of all graphs are built, for sizes that are guessed where a "
+            "dimension has no name; no GPU runs them",
             "",
             *markdown_table(["model", "norms as one node", *forms, *others], lines), "",
             *bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()]), "",

@@ -240,8 +240,7 @@ def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(model, "forward", forward))
         for name in encoders.keys() & runners.keys():
-            encode = getattr(*encoders[name])
-            by = functools.partial(_encoded, runners[name], encode)
+            by = functools.partial(_encoded, runners[name], getattr(*encoders[name]))
             stack.enter_context(replaced(*encoders[name], by))
         stack.enter_context(whole_caches(static=True))
         yield

@@ -62,10 +62,21 @@ def test_a_language_model_alone_takes_text(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_language_model_alone_has_the_names_of_optimum(tmp_path: Path) -> None:
-    decoder("qwen2_vl").save_pretrained(tmp_path / "saved")
+    decoder("llava").save_pretrained(tmp_path / "saved")
     arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
     assert main([*arguments, "--part", "language-model", "--names", "optimum"]) == 0
     assert (tmp_path / "made/model.onnx").exists()
+    config = json.loads((tmp_path / "made/config.json").read_text())
+    assert config["model_type"] == "llama"  # whose sizes optimum reads
+
+
+@pytest.mark.thorough
+def test_positions_of_several_axes_are_refused_for_optimum(tmp_path: Path) -> None:
+    with pytest.raises(rx.UsageError, match="several axes"):
+        rx.export_generation(
+            decoder("qwen2_vl"), tmp_path / "made", names="optimum", part="language-model"
+        )
+    assert not (tmp_path / "made").exists()
 
 
 def test_images_of_unlike_sizes_are_refused() -> None:

@@ -166,13 +166,14 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions or options.quantize:
         share_weights(models.values())
+    config = model.config.get_text_config() if options.names == "optimum" else model.config
     if options.names == "optimum":
-        allow_empty_of_optimum(model.config, models["model"].graph)
+        allow_empty_of_optimum(config, models["model"].graph)
     return Decoder(
         models=models,
         reports=reports,
         manifest=None if one_graph else _manifest(components),
-        configs=(model.config, model.generation_config),
+        configs=(config, model.generation_config),
         genai=genai_config(model, models["model"].graph) if genai else None,
         companions=companions,
         log=log,
