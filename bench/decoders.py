@@ -188,6 +188,7 @@ def _page(report: Record) -> str:
             "1e-2 in f16",
             *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
             "- padded: a sliding window counts the padding that genai puts behind a row",
+            "- an empty cell was not measured",
             "- TensorRT-RTX: engines of all graphs are built, for sizes that are guessed where a "
             "dimension has no name; no GPU runs them",
             "",
