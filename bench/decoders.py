@@ -1,9 +1,14 @@
-"""Decoders against PyTorch: norms of each graph, and greedy tokens, per architecture and cache.
+"""Decoders in the runtimes that people use: a row for each architecture.
 
-Every model is exported with ``--task generation`` from random weights and writes 32 tokens after a
-prompt of two rows, of which one is padded. The export is given PyTorch's own tokens, so that the
-logits of every step are compared; where its choice is another one, the margin by which PyTorch
-preferred its own has to be within what the bound of the logits allows.
+Every model has random weights and is exported with ``--task generation``. Its graphs write 32
+tokens in ONNX Runtime after a prompt of two rows, of which one is padded. They are given PyTorch's
+own tokens, so that the logits of every step are compared; where another one is chosen, the margin
+by which PyTorch preferred its own has to be within what the bound of the logits allows.
+
+Other runtimes load the folder and write by themselves (`bench.consumers`), each in a process of the
+Python that its option names, e.g. ``--genai "env PYTHONPATH=genai/ python"``; the column of one
+that is not named is empty. ``--older`` adds what the same command has written with another release
+of transformers. ``--add`` keeps what the file has, so that columns can be measured one by one.
 
 ``--speed`` measures the time of one token instead, beside other exporters (`bench.decode_speed`).
 """
@@ -11,7 +16,6 @@ preferred its own has to be within what the bound of the logits allows.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -19,9 +23,15 @@ from typing import Any
 
 import torch
 
+import rmsnorm_export as rx
+from bench import consumers
 from bench.decode_speed import BUILDER, OPTIMUM, measure_models, speed_page
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.errors import Error
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.runtime.inputs import graph_inputs
+from rmsnorm_export.runtime.sizes import sized_names
 from rmsnorm_export.torch.generation.export import export_generation
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from tests.tools.corpus.decoders import DECODERS, decoder
@@ -29,89 +39,168 @@ from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
 from tests.tools.lib.tables import markdown_table
 
-PACKAGES = ("rmsnorm-export", "torch", "transformers", "onnx", "onnx-ir", "onnxruntime")
+PACKAGES = (
+    "rmsnorm-export", "torch", "transformers", "onnx", "onnx-ir", "onnxruntime", "tensorrt-rtx",
+)  # fmt: skip
 CACHE, TOKENS = 48, 32
-_TYPES = {"f32": torch.float32, "f16": torch.float16}
+FORMS = {
+    f"{cache} {name}": (CACHE if cache == "static" else None, dtype)
+    for name, dtype in (("f32", torch.float32), ("f16", torch.float16))
+    for cache in ("dynamic", "static")
+}
+"""What each export is: the size of its cache, and the type of its weights."""
 
+_SIZES = {"batch": "1,2,4", "sequence": "1,8,16", "past": "1,8,32"}
 Record = dict[str, Any]
 
 
 def _arguments() -> argparse.Namespace:
     options = parser("bench.decoders", __doc__)
     options.add_argument("--models", nargs="+", choices=list(DECODERS), default=list(DECODERS))
-    options.add_argument("--caches", nargs="+", choices=["dynamic", "static"])
-    options.add_argument("--dtypes", nargs="+", choices=list(_TYPES), default=list(_TYPES))
-    options.add_argument("--add", action="store_true", help="keep the other rows of the file")
+    options.add_argument("--forms", nargs="*", choices=list(FORMS), default=list(FORMS))
+    for name, (package, *_) in consumers.PACKAGES.items():
+        options.add_argument(f"--{name}", default="", help=f"Python that has {package}")
+    options.add_argument("--older", type=Path, help="JSON file of another release of transformers")
+    options.add_argument("--engines", action="store_true", help="build some by TensorRT-RTX, too")
+    options.add_argument("--add", action="store_true", help="keep what the file has")
     options.add_argument("--speed", action="store_true", help="one token, beside other exporters")
     options.add_argument("--repeats", type=int, default=300, help="of --speed")
-    options.add_argument("--optimum", default=OPTIMUM, help="command of --speed")
+    options.add_argument("--cli", default=OPTIMUM, help="command of optimum, for --speed")
     options.add_argument("--builder", default=BUILDER, help="command of --speed")
     options.add_argument("--quick", action="store_true", help="a smoke run on one model")
     add_output(options, "decoders.json")
     arguments = options.parse_args()
     if arguments.quick:
-        arguments.models, arguments.caches, arguments.dtypes = ["llama"], ["dynamic"], ["f32"]
+        arguments.models, arguments.forms = ["llama"], arguments.forms[:1]
         arguments.repeats = 5
     return arguments
 
 
-def measure(kind: str, cache: str, dtype: str) -> Record:
-    """One export against PyTorch: what its graphs hold, and how many tokens are the same."""
-    row: Record = {"model": kind, "cache": cache, "dtype": dtype}
-    static = CACHE if cache == "static" else None
-    model = decoder(kind, _TYPES[dtype])
+def measure(
+    kind: str, arguments: argparse.Namespace, writers: dict[str, consumers.Writer]
+) -> Record:
+    """One architecture: norms of its graphs, and who loads them and writes the same tokens."""
+    row: Record = {"model": kind, "tokens": {}, "notes": {}, "consumers": {}}
     with tempfile.TemporaryDirectory(prefix="decoders_") as name:
-        try:
-            made = export_generation(model, Path(name) / "made", static_cache=static)
-            outcome = verify_generation(
-                model, made.path, sample_inputs(model, {}), tokens=TOKENS, static_cache=static
-            )
-        except Error as error:
-            return row | {"passed": False, "detail": f"{error.what} {error.found}"}
-    errors = [one.metrics.max_abs / one.bound_abs for one in outcome.outputs if one.bound_abs]
-    return row | {
-        "passed": outcome.passed,
-        "norms": {graph: len(report.fused) for graph, report in made.reports.items()},
-        "refused": sum(len(report.unfused) for report in made.reports.values()),
-        "tokens": outcome.notes[0],
-        "worst": max(errors, default=0.0),
-        "seconds": made.seconds,
-        "detail": "; ".join(filter(None, (outcome.reason, outcome.not_run, *outcome.notes[1:]))),
-    }
+        for form in arguments.forms:
+            row["tokens"][form] = _written(row, form, Path(name) / form.replace(" ", "_"))
+        if arguments.engines and "norms" in row:
+            row["consumers"]["TensorRT-RTX"] = _built(Path(name), next(Path(name).iterdir()))
+        for consumer, writer in writers.items():
+            row["consumers"][consumer] = _loaded(kind, consumer, writer, Path(name) / consumer)
+    return row
+
+
+def _written(row: Record, form: str, folder: Path) -> str:
+    """Export a model, let it write, and add to its row; say how many tokens are PyTorch's."""
+    cache, dtype = FORMS[form]
+    model = decoder(row["model"], dtype)
+    try:
+        made = export_generation(model, folder, static_cache=cache)
+        feeds = sample_inputs(model, {})
+        outcome = verify_generation(model, folder, feeds, tokens=TOKENS, static_cache=cache)
+    except Error as error:
+        return _refused(error)
+    counts = {graph: len(report.fused) for graph, report in made.reports.items()}
+    refused = [
+        site.module or site.node for report in made.reports.values() for site in report.unfused
+    ]
+    row.setdefault("norms", counts)
+    row.setdefault("refused", refused)
+    details = filter(None, (outcome.reason, outcome.not_run, *outcome.notes[1:]))
+    if note := "; ".join(details):
+        row["notes"][form] = note
+    same = outcome.notes[0].removesuffix(" greedy tokens are the same") if outcome.notes else ""
+    return same if outcome.passed or not same else f"{same}, beyond the bounds"
+
+
+def _refused(error: Error) -> str:
+    return f"refused: {error.what} {error.found}"
+
+
+def _symbols(folder: Path) -> set[str]:
+    """Return the names of the dimensions of all graphs of a folder."""
+    models = [load_model(path).model for path in sorted(folder.glob("*.onnx"))]
+    named = [one for model in models for one in sized_names(graph_inputs(model).values())]
+    return {name for kind, name in named if kind == "dimension" and name.isidentifier()}
+
+
+def _built(place: Path, export: Path) -> str:
+    """Build an engine of each graph of an export."""
+    names = _symbols(export)
+    text = " ".join(f"{name}={_SIZES.get(name, '1,8,16')}" for name in names)
+    try:
+        rx.build_engine(export, place / "engines", backend="tensorrt-rtx", dims=text)
+    except Error as error:
+        return _refused(error)
+    return "built"
+
+
+def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) -> str:
+    """Let a consumer write from an export with its names; say how many tokens are PyTorch's.
+
+    Of a model that sees it is given the language model.
+    """
+    model, sees = consumers.speak_clearly(decoder(kind)), "vision_config" in DECODERS[kind]
+    try:
+        export_generation(model, folder, names=consumer, part="language-model" if sees else "whole")
+        same = writer.compare(folder, model)
+    except Error as error:
+        return _refused(error)
+    except RuntimeError as error:
+        return f"fails: {first_line(error, 200)}"
+    totals = map(sum, zip(*same.values(), strict=True))
+    unlike = [f"{name} differs" for name, (equal, of) in same.items() if equal < of]
+    return ", ".join([" of ".join(map(str, totals)), *unlike, *["text alone"] * sees])
+
+
+def _older(file: Path) -> dict[str, Record]:
+    """Return the first column of another report, by models, under its release of transformers."""
+    report = json.loads(file.read_text("utf-8"))
+    name = f"transformers {report['versions']['transformers']}"
+    return {row["model"]: {name: next(iter(row["tokens"].values()))} for row in report["rows"]}
 
 
 def _page(report: Record) -> str:
-    rows = [
-        [
-            row["model"], row["cache"], row["dtype"],
-            ", ".join(f"{name} {count}" for name, count in row.get("norms", {}).items()),
-            str(row.get("refused", "")), row.get("tokens", "").removesuffix(" are the same"),
-            f"{row['worst']:.2g}" if "worst" in row else "",
-            row["detail"] or ("passed" if row["passed"] else "failed"),
-        ]
-        for row in report["rows"]
-    ]  # fmt: skip
-    headings = ("model", "cache", "type", "norms as one node", "refused:", "equal to PyTorch's:")
+    rows = report["rows"]
+    notes: dict[str, list[str]] = {}
+    forms = [form for form in FORMS if any(form in row["tokens"] for row in rows)]
+    others = list(dict.fromkeys(name for row in rows for name in row["consumers"]))
+    lines = []
+    for row in rows:
+        cells = row["tokens"] | row["consumers"]
+        short = {name: text.split(":")[0] for name, text in cells.items()}
+        norms = ", ".join(f"{name} {count}" for name, count in row.get("norms", {}).items())
+        refused = f", {len(row['refused'])} refused" if row.get("refused") else ""
+        lines.append(
+            [row["model"], norms + refused, *(short.get(n, "") for n in (*forms, *others))]
+        )
+        long = [(name, text) for name, text in cells.items() if text != short[name]]
+        for name, text in [*long, *row["notes"].items()]:
+            notes.setdefault(text, []).append(f"{row['model']} ({name})")
     return "\n".join(
         [
-            "# Decoders: exported, and compared with PyTorch while they write",
+            "# Decoders: exported, and compared with PyTorch while they write", "",
+            *bullets(about(report)), *bullets([*report["consumers"].values()]),
+            f"- rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
+            f"- f32 and f16: tokens of ONNX Runtime that are PyTorch's, {TOKENS} for each of two "
+            f"rows; static caches hold {CACHE}; logits within 1e-4 of the step's largest in f32, "
+            "1e-2 in f16",
+            *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
+            "- padded: a sliding window counts the padding that genai puts behind a row",
+            "- an empty cell was not measured",
+            "- TensorRT-RTX: engines of all graphs are built, for sizes that are guessed where a "
+            "dimension has no name; no GPU runs them",
             "",
-            *bullets(about(report)),
-            f"- rows of {' and '.join(sorted({row['date'][:10] for row in report['rows']}))}",
-            f"- {TOKENS} tokens for each of two rows; static caches hold {CACHE}",
-            "",
-            "Worst: the largest difference of a logit over its bound (1e-4 of the step's largest "
-            "logit in f32, 1e-2 in f16).",
-            "",
-            *markdown_table([*headings, "worst:", ""], rows),
-            "",
+            *markdown_table(["model", "norms as one node", *forms, *others], lines), "",
+            *bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()]), "",
         ]
-    )
+    )  # fmt: skip
 
 
 def _measure_speed(arguments: argparse.Namespace) -> int:
     start = Start()
-    commands = {"optimum-cli": arguments.optimum, "onnxruntime-genai builder": arguments.builder}
+    commands = {"optimum-cli": arguments.cli, "onnxruntime-genai builder": arguments.builder}
     with tempfile.TemporaryDirectory(prefix="decode_speed_") as folder:
         rows = measure_models(arguments.models, Path(folder), arguments.repeats, commands)
     report = {**start.facts(*PACKAGES), "repeats": arguments.repeats, "rows": rows}
@@ -123,28 +212,37 @@ def _measure_speed(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measure, print and write; 1 when a model writes other tokens than the bounds allow."""
+    """Measure, print and write; 1 when ONNX Runtime writes other tokens than the bounds allow."""
     arguments = _arguments()
     if arguments.speed:
         return _measure_speed(arguments)
-    start, rows = Start(), []
-    if arguments.add:
-        rows = json.loads(arguments.output.read_text("utf-8"))["rows"]
-    caches = arguments.caches or ["dynamic", "static"]
-    for cache, dtype, kind in itertools.product(caches, arguments.dtypes, arguments.models):
-        if (kind, cache) == ("mamba2", "static"):  # it has no keys and values to fix
-            continue
-        row = measure(kind, cache, dtype) | {"date": start.date}
-        same = {"model": kind, "cache": cache, "dtype": dtype}.items()
-        rows = [one if not same <= one.items() else row for one in rows]
-        rows += [row] if row not in rows else []
-        say(" ".join(str(value) for value in row.values()))
-        report = {**start.facts(*PACKAGES), "rows": rows}
+    start = Start()
+    before = json.loads(arguments.output.read_text("utf-8")) if arguments.add else {}
+    rows = {row["model"]: row for row in before.get("rows", ())}
+    writers = {
+        name: consumers.Writer(name, python)
+        for name in consumers.CASES
+        if (python := getattr(arguments, name))
+    }
+    versions = before.get("consumers", {})
+    versions |= {name: f"{name}: {writer.versions}" for name, writer in writers.items()}
+    older = _older(arguments.older) if arguments.older else {}
+    for kind in arguments.models:
+        row, kept = measure(kind, arguments, writers) | {"date": start.date}, rows.get(kind, {})
+        row["consumers"] |= older.get(kind, {})
+        rows[kind] = kept | row
+        for part in ("tokens", "notes", "consumers"):
+            rows[kind][part] = kept.get(part, {}) | row[part]
+        say(json.dumps(row))
+        ordered = [rows[name] for name in DECODERS if name in rows]
+        report = {**start.facts(*PACKAGES), "consumers": versions, "rows": ordered}
         page = _page(report)
         written = write_results(report, page, arguments.output)  # a run that is ended keeps these
+    for writer in writers.values():
+        writer.close()
     print(page)
     say(written)
-    return int(not all(row["passed"] for row in rows))
+    return int(any("beyond" in text for row in ordered for text in row["tokens"].values()))
 
 
 if __name__ == "__main__":

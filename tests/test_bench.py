@@ -37,13 +37,31 @@ def test_bench_decode_speed(tmp_path: Path) -> None:
     """With exporters that fail in the place of others': a row says so, and ours are timed."""
     output = tmp_path / "decoders.json"
     options = ["--speed", "--models", "llama", "--repeats", "2", "--output", str(output)]
-    done = _run("bench.decoders", *options, "--optimum", "false", "--builder", "false")
+    done = _run("bench.decoders", *options, "--cli", "false", "--builder", "false")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "decode_speed.json").read_text(encoding="utf-8"))["rows"]
     assert all(row["detail"] for row in rows[:2])
     ours = [row for row in rows if row["exporter"].startswith("ours")]
     assert len(ours) == 4
     assert all(row["milliseconds"] > 0 for row in ours)
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_bench_decoders(tmp_path: Path) -> None:
+    """A row keeps what was measured before, and takes another release's first column."""
+    output, older = tmp_path / "decoders.json", tmp_path / "older.json"
+    done = _run("bench.decoders", "--quick", "--output", str(output))
+    assert done.returncode == 0, done.stdout + done.stderr
+    before = json.loads(output.read_text(encoding="utf-8"))
+    older.write_text(json.dumps(before | {"versions": {"transformers": "1.2"}}), encoding="utf-8")
+    options = ["--quick", "--forms", "--add", "--older", str(older), "--output", str(output)]
+    done = _run("bench.decoders", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
+    assert row["norms"] == {"prefill": 5, "decode": 5}
+    assert row["tokens"] == {"dynamic f32": "64 of 64"}
+    assert row["consumers"] == {"transformers 1.2": "64 of 64"}
 
 
 @pytest.mark.slow

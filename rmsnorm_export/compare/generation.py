@@ -26,7 +26,7 @@ from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.caches import cache_in, whole_caches
-from rmsnorm_export.torch.generation.encoders import encoders_of, replaced
+from rmsnorm_export.torch.generation.encoders import encoders_of, inputs_of, replaced
 from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.generation.structures import checked_metadata
@@ -235,7 +235,8 @@ def _in_place_of_forward(model: Any, bundle: Bundle, empty: Callable[[], Any]) -
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(model, "forward", forward))
         for name in encoders.keys() & runners.keys():
-            stack.enter_context(replaced(*encoders[name], functools.partial(_run, runners[name])))
+            by = functools.partial(_encoded, runners[name], getattr(*encoders[name]))
+            stack.enter_context(replaced(*encoders[name], by))
         stack.enter_context(whole_caches(static=True))
         yield
 
@@ -266,6 +267,10 @@ def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
         session = open_session(content, optimize=True, external_folder=where)
         runners[name] = OnnxModelRunner(metadata, session)
     return runners
+
+
+def _encoded(runner: Any, encode: Callable[..., Any], *args: Any, **feeds: Any) -> Any:
+    return _run(runner, **inputs_of(encode, *args, **feeds))
 
 
 def _run(runner: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ from rmsnorm_export.torch.generation.caches import whole_caches
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.tools.corpus.decoders import DECODERS, composed
+from tests.tools.corpus.decoders import DECODERS
 from tests.tools.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -271,13 +271,19 @@ def test_states_need_no_names_of_the_exporter(
         ).passed
 
 
+def sizeless() -> Any:
+    model = decoder_of("llava")
+    model.config.vision_config.image_size = None
+    return model
+
+
 TEXT = {"input_ids": torch.tensor([[5, 6]])}
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[rx.Error], str]] = {
     "no head": (lambda: llama().model, {}, rx.InputError, "that generates"),
     "a name": (lambda: "a folder", {}, rx.InputError, "give a model of from_pretrained"),
-    "no image": (lambda: composed("llava"), {"inputs": TEXT}, rx.InputError, "--part language-m"),
-    "unknown images": (lambda: composed("qwen2_vl"), {}, rx.InputError, "--part language-model"),
-    "one graph": (lambda: composed("llava"), {"multi_token": True}, rx.UsageError, "omit it"),
+    "no image": (lambda: decoder_of("llava"), {"inputs": TEXT}, rx.InputError, "--part language-m"),
+    "unknown images": (sizeless, {}, rx.InputError, "--part language-model"),
+    "one graph": (lambda: decoder_of("llava"), {"multi_token": True}, rx.UsageError, "omit it"),
     "a long cache": (llama, {"static_cache": 65}, rx.UsageError, "7 to 64"),
     "t5": (lambda: decoder_of("t5"), {"names": "optimum"}, rx.UsageError, "encoder, prefill"),
     "a folder in use": (llama, {"path": "."}, rx.UsageError, "not empty"),
@@ -342,7 +348,6 @@ def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
 
 
 WRITTEN = [
-    *((kind, {}) for kind in DECODERS),
     *((kind, {"static_cache": 48}) for kind in DECODERS if kind != "mamba2"),  # without keys
     ("mamba2", {"dtype": torch.float16}),
     *((kind, {"fusions": "cpu"}) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),

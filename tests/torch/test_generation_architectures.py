@@ -10,8 +10,13 @@ import pytest
 
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
+import torch
+
+import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
-from tests.tools.corpus.decoders import COMPOSED, composed
+from rmsnorm_export.compare.generation import verify_generation
+from rmsnorm_export.torch.generation.encoders import inputs_of
+from tests.tools.corpus.decoders import DECODERS, decoder
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -21,7 +26,7 @@ QUICK = {"gpt_oss", "llava", "whisper"}
 
 def exported(kind: str, folder: Path, *options: str) -> dict[str, Any]:
     """The report of an export whose tokens are compared."""
-    composed(kind).save_pretrained(folder / "saved")
+    decoder(kind).save_pretrained(folder / "saved")
     arguments = ["export", f"{folder}/saved", "--task", "generation", "-o", f"{folder}/made"]
     arguments += ["--verify", "--prove", "--report", f"{folder}/report.json", *options]
     assert main(arguments) == 0
@@ -33,14 +38,13 @@ def exported(kind: str, folder: Path, *options: str) -> dict[str, Any]:
     "kind",
     [
         pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.thorough])
-        for kind in COMPOSED
-        if kind != "qwen2_vl"  # the sizes of its images are no part of its config
+        for kind in DECODERS
     ],
 )
 def test_a_saved_model_generates_the_same_tokens(kind: str, tmp_path: Path) -> None:
     report = exported(kind, tmp_path)
-    sees = "vision_config" in COMPOSED[kind][1]
-    first = ["image_encoder"] if sees else ["encoder"] if kind in ("bart", "whisper") else []
+    sees = "vision_config" in DECODERS[kind]
+    first = ["image_encoder"] if sees else ["encoder"] if kind in ("bart", "t5", "whisper") else []
     assert [*report["reports"]] == [*first, "prefill", "decode"]
     refused = [site for one in report["reports"].values() for site in one["refused"]]
     assert [site for site in refused if site["kind"] == "norm"] == []
@@ -72,7 +76,36 @@ def test_a_language_model_alone_takes_text(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_language_model_alone_has_the_names_of_optimum(tmp_path: Path) -> None:
-    composed("qwen2_vl").save_pretrained(tmp_path / "saved")
+    decoder("llava").save_pretrained(tmp_path / "saved")
     arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
     assert main([*arguments, "--part", "language-model", "--names", "optimum"]) == 0
     assert (tmp_path / "made/model.onnx").exists()
+    config = json.loads((tmp_path / "made/config.json").read_text())
+    assert config["model_type"] == "llama"  # whose sizes optimum reads
+
+
+@pytest.mark.thorough
+def test_positions_of_several_axes_are_refused_for_optimum(tmp_path: Path) -> None:
+    with pytest.raises(rx.UsageError, match="several axes"):
+        rx.export_generation(
+            decoder("qwen2_vl"), tmp_path / "made", names="optimum", part="language-model"
+        )
+    assert not (tmp_path / "made").exists()
+
+
+def test_images_of_unlike_sizes_are_refused() -> None:
+    """The attention that transformers exports cuts the patches into parts of one length."""
+    encode, grids = decoder("qwen2_vl").get_encoder("image").forward, [[1, 4, 4], [1, 8, 4]]
+    with pytest.raises(rx.InputError, match="one length") as caught:
+        inputs_of(encode, torch.zeros(48, 96), grid_thw=torch.tensor(grids))
+    assert "cu_seqlens: [16, 32]" in caught.value.found
+
+
+@pytest.mark.thorough
+def test_a_graph_of_patches_takes_images_of_another_size(tmp_path: Path) -> None:
+    model = decoder("qwen2_vl")
+    rx.export_generation(model, tmp_path / "made")
+    ids = torch.tensor([[5, *[63] * 8, 6], [7, *[63] * 8, 8]])
+    images = {"pixel_values": torch.randn(64, 96), "image_grid_thw": torch.tensor([[1, 8, 4]] * 2)}
+    feeds = {"input_ids": ids, "mm_token_type_ids": (ids == 63).long(), **images}
+    assert verify_generation(model, tmp_path / "made", feeds, tokens=8).passed

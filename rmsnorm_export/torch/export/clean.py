@@ -53,6 +53,7 @@ def tidy(model: ir.Model) -> None:
     optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
     RewritePass(_EXACT_RULES)(model)
     optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold)
+    _omit_biases(model)
     ir.passes.Sequential(
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
@@ -90,6 +91,14 @@ def _omit_squeezes(model: ir.Model) -> None:
             continue
         if len(value.shape) == len(result.shape) and not result.is_graph_output():
             result.replace_all_uses_with(value)
+
+
+def _omit_biases(model: ir.Model) -> None:
+    """Omit the bias that onnxscript gives a Conv3d without one: zeros of shape [channels, 2]."""
+    for node in model.graph.all_nodes():
+        bias = node.inputs[2] if node.op_type == "Conv" and len(node.inputs) == 3 else None
+        if bias is not None and bias.shape is not None and len(bias.shape) == 2:
+            node.resize_inputs(2)
 
 
 def _share_storage(model: ir.Model) -> None:

@@ -74,10 +74,10 @@ def trace_components(
             with whole_caches(static=True), own_types_of_caches():
                 for name, (module, feeds) in _stages(model, inputs, settings, options).items():
                     components.append(_traced(name, module, feeds, options))
-        except Error:
-            raise
         except Exception as error:
-            cause = error.__cause__ or error
+            cause = error if isinstance(error, Error) else error.__cause__ or error
+            if isinstance(cause, Error):  # which the exporter may have taken for one of the model
+                raise cause  # noqa: B904
             drift = untried(TRANSFORMERS)
             raise InputError(
                 f"{type(model).__name__} cannot be exported for generation.",
@@ -106,8 +106,8 @@ def _stages(
         if stages or inputs.keys() & begun.keys() - TEXT:
             raise UsageError(
                 "A model with an encoder has no decode of several tokens.",
-                found="--multi-token or --names optimum",
-                fix="omit it: encoder, prefill and decode are written",
+                found="--multi-token" if options.names == "transformers" else options.names,
+                fix="omit it: encoder, prefill and decode are written; or --part language-model",
             )
         del calls["prefill"]  # decode is that, too, with an empty cache
     return {**stages, **calls}

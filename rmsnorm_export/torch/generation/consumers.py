@@ -20,6 +20,8 @@ _SEARCH = (
 
 _KINDS = ("key", "value")
 
+PADDED = "a sliding window counts the padding behind a row: use rows of one length, or --fusions"
+
 _OWN_HEADS = (
     "arcee", "cohere", "gemma", "gemma3", "gemma3_text", "glm", "gpt_oss", "granite", "helium",
     "llama", "mistral", "nemotron", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm",
@@ -52,13 +54,13 @@ def tokenizer_files(model: Any) -> dict[str, Path]:
 def allow_empty_of_optimum(config: Any, graph: ir.Graph) -> None:
     """Let a graph take the empty cache that optimum-onnx begins with, in place.
 
-    It makes it of the config, of some models with other heads or widths. A runtime adds tokens to
-    nothing whatever its sizes, so that those are left open that it would not give.
+    It makes it of the config, which is of text alone; of some models with other heads or widths. A
+    runtime adds tokens to nothing whatever its sizes, so that those are left open that it would not
+    give.
     """
-    text = config.get_text_config()
-    heads, width = text.num_attention_heads, text.hidden_size // text.num_attention_heads
-    heads = text.num_key_value_heads if config.model_type in _OWN_HEADS else heads
-    width = text.head_dim if config.model_type in _OWN_WIDTHS else width
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    heads = config.num_key_value_heads if config.model_type in _OWN_HEADS else heads
+    width = config.head_dim if config.model_type in _OWN_WIDTHS else width
     states = states_of(graph)
     for value in graph.inputs:
         if value.name in states and value.shape is not None:

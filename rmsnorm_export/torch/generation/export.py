@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from rmsnorm_export.graph.bundle import (
     write_models,
 )
 from rmsnorm_export.options import entries, takes
+from rmsnorm_export.rewrite.buffers import in_one_buffer
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
@@ -34,10 +35,12 @@ from rmsnorm_export.torch.generation.components import (
     trace_components,
 )
 from rmsnorm_export.torch.generation.consumers import (
+    PADDED,
     allow_empty_of_optimum,
     genai_config,
     tokenizer_files,
 )
+from rmsnorm_export.torch.generation.encoders import ONE_SIZE
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.names import States, name_by_layer, name_dimensions
 from rmsnorm_export.torch_options import GenerationOptions
@@ -137,7 +140,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         )
     if one_graph:
         options = dataclasses.replace(options, multi_token=True)
-    companions, drift = tokenizer_files(model), untried(TRANSFORMERS)
+    companions = tokenizer_files(model)
     with whole_caches(static=False) if one_graph else contextlib.nullcontext():
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
@@ -157,24 +160,36 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         name = "model" if one_graph else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
-        notes = (*result.report.notes, *([drift] if drift else []))
+        notes = (*result.report.notes, *_notes(model, result.model.graph, options.names))
         reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions or options.quantize:
         share_weights(models.values())
+    config = model.config.get_text_config() if options.names == "optimum" else model.config
     if options.names == "optimum":
-        allow_empty_of_optimum(model.config, models["model"].graph)
+        allow_empty_of_optimum(config, models["model"].graph)
     return Decoder(
         models=models,
         reports=reports,
         manifest=None if one_graph else _manifest(components),
-        configs=(model.config, model.generation_config),
+        configs=(config, model.generation_config),
         genai=genai_config(model, models["model"].graph) if genai else None,
         companions=companions,
         log=log,
         seconds=time.perf_counter() - start,
     )
+
+
+def _notes(model: Any, graph: ir.Graph, names: str) -> Iterator[str]:
+    """Yield what the consumer of a graph has to know."""
+    if drift := untried(TRANSFORMERS):
+        yield drift
+    if any(value.name == "cu_seqlens" for value in graph.inputs):
+        yield ONE_SIZE
+    window = getattr(model.config.get_text_config(), "sliding_window", None)
+    if names == "genai" and window and not in_one_buffer(graph):
+        yield PADDED
 
 
 def _manifest(components: list[Component]) -> dict[str, Any]:

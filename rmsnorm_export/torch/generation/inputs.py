@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.torch.generation.encoders import takes_grids
 
 TEXT = {"input_ids", "attention_mask", "position_ids", "token_type_ids"}
 """Inputs of a model that reads alone."""
@@ -39,7 +40,7 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any], *, part: str = "whole") 
     seq2seq, modalities = model.config.is_encoder_decoder, model.input_modalities
     modalities = {modalities} if isinstance(modalities, str) else {*modalities}
     if not hasattr(model.config, "vision_config"):  # a class of text says what its family takes
-        modalities -= {"image", "video"}
+        modalities &= {"text", "audio"} if model.config.sub_configs else {"text"}
     generator = torch.Generator().manual_seed(0)
     if model.main_input_name == "input_features" and "input_features" not in inputs:
         inputs["input_features"] = _audio_features(model, generator)
@@ -50,8 +51,7 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any], *, part: str = "whole") 
         inputs["input_ids"] = torch.randint(0, limit, (2, length), generator=generator)
         if part == "whole" and "image" in modalities and not seq2seq:
             inputs |= _with_images(model, inputs["input_ids"], generator)
-    elsewhere = modalities - {"text"}
-    if part == "whole" and elsewhere and not seq2seq and not inputs.keys() - TEXT:
+    if part == "whole" and modalities - {"text"} and not seq2seq and not inputs.keys() - TEXT:
         raise _not_known(model, f"inputs: {', '.join(inputs)}")
     ids = inputs.get("input_ids")
     if ids is not None and "attention_mask" not in inputs:
@@ -97,19 +97,12 @@ def _with_images(
     model: Any, ids: torch.Tensor, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
     """Return an image for each row of ``ids``, which go on behind as many tokens as it takes."""
-    vision = getattr(model.config, "vision_config", None)
-    token, size = getattr(model.config, "image_token_id", None), getattr(vision, "image_size", None)
+    token = getattr(model.config, "image_token_id", None)
     features = getattr(model.base_model, "get_image_features", None)
-    if token is None or not isinstance(size, int) or features is None:
-        raise _not_known(model, "whose config has no sizes of images")
-    asked = inspect.signature(features).parameters.get("image_sizes")
-    sizes = {"image_sizes": torch.full((len(ids), 2), size)}
-    others = sizes if asked and asked.default is asked.empty else {}
+    if token is None or features is None:
+        raise _not_known(model, "whose config has no image_token_id")
     ids = ids.where(ids != token, 0)
-    square = getattr(vision, "num_channels", 3), size, size
-    for shape in ((len(ids), *square), (len(ids), 1, *square)):  # one, or several to a row
-        pixels = torch.randn(shape, generator=generator).to(model.dtype)
-        images = {"pixel_values": pixels, **others}
+    for images in _images(model, features, len(ids), generator):
         with contextlib.suppress(Exception), torch.no_grad():
             rows = pytree.tree_leaves(features(**images, return_dict=True).pooler_output)
             count = sum(row.shape[:-1].numel() for row in rows) // len(ids)
@@ -118,4 +111,29 @@ def _with_images(
             kinds = {"token_type_ids", "mm_token_type_ids"}
             taken = kinds & inspect.signature(model.forward).parameters.keys()
             return images | dict.fromkeys(taken, (images["input_ids"] == token).long())
-    raise _not_known(model, f"which takes no images of shape {[len(ids), *square]}")
+    raise _not_known(model, "which takes no images of the sizes in its config")
+
+
+def _images(
+    model: Any, features: Callable[..., Any], count: int, generator: torch.Generator
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield images that a model may take: patches with grids; or one, or several, to a row."""
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(model.dtype)
+
+    vision = model.config.vision_config
+    if takes_grids(features):
+        patches = next(m for m in model.modules() if isinstance(m, torch.nn.Conv3d))
+        in_window = getattr(vision, "window_size", 0) // vision.patch_size
+        side = 2 * max(vision.spatial_merge_size, in_window)
+        grids = torch.tensor([[1, side, side]] * count)
+        pixels = drawn(count * side**2, patches.weight[0].numel())
+        yield {"pixel_values": pixels, "image_grid_thw": grids}
+    elif isinstance(size := getattr(vision, "image_size", None), int):
+        asked = inspect.signature(features).parameters.get("image_sizes")
+        sizes = {"image_sizes": torch.full((count, 2), size)}
+        others = sizes if asked and asked.default is asked.empty else {}
+        square = getattr(vision, "num_channels", 3), size, size
+        yield {"pixel_values": drawn(count, *square), **others}
+        yield {"pixel_values": drawn(count, 1, *square), **others}

@@ -76,9 +76,15 @@ def name_by_layer(graph: ir.Graph, caches: Mapping[str, CachePart], consumer: st
     """``past_key_values.0.key`` and ``present.0.key`` for the caches, in place.
 
     Raises:
-        UsageError: the cache is none of keys and values.
+        UsageError: the cache is none of keys and values, or positions have several axes.
     """
     values = {str(value.name): value for value in (*graph.inputs, *graph.outputs)}
+    if (positions := values.get("position_ids")) and len(positions.shape or ()) > 2:
+        raise UsageError(
+            f"The positions of this model's tokens have several axes, which {consumer} lacks.",
+            found=f"position_ids {positions.shape}",
+            fix="omit --names",
+        )
     for name, output in states_of(graph).items():
         part = caches.get(state_name(name))
         if part is None or part.cross or not output:

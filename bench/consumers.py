@@ -1,0 +1,203 @@
+"""Texts that optimum-onnx and onnxruntime-genai write from an export, beside those of PyTorch.
+
+Run as a program by the Python that has one of them (``consumers.py optimum|genai``), where it needs
+nothing of this project: it prints versions, then for each line of JSON, a folder and texts to go on
+with, the tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+TOKENS, END = 16, 2
+
+_BEAMS = {"num_beams": 3, "early_stopping": True, "length_penalty": 1.0}
+CASES: dict[str, dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {
+    "optimum": {
+        "greedy": ((9, 5), {}),
+        "beams": ((9, 5), _BEAMS),
+        "sampled": ((9, 5), {"do_sample": True, "top_k": 20}),
+    },
+    "genai": {
+        "one row": ((5,), {}),
+        "four rows": ((7, 7, 7, 7), {}),
+        "in chunks": ((13,), {"chunk": 4}),
+        "beams": ((6, 6), _BEAMS),
+        "padded": ((4, 6), {}),
+    },
+}
+"""What each is asked: how long the rows are, and settings of the generation.
+
+Rows are padded on the left for optimum, on the right, which is its way, for onnxruntime-genai."""
+
+
+PACKAGES = {
+    "optimum": ("optimum-onnx", "transformers", "torch", "onnxruntime"),
+    "genai": ("onnxruntime-genai", "onnxruntime"),
+}
+
+
+def cases_of(consumer: str) -> dict[str, dict[str, Any]]:
+    """Return the texts that a consumer goes on with: ``ids``, ``mask`` and ``how``."""
+    import numpy as np
+
+    drawn, cases = np.random.default_rng(0), {}
+    for name, (lengths, how) in CASES[consumer].items():
+        mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        mask = mask[:, ::-1] if consumer == "optimum" else mask
+        ids = drawn.integers(3, 60, mask.shape) * mask
+        cases[name] = {"ids": ids.tolist(), "mask": mask.astype(int).tolist(), "how": how}
+    return cases
+
+
+class Writer:
+    """A process that loads one export after the other and writes.
+
+    Attributes:
+        versions: of what it runs.
+    """
+
+    def __init__(self, consumer: str, python: str) -> None:
+        """Start it.
+
+        Args:
+            consumer: ``optimum`` or ``genai``.
+            python: the command of the Python that has it.
+        """
+        self.cases = cases_of(consumer)
+        self._consumer, self._command = consumer, [*shlex.split(python), __file__, consumer]
+        self.versions = self._start()
+
+    def _start(self) -> str:
+        pipe = subprocess.PIPE
+        self._child = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True)
+        return self._line().strip()
+
+    def _line(self) -> str:
+        assert self._child.stdout is not None
+        return self._child.stdout.readline()
+
+    def compare(self, folder: Path, model: Any) -> dict[str, tuple[int, int]]:
+        """Return by case how many tokens of how many are the model's.
+
+        Raises:
+            RuntimeError: the consumer fails, with its words.
+        """
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps([str(folder), [*self.cases.values()]]) + "\n")
+        self._child.stdin.flush()
+        if not (line := self._line()):
+            self._start()
+            raise RuntimeError("its process ended")
+        if isinstance(answers := json.loads(line), str):
+            raise RuntimeError(answers)
+        same = {}
+        for (name, case), rows in zip(self.cases.items(), answers, strict=True):
+            own = expected(model, self._consumer, case)
+            pairs = [pair for two in zip(own, rows, strict=True) for pair in zip(*two, strict=True)]
+            same[name] = sum(first == second for first, second in pairs), len(pairs)
+        return same
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.communicate()
+
+
+def speak_clearly(model: Any) -> Any:
+    """Return the model with likely tokens far apart, and its last one never among them.
+
+    onnxruntime-genai keeps the last token out of beams before it normalises, transformers behind;
+    and without a last token it takes the one that pads.
+    """
+    import torch
+
+    model.config.eos_token_id = model.generation_config.eos_token_id = END
+    with torch.no_grad():
+        head = model.get_output_embeddings().weight
+        head *= 40
+        head[END] = 0
+    return model
+
+
+def expected(model: Any, consumer: str, case: dict[str, Any]) -> list[list[int]]:
+    """Return the tokens of PyTorch; of rows padded on the right those of each row alone."""
+    import torch
+
+    ids, mask = torch.tensor(case["ids"]), torch.tensor(case["mask"])
+    batches = [(ids, mask)]
+    if consumer == "genai":
+        rows = zip(ids, mask.bool(), strict=True)
+        batches = [(row[seen][None], seen[seen].long()[None]) for row, seen in rows]
+    how = {name: value for name, value in case["how"].items() if name != "chunk"}
+    tokens: list[list[int]] = []
+    for row, seen in batches:
+        tokens += _by_generate(model, row, seen, how)
+    return tokens
+
+
+def _by_generate(model: Any, ids: Any, mask: Any, how: dict[str, Any]) -> list[list[int]]:
+    import torch
+
+    torch.manual_seed(1)
+    length = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}
+    settings = {"do_sample": False, "pad_token_id": 0, **length, **how}
+    written: list[list[int]] = model.generate(ids, attention_mask=mask, **settings).tolist()
+    return [row[-TOKENS:] for row in written]
+
+
+def _optimum(folder: str, cases: Iterable[dict[str, Any]]) -> list[list[list[int]]]:
+    import torch
+    from optimum.onnxruntime import ORTModelForCausalLM
+
+    model = ORTModelForCausalLM.from_pretrained(folder)
+    return [
+        _by_generate(model, torch.tensor(case["ids"]), torch.tensor(case["mask"]), case["how"])
+        for case in cases
+    ]
+
+
+def _genai(folder: str, cases: Iterable[dict[str, Any]]) -> list[list[list[int]]]:
+    import numpy as np
+    import onnxruntime_genai as genai
+
+    model, written = genai.Model(folder), []
+    for case in cases:
+        ids, how = np.array(case["ids"], np.int32), dict(case["how"])
+        chunk, length = how.pop("chunk", ids.shape[1]), ids.shape[1] + TOKENS
+        parameters = genai.GeneratorParams(model)
+        parameters.set_search_options(
+            max_length=length, min_length=length, batch_size=len(ids), **how
+        )
+        generator = genai.Generator(model, parameters)
+        for start in range(0, ids.shape[1], chunk):
+            generator.append_tokens(ids[:, start : start + chunk])
+        while not generator.is_done():
+            generator.generate_next_token()
+        rows = (generator.get_sequence(row) for row in range(len(ids)))
+        written.append([[int(token) for token in row[-TOKENS:]] for row in rows])
+    return written
+
+
+def _main(consumer: str) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what packages print is no answer
+    print(", ".join(f"{n} {version(n)}" for n in PACKAGES[consumer]), file=answers, flush=True)
+    write = {"optimum": _optimum, "genai": _genai}[consumer]
+    for line in sys.stdin:
+        try:
+            answer: Any = write(*json.loads(line))
+        except Exception as error:  # whatever a consumer raises
+            answer = f"{type(error).__name__}: {error}"
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
