@@ -139,8 +139,7 @@ class Measurement:
     def prepare(self, providers: Sequence[Device]) -> None:
         """Make inputs, and compute the reference at them."""
         self.tell("computing the reference")
-        graph = self.loaded.model.graph
-        nodes = len(graph) + sum(len(inner) for inner in graph.subgraphs())
+        nodes = sum(1 for _ in self.loaded.model.graph.all_nodes())
         self.variants[RAW] = Variant(RAW, nodes=nodes)
         self.contents[RAW] = self.loaded.to_bytes()
         options, session = self.options, self._reference(providers)
@@ -151,11 +150,9 @@ class Measurement:
                 self.expected[label] = run_session(session, self.feeds[label])
             except Error as error:
                 kind = UsageError if options.shapes or options.dims else InputError
-                raise kind(
-                    f"The model does not run at the shapes {label}.",
-                    found=error.found,
-                    fix="give sizes that the model accepts with --shapes, and memory for them",
-                ) from error
+                what = f"The model does not run at the shapes {label}."
+                fix = "give sizes that the model accepts with --shapes, and memory for them"
+                raise kind(what, found=error.found, fix=fix) from error
 
     def _reference(self, providers: Sequence[Device]) -> Any:
         """Open raw without graph optimization, on the first provider that loads it.
@@ -168,11 +165,9 @@ class Measurement:
                 return self.session(RAW, provider, optimize=False)
             except Error as error:
                 failures.append(error.found)
-        raise InputError(
-            f"ONNX Runtime does not load the model: {self.loaded.description}",
-            found=failures[0],
-            fix="check the model with onnx.checker, or update onnxruntime",
-        )
+        what = f"ONNX Runtime does not load the model: {self.loaded.description}"
+        fix = "check the model with onnx.checker, or update onnxruntime"
+        raise InputError(what, found=failures[0], fix=fix)
 
     def make(self, source: Source, target: Target) -> None:
         """Optimize the model for a target."""
@@ -263,9 +258,8 @@ def grid(declared: Mapping[str, Declared], options: BenchOptions) -> dict[str, M
 
 def wrong_output(case: str, computed: Feeds, expected: Feeds) -> str:
     """Return the first output that is not as ``verify`` would have it, and why; or ""."""
-    first, second = (Answer(tuple(one), tuple(one.values())) for one in (expected, computed))
     try:
-        outputs = compare_outputs(*pair_outputs(first, second), Bounds())
+        outputs = compare_outputs(*pair_outputs(Answer(expected), Answer(computed)), Bounds())
     except VerificationError as error:
         return f"{error.what} {error.found} at {case}"
     return next((f"{one.name} at {case}: {one.reason}" for one in outputs if not one.passed), "")

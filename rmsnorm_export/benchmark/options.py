@@ -63,14 +63,10 @@ class BenchOptions(Options):
 
     def agree(self) -> None:
         if not self.targets or self.providers == ():
-            raise UsageError(
-                "There is nothing to compare raw with, or nowhere.",
-                found="no target, or no provider",
-                fix="name some with --target and --provider",
-            )
+            what = "There is nothing to compare raw with, or nowhere."
+            fix = "name some with --target and --provider"
+            raise UsageError(what, found="no target, or no provider", fix=fix)
         if self.native and "portable" not in self.targets:
-            raise UsageError(
-                "The kernels for ONNX Runtime run what portable writes.",
-                found=f"targets {', '.join(self.targets)}",
-                fix="name portable among them, or omit native",
-            )
+            what = "The kernels for ONNX Runtime run what portable writes."
+            fix = "name portable among them, or omit native"
+            raise UsageError(what, found=f"targets {', '.join(self.targets)}", fix=fix)

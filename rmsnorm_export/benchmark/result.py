@@ -111,12 +111,10 @@ class Benchmark(Shown):
         return (*here[:2], *sorted(here[2:], key=lambda t: t.ratio))
 
 
-def machine(load_before: float | None) -> str:
+def machine(load_before: float) -> str:
     """Describe this machine, at the end of a measurement that began under ``load_before``."""
-    load = (
-        "" if load_before is None else f", load {load_before:g} before and {load_average()} after"
-    )
-    return f"{cpu_name()}, {cores()} cores, {memory_gib():g} GiB{load}"
+    load = f"load {load_before:g} before and {load_average()} after"
+    return f"{cpu_name()}, {cores()} cores, {memory_gib():g} GiB, {load}"
 
 
 def outputs_error(results: Mapping[str, Benchmark]) -> VerificationError | None:
@@ -124,11 +122,9 @@ def outputs_error(results: Mapping[str, Benchmark]) -> VerificationError | None:
     wrong = [": ".join(filter(None, (k, one.reason))) for k, one in results.items() if one.reason]
     if not wrong:
         return None
-    return VerificationError(
-        "A target gives other outputs than the model, or none that can be compared.",
-        found="; ".join(wrong),
-        fix="see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove",
-    )
+    what = "A target gives other outputs than the model, or none that can be compared."
+    fix = "see the site by site proof: rmsnorm-export optimize MODEL --target ... --prove"
+    return VerificationError(what, found="; ".join(wrong), fix=fix)
 
 
 def headlines(result: Benchmark) -> list[str]:

@@ -50,21 +50,15 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """The outputs of a model.
+    """The outputs of a model, by name and in order.
 
     Attributes:
-        names: of its outputs.
-        arrays: one for each.
+        outputs: the arrays.
         named: the names are the model's own; False: the order is what identifies an output.
     """
 
-    names: tuple[str, ...]
-    arrays: tuple[Array, ...]
+    outputs: Mapping[str, Array]
     named: bool = True
-
-    def by_name(self) -> dict[str, Array]:
-        """Return the outputs by their names."""
-        return dict(zip(self.names, self.arrays, strict=True))
 
 
 RunModel = Callable[[Mapping[str, Array]], Answer]
@@ -168,11 +162,9 @@ def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: boo
     cls: type[Backend] = getattr(importlib.import_module(module), attribute)
     if kind not in cls.takes:
         shown = os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
-        raise UsageError(
-            f"The backend {choice} runs no {kind} model.",
-            found=short(str(shown), 300),
-            fix=f"omit the backend: {_AUTO[kind]} runs it",
-        )
+        what = f"The backend {choice} runs no {kind} model."
+        fix = f"omit the backend: {_AUTO[kind]} runs it"
+        raise UsageError(what, found=short(str(shown), 300), fix=fix)
     cls.require(name)
     return Chosen(cls, model, name, optimize, trust_source)
 

@@ -16,20 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
-from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import in_types_of, numpy_type
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.tensorrt.engine.backends import (
-    BACKENDS,
-    RTX,
-    BackendInfo,
-    failure,
-    gpu_visible,
-    run_backend,
-)
+from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
@@ -52,23 +45,12 @@ class Engine(Backend):
     def open(cls, chosen: Chosen) -> Engine:
         """Open an engine after every check that can be made before it is loaded."""
         path = Path(os.path.abspath(chosen.model))
-        shown = short(str(path), 300)
-        if not path.is_file():
-            raise InputError("The engine does not exist.", found=shown, fix="check the path")
         record = read_record(path)
-        if record is None:
-            raise InputError(
-                "The shapes and types of the engine are not known.",
-                found=f"{shown}, without a record beside it",
-                fix="build it with rmsnorm-export build, which writes one",
-            )
-        BACKENDS[record.backend].require()
-        if not gpu_visible():
-            raise BackendMissingError(
-                "Engines run only where a GPU is.",
-                found=f"no GPU is visible, for {shown}",
-                fix="run it where the GPU is; without one, take the ONNX model",
-            )
+        backends.BACKENDS[record.backend].require()
+        if not backends.gpu_visible():
+            found = f"no GPU is visible, for {short(str(path), 300)}"
+            fix = "run it where the GPU is; without one, take the ONNX model"
+            raise BackendMissingError("Engines run only where a GPU is.", found=found, fix=fix)
         return cls(path, record)
 
     @property
@@ -76,8 +58,8 @@ class Engine(Backend):
         return self.record.backend
 
     @property
-    def _info(self) -> BackendInfo:
-        return BACKENDS[self.record.backend]
+    def _info(self) -> backends.BackendInfo:
+        return backends.BACKENDS[self.record.backend]
 
     @property
     def runtime(self) -> str:
@@ -85,7 +67,7 @@ class Engine(Backend):
 
     @property
     def reduced(self) -> str:  # type: ignore[override]
-        if self._info is RTX:
+        if self._info is backends.RTX:
             return "TensorRT-RTX decides on TF32 by itself"
         tf32 = self.record.flags.get("tf32") is not False
         return "the engine was built with TF32" if tf32 else ""
@@ -117,8 +99,7 @@ class Engine(Backend):
         """
         with self._fed(in_types_of(self.declared(), feeds)) as request:
             outputs = self._ask("infer", request)["outputs"]
-            names = tuple(output["name"] for output in outputs)
-            return Answer(names, tuple(map(output_array, outputs)))
+            return Answer({output["name"]: output_array(output) for output in outputs})
 
     def measure(self, feeds: Mapping[str, Array], *, least: int, seconds: float) -> list[float]:
         """Return the seconds of each of many runs, inputs and outputs on the GPU.
@@ -148,10 +129,12 @@ class Engine(Backend):
         use: Literal["auto", "never"] = "auto" if self.record.plugin else "never"
         library, _ = plan_plugin(use, self._info, own=True)
         own = {"engine": str(self.path), "plugin": str(library or "")}
-        answer = run_backend(command, {**request, **own}, self._info)
+        answer = backends.run_backend(command, {**request, **own}, self._info)
         if answer.result is None:
             fix = "build it again here with rmsnorm-export build, for shapes that hold the inputs"
-            raise failure(answer, self._info, self.path.name, "does not run the engine.", fix)
+            raise backends.failure(
+                answer, self._info, self.path.name, "does not run the engine.", fix
+            )
         return answer.result
 
 

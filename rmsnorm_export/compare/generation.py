@@ -50,12 +50,11 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
     """
     bundle = bundle_at(b)
     if bundle is None or bundle_at(a) is not None:
-        raise UsageError(
-            "Generated tokens of a model are compared with the folder of an export.",
-            found=f"A is {type(a).__name__}, B {type(b).__name__}",
-            fix="give the model as A, and as B the folder that export --task generation made;"
-            " two folders are compared without --generate",
-        )
+        what = "Generated tokens of a model are compared with the folder of an export."
+        fix = "give the model as A, and as B the folder that export --task generation made; two "
+        fix += "folders are compared without --generate"
+        found = f"A is {type(a).__name__}, B {type(b).__name__}"
+        raise UsageError(what, found=found, fix=fix)
     metadata: Mapping[str, Any] = {}
     if bundle.manifest is not None:
         metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
@@ -188,12 +187,9 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
     except Error:
         raise
     except Exception as error:
-        raise InputError(
-            "The model cannot generate.",
-            found=f"{type(error).__name__}: {first_line(error)}",
-            fix="give inputs and a number of tokens that model.generate() takes; --debug prints "
-            "the traceback",
-        ) from error
+        fix = "give inputs and a number of tokens that model.generate() takes; --debug tells more"
+        found = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError("The model cannot generate.", found=found, fix=fix) from error
 
 
 @contextlib.contextmanager
@@ -217,11 +213,9 @@ def _in_place_of_forward(model: Any, bundle: Bundle, reference: Any) -> Iterator
     runners = _runners(model, bundle)
     encoders = encoders_of(model)
     if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
-        raise NotRunError(
-            "The components of this model are not put together here.",
-            found=", ".join(runners),
-            fix="compare two folders component by component, without --generate",
-        )
+        what = "The components of this model are not put together here."
+        fix = "compare two folders component by component, without --generate"
+        raise NotRunError(what, found=", ".join(runners), fix=fix)
     seen = 0
 
     def forward(**kwargs: Any) -> Any:
@@ -266,11 +260,9 @@ def _run(runner: Any, **kwargs: Any) -> Any:
     try:
         return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
     except ValueError as error:
-        raise InputError(
-            "A graph of the folder takes other inputs than its manifest says.",
-            found=first_line(error, 300),
-            fix="export the model again, or put back the files as they were exported",
-        ) from error
+        what = "A graph of the folder takes other inputs than its manifest says."
+        fix = "export the model again, or put back the files as they were exported"
+        raise InputError(what, found=first_line(error, 300), fix=fix) from error
 
 
 def _count(cache: Any, seen: int) -> None:

@@ -50,11 +50,10 @@ class NamedDecoder:
         types = {self._inputs[name].dtype for name in self._states} or {"none"}
         problem = ", ".join(sorted(unknown) or sorted(types - _CACHE_TYPES.keys()))
         if len(bundle.files) > 1 or problem:
-            raise NotRunError(
-                "The graphs of this folder are not put together here.",
-                found=(problem and f"caches {problem}") or ", ".join(bundle.files),
-                fix="compare two folders component by component, without --generate",
-            )
+            found = (problem and f"caches {problem}") or ", ".join(bundle.files)
+            what = "The graphs of this folder are not put together here."
+            fix = "compare two folders component by component, without --generate"
+            raise NotRunError(what, found=found, fix=fix)
         self._type = types.pop()
         self.dtype: FloatName = float_name(self._type)
         self.pads = "position_ids" in self._inputs
@@ -78,8 +77,8 @@ class NamedDecoder:
         past = cache.get_seq_length()
         if not past:
             fill_with_nothing(cache, self._reference, _CACHE_TYPES[self._type])
-        # generate() omits a mask of ones alone.
-        kwargs["attention_mask"] = _or_ones(kwargs.get("attention_mask"), rows, past + tokens)
+        if kwargs.get("attention_mask") is None:  # generate() omits one of ones alone
+            kwargs["attention_mask"] = torch.ones((rows, past + tokens), dtype=torch.int64)
         for name in self._inputs:
             if name in self._states:
                 number, kind, _ = self._states[name]
@@ -105,7 +104,3 @@ def fill_with_nothing(cache: Any, reference: Any, dtype: torch.dtype) -> None:
         if isinstance(getattr(layer, "keys", None), torch.Tensor):
             empty = (held[:, :, :0].to(dtype) for held in (layer.keys, layer.values))
             cache.update(*empty, number)
-
-
-def _or_ones(mask: torch.Tensor | None, *shape: int) -> torch.Tensor:
-    return torch.ones(shape, dtype=torch.int64) if mask is None else mask

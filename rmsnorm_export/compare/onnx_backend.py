@@ -52,11 +52,9 @@ class OnnxRuntime(Backend):
         if _NATIVE in name:
             onnxruntime_library(cuda=_CUDA in name)
         if _CUDA in name and not (CUDA in providers and gpu_visible()):
-            raise BackendMissingError(
-                "ONNX Runtime cannot run in CUDA here.",
-                found=f"{', '.join(providers)}; {'a' if gpu_visible() else 'no'} GPU is visible",
-                fix=f"where a GPU is: pip uninstall onnxruntime, then {pip_install('[ort-gpu]')}",
-            )
+            found = f"{', '.join(providers)}; {'a' if gpu_visible() else 'no'} GPU is visible"
+            fix = f"where a GPU is: pip uninstall onnxruntime, then {pip_install('[ort-gpu]')}"
+            raise BackendMissingError("ONNX Runtime cannot run in CUDA here.", found=found, fix=fix)
 
     @classmethod
     def open(cls, chosen: Chosen) -> Backend:
@@ -103,8 +101,7 @@ class OnnxRuntime(Backend):
         declared = self.declared()
 
         def run(feeds: Mapping[str, Array]) -> Answer:
-            outputs = run_session(session, in_types_of(declared, feeds), names)
-            return Answer(tuple(outputs), tuple(outputs.values()))
+            return Answer(run_session(session, in_types_of(declared, feeds), names))
 
         return run
 
@@ -119,7 +116,7 @@ class OnnxRuntime(Backend):
         proto = onnx.ModelProto.FromString(self.source.to_bytes())
 
         def read(names: Sequence[str]) -> Mapping[str, Array]:
-            return plain.load(_marked_bytes(proto, names), names)(feeds).by_name()
+            return plain.load(_marked_bytes(proto, names), names)(feeds).outputs
 
         yield self.source.model, read
 

@@ -58,8 +58,6 @@ class VerifyOptions(Options):
 
     def agree(self) -> None:
         if (self.inputs is not None or self.generate) and (self.shapes or self.dims):
-            raise UsageError(
-                "Shapes are for random inputs of single graphs.",
-                found=f"shapes with {'generate' if self.generate else 'inputs'}",
-                fix="omit one of them; generate takes the inputs of generate() as inputs",
-            )
+            found = f"shapes with {'generate' if self.generate else 'inputs'}"
+            fix = "omit one of them; generate takes the inputs of generate() as inputs"
+            raise UsageError("Shapes are for random inputs of single graphs.", found=found, fix=fix)

@@ -132,18 +132,18 @@ def pair_outputs(first: Answer, second: Answer) -> tuple[dict[str, Array], dict[
     Raises:
         VerificationError: they cannot be paired, or differ in type or shape.
     """
-    expected, computed = first.by_name(), second.by_name()
+    expected, computed = dict(first.outputs), dict(second.outputs)
     if first.named and second.named:
         if lacking := sorted(expected.keys() - computed.keys()):
             raise _unlike("The second model lacks outputs of the first one.", repr(lacking))
         computed = {name: computed[name] for name in expected}
-    elif len(first.arrays) != len(second.arrays):
-        counts = (f"{len(one.arrays)} ({', '.join(one.names)})" for one in (first, second))
+    elif len(expected) != len(computed):
+        counts = (f"{len(one)} ({', '.join(one)})" for one in (expected, computed))
         raise _unlike("The two models have different numbers of outputs.", " and ".join(counts))
     else:
-        names = second.names if second.named else first.names
-        expected = dict(zip(names, first.arrays, strict=True))
-        computed = dict(zip(names, second.arrays, strict=True))
+        names = tuple(computed if second.named else expected)
+        expected = dict(zip(names, expected.values(), strict=True))
+        computed = dict(zip(names, computed.values(), strict=True))
     for name, array in expected.items():
         if not comparable(array, computed[name]):
             both = (f"{one.dtype} {list(one.shape)}" for one in (array, computed[name]))

@@ -22,6 +22,7 @@ from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.torch.export.export import export
 from rmsnorm_export.torch.export.failure import arguments_text
@@ -97,17 +98,16 @@ def run_eager(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             result = run(*args, **kwargs)
     except Exception as error:
         kind = NotRunError if _NO_KERNEL.search(str(error)) else VerificationError
-        raise kind(
-            "PyTorch cannot run the module on these inputs.",
-            found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; "
-            f"inputs: {arguments_text(args, kwargs)}",
-            fix="give other inputs or shapes",
-        ) from error
+        what, fix = "PyTorch cannot run the module on these inputs.", "give other inputs or shapes"
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        found = f"{reason}; inputs: {arguments_text(args, kwargs)}"
+        raise kind(what, found=found, fix=fix) from error
     leaves = tensors(result)
     names = tuple(map(str, result)) if isinstance(result, Mapping) else ()
     if len(names) != len(leaves):
         names = tuple(f"output_{i}" for i in range(len(leaves)))
-    return Answer(names, tuple(map(to_array, leaves)), named=False)
+    arrays = map(to_array, leaves)
+    return Answer(dict(zip(names, arrays, strict=True)), named=False)
 
 
 def tensors(*tree: object) -> list[torch.Tensor]:
@@ -211,8 +211,6 @@ def to_tensor(array: Array) -> torch.Tensor:
     try:
         return torch.from_numpy(array)
     except TypeError as error:
-        raise InputError(
-            "PyTorch takes no input of this type.",
-            found=str(array.dtype),
-            fix="compare models whose inputs are float, integer or boolean tensors",
-        ) from error
+        what = "PyTorch takes no input of this type."
+        fix = "compare models whose inputs are float, integer or boolean tensors"
+        raise InputError(what, found=str(array.dtype), fix=fix) from error

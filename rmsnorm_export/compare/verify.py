@@ -71,11 +71,9 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     if len(folders) == 2:
         return _verify_folders(folders[0], folders[1], options)
     if folders:
-        raise UsageError(
-            "A folder of graphs is compared with another one, or with PyTorch token by token.",
-            found="one of the two models is a folder of graphs",
-            fix="give two folders; or a model of transformers and its export, with --generate N",
-        )
+        what = "A folder of graphs is compared with another one, or with PyTorch token by token."
+        fix = "give two folders; or a model of transformers and its export, with --generate N"
+        raise UsageError(what, found="one of the two models is a folder of graphs", fix=fix)
     return _verify_files(a, b, options)
 
 
@@ -88,11 +86,9 @@ def _verify_files(a: Model, b: Model, options: VerifyOptions) -> Verification:
 def _verify_folders(a: Bundle, b: Bundle, options: VerifyOptions) -> Verification:
     """Compare every component of ``a`` with that of the same name, on random inputs of its own."""
     if options.inputs is not None or a.files.keys() != b.files.keys():
-        raise UsageError(
-            "The components of the two folders are others, or inputs are given.",
-            found=f"{', '.join(a.files)}; and {', '.join(b.files)}",
-            fix="compare two exports of one model, without inputs; or files of single components",
-        )
+        what = "The components of the two folders are others, or inputs are given."
+        fix = "compare two exports of one model, without inputs; or files of single components"
+        raise UsageError(what, found=f"{', '.join(a.files)}; and {', '.join(b.files)}", fix=fix)
     parts: dict[str, Verification] = {}
     for name, (shapes, dims) in a.sizes(options.shapes, options.dims, ONE_POINT).items():
         own = dataclasses.replace(options, shapes=shapes, dims=dims)
@@ -152,11 +148,9 @@ def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterabl
     """Return inputs to try, and where they come from: those given, or random ones of some sizes."""
     declared = a.declared() or b.declared()
     if declared is None and options.inputs is None:
-        raise UsageError(
-            "The inputs of two PyTorch models are not known.",
-            found="no inputs are given",
-            fix="give them, by the names of forward's parameters",
-        )
+        what = "The inputs of two PyTorch models are not known."
+        fix = "give them, by the names of forward's parameters"
+        raise UsageError(what, found="no inputs are given", fix=fix)
     make, source = input_candidates(
         declared, a.limits() or b.limits(), options.inputs, seed=options.seed,
         shapes=options.shapes, dims=options.dims, usual={**a.shapes(), **b.shapes()},
@@ -171,10 +165,8 @@ def _run_second(b: Backend, feeds: Feeds) -> Answer:
         kind = str(feeds[name].dtype) if name in feeds else "none"
         floats = kind in DEFAULT_RTOL and one.dtype in DEFAULT_RTOL
         if kind != one.dtype and not floats:
-            raise VerificationError(
-                "The second model takes another input than the first one.",
-                found=f"{name!r}: {one.dtype}, and of the first model {kind}",
-                fix="compare models with the same inputs",
-            )
+            what = "The second model takes another input than the first one."
+            found = f"{name!r}: {one.dtype}, and of the first model {kind}"
+            raise VerificationError(what, found=found, fix="compare models with the same inputs")
     with b.running() as run:
         return run({name: feeds[name] for name in (feeds if declared is None else declared)})

@@ -40,18 +40,13 @@ def decide_batch(
     elif not problem and any(least > (1,) for sizes, *_ in leading for least in sizes):
         problem = "its smallest batch is larger than 1, so that a request alone does not fit"
     if problem and asked is not None:
-        raise UsageError(
-            "The server cannot join requests for this model into batches.",
-            found=problem,
-            fix="export it with one dynamic leading axis in all inputs and outputs, or omit"
-            " --max-batch",
-        )
+        what = "The server cannot join requests for this model into batches."
+        fix = "export it with a dynamic leading axis in all inputs and outputs, or omit --max-batch"
+        raise UsageError(what, found=problem, fix=fix)
     if asked is not None and largest is not None and asked > largest:
-        raise UsageError(
-            "The largest batch is more than the shapes allow.",
-            found=f"--max-batch {asked}, the largest shape has {largest}",
-            fix=f"give {largest} or less, or larger shapes; an engine has to be built for them",
-        )
+        found = f"--max-batch {asked}, the largest shape has {largest}"
+        fix = f"give {largest} or less, or larger shapes; an engine has to be built for them"
+        raise UsageError("The largest batch is more than the shapes allow.", found=found, fix=fix)
     return (0, problem) if problem else (asked or largest or DEFAULT_MAX_BATCH, "")
 
 

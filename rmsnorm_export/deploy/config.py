@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from google.protobuf.text_encoding import CEscape
 
 from rmsnorm_export.deploy.packaged import MODEL_FILE, PackagedModel
 from rmsnorm_export.deploy.served import ServedModel
@@ -10,23 +13,6 @@ from rmsnorm_export.printable import one_line
 
 QUEUE_DELAY_US = 100
 """Microseconds: small against a decoder's milliseconds for one step."""
-
-_CARD = """\
-# {name}
-
-A model for Triton Inference Server, run by its {backend} backend. Requests are {batching}; -1 is
-any size. The server loads all versions. `VERSION/package.json` has the SHA-256 of every file.
-
-| | name | type | shape |
-| --- | --- | --- | --- |
-{tensors}
-
-| version | of | sha256 of that | made | asked |
-| --- | --- | --- | --- | --- |
-{versions}
-
-With the folder above this one at `/models`, `{server}` serves it.
-"""
 
 
 def config_text(name: str, subject: ServedModel, max_batch: int, kind: str, kernels: str) -> str:
@@ -67,19 +53,16 @@ def config_text(name: str, subject: ServedModel, max_batch: int, kind: str, kern
 
 
 def _quoted(text: str) -> str:
-    """Return a string of protobuf's text format: what is no plain ASCII as octal bytes."""
-    plain = (
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}"
-        for byte in text.encode("utf-8", "surrogateescape")
-    )
-    return f'"{"".join(plain)}"'
+    """Return a string of protobuf's text format."""
+    return f'"{CEscape(text.encode("utf-8", "surrogateescape"), as_utf8=False)}"'
 
 
 def card(versions: Sequence[PackagedModel]) -> str:
     """Return the card of a model, ``README.md``; its tensors are those of the last version."""
     model = versions[-1]
     loads = [version.load for version in versions if version.load]
-    return _CARD.format(
+    template = resources.files(__package__).joinpath("card.md").read_text("utf-8")
+    return template.format(
         name=model.name,
         backend=model.backend,
         batching=f"batched, up to {model.max_batch}" if model.max_batch else "not batched",

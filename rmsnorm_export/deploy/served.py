@@ -123,10 +123,8 @@ def _requests(profile: EngineProfile) -> Profile:
 
 
 def _engine_record(path: Path) -> EngineRecord:
-    record = read_record(path) if path.is_file() else None
-    if record is None:
-        problem, fix = "it has no record beside it", "keep the two together"
-    elif record.backend != "tensorrt":
+    record = read_record(path)
+    if record.backend != "tensorrt":
         problem = f"it was built by {record.backend}, which Triton does not run"
         fix = "build it with --backend tensorrt, or package the ONNX model"
     elif path.stat().st_size != record.bytes or sha256_of(path) != record.sha256:

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.compare.generation import verify_generation
+from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.compare.source import compare_file, load_source
+from rmsnorm_export.compare.pytorch import PyTorch, example_feeds
+from rmsnorm_export.compare.result import Verification, merged
+from rmsnorm_export.compare.verify import compare_backends
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch.generation.export import make_decoder
 from rmsnorm_export.torch.generation.source import load_generative
+from rmsnorm_export.torch.source.example import Example, Loaded, example_of
+from rmsnorm_export.torch.source.load import load as load_source
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
 
 
@@ -41,7 +46,8 @@ def load_and_convert(
         UsageError, InputError, BackendMissingError: as ``export`` from the command line.
     """
     if task is None:
-        loaded, example = load_source(source, load, seed=bounds.seed)
+        loaded = load_source(source, load)
+        example = example_of(loaded, load.shapes, seed=bounds.seed)
         inputs = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
         result, log = convert(loaded.module, example.args, ExportOptions(**inputs, **options))
         notes = (*result.report.notes, *loaded.notes)
@@ -60,6 +66,33 @@ def load_and_convert(
         decoder.log,
         lambda place: verify_generation(model, place, feeds, **how, rtol=bounds.rtol),
     )
+
+
+def compare_file(
+    path: str | os.PathLike[str], loaded: Loaded, given: Example, options: VerifyOptions
+) -> Verification:
+    """Compare every output of a file that was exported from ``loaded`` with PyTorch's.
+
+    Args:
+        path: of the file.
+        loaded: the source.
+        given: what it was exported with; dynamic sizes are changed once.
+        options: of ``verify``: the bounds, the seed of ``given``.
+
+    Raises:
+        VerificationError: the module or the file cannot be run.
+        BackendMissingError: ONNX Runtime is missing.
+    """
+    file = OnnxRuntime(load_model(path), optimized=True)
+    parts: dict[str, Verification] = {}
+    for args, kwargs in given.feeds(seed=options.seed, limit=loaded.limit):
+        called = dataclasses.replace(loaded, args=args, kwargs=kwargs)
+        feeds = example_feeds(called, file.declared())
+        one = compare_backends(PyTorch(called), file, dataclasses.replace(options, inputs=feeds))
+        parts[f"call {len(parts) + 1}"] = one
+    whole = merged(parts) if len(parts) > 1 else parts["call 1"]
+    source = f"random, seed {options.seed}" if given.inputs else "the example inputs of the source"
+    return dataclasses.replace(whole, source=source)
 
 
 @contextlib.contextmanager

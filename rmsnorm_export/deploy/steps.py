@@ -134,9 +134,8 @@ class ExportStep(Step):
                     products.summary += "; pytorch CANNOT BE COMPARED with raw"
                     products.failure = problem
                 else:
-                    products.summary += (
-                        f"; pytorch {_WORDS[parity.verdict]} raw{parity.no_numbers()}"
-                    )
+                    verdict = _WORDS[parity.verdict]
+                    products.summary += f"; pytorch {verdict} raw{parity.no_numbers()}"
                     products.failure = parity.error(fix="[export] rtol is the bound")
                     (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
         return products
@@ -233,9 +232,8 @@ class VerifyStep(Step):
 
         words, errors, options = [], [], self.table.options
         if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
-            options = dataclasses.replace(
-                options, rtol=QUANTIZED_RTOL.get(str(lossy.options.quantize))
-            )
+            rtol = QUANTIZED_RTOL.get(str(lossy.options.quantize))
+            options = dataclasses.replace(options, rtol=rtol)
         for number, (a, b) in enumerate(self.pairs):
             progress(f"comparing {a} with {b}", number, len(self.pairs))
             models = map(self.settings.place, (a, b))

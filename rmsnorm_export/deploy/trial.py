@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.deploy.batching import RequestShapes
 from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs
-from rmsnorm_export.runtime.metrics import compare_arrays, is_float, without_evidence
+from rmsnorm_export.runtime.metrics import without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 from rmsnorm_export.runtime.sizes import input_shapes
 
@@ -63,12 +62,10 @@ def try_model(
         except VerificationError as error:
             mixed = f"two of them are not run: {error.found}"
         return mixed, f"{runtime_name()}, random requests {asked}: {compared}"
-    raise VerificationError(
-        "The packaged model does not answer with anything that could be compared.",
-        found=problems[0],
-        fix="give sizes that it accepts with --shapes, or look for overflow in the model; in "
-        "Python, check=False packages it as it is",
-    )
+    what = "The packaged model does not answer with anything that could be compared."
+    fix = "give sizes that it accepts with --shapes, or look for overflow in the model; in Python, "
+    fix += "check=False packages it as it is"
+    raise VerificationError(what, found=problems[0], fix=fix)
 
 
 def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> RequestShapes:
@@ -87,14 +84,7 @@ def _mixed(both: dict[str, Array], session: Any) -> str:
         for name, joined in together.items():
             if joined.shape[:1] != (2,) or joined[row].shape != alone[name].shape:
                 return f"output {name!r} of 2 requests has the shape {list(joined.shape)}"
-            if not _agree(joined[row], alone[name]):
+            bounds = Bounds(rtol=_BOUNDS.get(str(joined.dtype), 0.0))
+            if not compare_output(name, joined[row], alone[name], bounds).passed:
                 return f"output {name!r} of a request changes when another is joined"
     return ""
-
-
-def _agree(joined: Array, alone: Array) -> bool:
-    metrics = compare_arrays(joined, alone)
-    if not is_float(joined.dtype):
-        return metrics.mismatch == 0
-    finite = np.abs(alone[np.isfinite(alone)].astype(np.float64))
-    return bool(metrics.max_abs <= _BOUNDS[metrics.dtype] * finite.max(initial=0.0))

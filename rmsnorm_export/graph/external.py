@@ -118,11 +118,9 @@ def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
 
 def _unusable(slot: TensorSlot, reason: str) -> InputError:
     location = quoted(os.fspath(slot.tensor.location), 200)  # type: ignore[attr-defined]
-    return InputError(
-        "The external data of a tensor cannot be used.",
-        found=f"tensor {quoted(slot.name)}: location {location} {short(reason, 400)}",
-        fix="put the whole data file itself into the model's folder, under a relative location",
-    )
+    found = f"tensor {quoted(slot.name)}: location {location} {short(reason, 400)}"
+    fix = "put the whole data file itself into the model's folder, under a relative location"
+    return InputError("The external data of a tensor cannot be used.", found=found, fix=fix)
 
 
 def place(

@@ -146,11 +146,9 @@ def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchem
 
 
 def _not_lowered(opset: int, why: str) -> InputError:
-    return InputError(
-        "The model cannot be lowered to another opset.",
-        found=f"to opset {opset}: {why}",
-        fix=f"export with opset_version={opset}, or choose a newer runtime or opset",
-    )
+    what = "The model cannot be lowered to another opset."
+    fix = f"export with opset_version={opset}, or choose a newer runtime or opset"
+    return InputError(what, found=f"to opset {opset}: {why}", fix=fix)
 
 
 def _restore(source: ir.Graph, result: ir.Graph) -> None:

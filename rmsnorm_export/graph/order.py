@@ -9,16 +9,12 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import quoted, short
-
-_NESTED = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
+from rmsnorm_export.recognize.bodies import bodies_of
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Yield the graphs in the attributes of a node."""
-    for attribute in node.attributes.data.values():  # the dict itself: asked of every node, often
-        if attribute.type in _NESTED and not attribute.is_ref():
-            is_one = attribute.type == ir.AttributeType.GRAPH
-            yield from [attribute.value] if is_one else attribute.value
+    """Give the graphs in the attributes of a node."""
+    return (graph for _, graph in bodies_of(node))
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.order import graphs_in, label, subgraphs
+from rmsnorm_export.graph.order import label, subgraphs
 from rmsnorm_export.graph.tensors import unknown_type
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import quoted, short
@@ -179,7 +179,7 @@ def _check_functions(model: ir.Model) -> None:
             what = "A function of the model has the name of an operator of ONNX."
             raise _bad(what, f"function {quoted(name)}", "give the function a domain of its own")
     calls = {
-        key: [node.op_identifier() for graph in graphs_in(function.graph) for node in graph]
+        key: [node.op_identifier() for node in function.all_nodes()]
         for key, function in model.functions.items()
     }
     try:

@@ -25,25 +25,12 @@ import onnx_ir as ir
 from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
+from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
 from rmsnorm_export.op.body_key import LATER_WORDS, BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import (
-    CODE_TYPES,
-    DOMAIN,
-    DOUBLE,
-    FLOAT,
-    HALF_TYPES,
-    IN_KERNELS,
-    PLUGIN_NAMESPACE,
-    PLUGIN_VERSION,
-    QUANTIZE,
-    Kind,
-    NormSpec,
-    Quantize,
-)
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.shape_rules import Dims
@@ -79,7 +66,7 @@ class Planned:
     """One site with the spec that its node will have."""
 
     part: Match
-    spec: NormSpec
+    spec: op.NormSpec
     numerics: Numerics
     key: BodyKey
     notes: tuple[str, ...]
@@ -145,15 +132,15 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
     return refuse_match(match, "numerics", message, found, f"allow --numerics {hint}")
 
 
-def _class(part: Match, context: LowerContext) -> tuple[NormSpec, Numerics, tuple[str, ...]]:
+def _class(part: Match, context: LowerContext) -> tuple[op.NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
-    half = spec.stash_type in HALF_TYPES
+    half = spec.stash_type in op.HALF_TYPES
     least, why = _codes_class(part)
     notes = () if least == "exact" else (why,)
     if not (half and context.allows("upcast")):
         return spec, least, notes
     wide = dataclasses.replace(
-        spec, stash_type=FLOAT, round_rstd=False, association=0, scale_rstd=False
+        spec, stash_type=op.FLOAT, round_rstd=False, association=0, scale_rstd=False
     )
     if least in ("exact", "reordered"):
         note = f"the source computes in {type_name(spec.stash_type)}, the new node in float32"
@@ -187,9 +174,9 @@ def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedCon
         new.append((part.sum, site.like(part.sum or part.x, part.dtype, "sum")))
     extra: dict[str, str] = {}
     if part.quantized is not None:
-        extra, scales = {QUANTIZE: part.quantized.how}, part.quantized.scales
+        extra, scales = {op.QUANTIZE: part.quantized.how}, part.quantized.scales
         if scales is not None:
-            new.append((scales, site.like(scales, FLOAT, "row_scale")))
+            new.append((scales, site.like(scales, op.FLOAT, "row_scale")))
     why = plugin_refuses(
         function.name,
         spec,
@@ -203,19 +190,19 @@ def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedCon
         tables=None if part.cos is None else (types.shape(inputs[0]), types.shape(part.cos)),
     )
     notes = list(plan.notes)
-    if function.name != operator_name(spec.kind, extra.get(QUANTIZE)):
+    if function.name != operator_name(spec.kind, extra.get(op.QUANTIZE)):
         notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
         notes.append(f"TensorRT runs the function body, not the plugin: {why}")
     else:
-        extra |= {"plugin_version": PLUGIN_VERSION, "plugin_namespace": PLUGIN_NAMESPACE}
+        extra |= {"plugin_version": op.PLUGIN_VERSION, "plugin_namespace": op.PLUGIN_NAMESPACE}
     site.norm(
         function.name,
         [*inputs, *(value for _, value in weights)],
         {**spec.written(), **extra},
         [value for _, value in new],
-        domain=DOMAIN,
-        name=part.nodes[-1].name if part.native.startswith(DOMAIN) else None,
+        domain=op.DOMAIN,
+        name=part.nodes[-1].name if part.native.startswith(op.DOMAIN) else None,
     )
     alone = None
     if part.inner is not None and (part.quantized or part.rotary):
@@ -255,7 +242,7 @@ def operands(
     if body.has_bias:
         weights.append(("bias", part.bias or neutral(0.0, body.product_type(part.dtype))))
     if part.code_scale is not None:
-        weights.append(("code_scale", site.cast(part.code_scale, FLOAT, "code_scale")))
+        weights.append(("code_scale", site.cast(part.code_scale, op.FLOAT, "code_scale")))
     return inputs, weights
 
 
@@ -263,7 +250,7 @@ def output_type(part: Match) -> int:
     """Element type of the output: T, or that of its codes."""
     if part.quantized is None:
         return part.dtype
-    return CODE_TYPES[part.quantized.how.partition("_")[0]][0]
+    return op.CODE_TYPES[part.quantized.how.partition("_")[0]][0]
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
@@ -278,18 +265,18 @@ def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
 
 
 @functools.cache
-def creator_names(kind: Kind) -> frozenset[str]:
+def creator_names(kind: op.Kind) -> frozenset[str]:
     """Operators that the plugin library computes as ``kind`` (plugins/kernels/attributes.h).
 
     ``assign_bodies`` names a second body after what tells it from the first. The plugin reads that
     from the attributes, and has a creator for each such name without a size in it.
     """
-    later = LATER_WORDS.keys() & IN_KERNELS & NormSpec(kind=kind).attributes().keys()
+    later = LATER_WORDS.keys() & op.IN_KERNELS & op.NormSpec(kind=kind).attributes().keys()
     words = [f"_{word}" for name in later for word in LATER_WORDS[name]]
     rotary, gated = kind == "RotaryRMSNorm", kind == "GatedRMSNorm"
     words += _ROTARY_CREATORS if rotary else _ROW_CREATORS
     words += _GATED_CREATORS if gated else ()
-    codes = () if rotary else ("", *(f"_{how}" for how in get_args(Quantize)))
+    codes = () if rotary else ("", *(f"_{how}" for how in get_args(op.Quantize)))
     names = {f"Quantized{kind}{suffix}" for suffix in codes}
     return frozenset(names | {kind + suffix for suffix in ("", *_CREATORS, *words)})
 
@@ -305,7 +292,7 @@ def _runs_of_axes(x: Dims, table: Dims) -> int:
 
 def plugin_refuses(
     name: str,
-    spec: NormSpec,
+    spec: op.NormSpec,
     *,
     dtype: int,
     n: int | None,
@@ -324,11 +311,11 @@ def plugin_refuses(
     """
     length = n or 0
     reasons = {
-        f"it does not know the attribute {spec.beyond(IN_KERNELS)}": spec.beyond(IN_KERNELS),
-        "it does not compute in float64": DOUBLE in (dtype, spec.stash_type),
+        f"it does not know the attribute {spec.beyond(op.IN_KERNELS)}": spec.beyond(op.IN_KERNELS),
+        "it does not compute in float64": op.DOUBLE in (dtype, spec.stash_type),
         "it has no creator of that name": name not in creator_names(spec.kind),
         f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}": (
-            spec.stash_type not in (FLOAT, dtype)
+            spec.stash_type not in (op.FLOAT, dtype)
         ),
         f"it takes rows of {MAX_ROW} elements at most": length > MAX_ROW,
         "it turns rows of an even number of elements": tables is not None and length % 2,
@@ -342,7 +329,7 @@ def plugin_refuses(
         wrong = elements != n and (n is not None or elements == 1)
         reasons |= {
             f"it takes no {type_name(weight)} {label} for {type_name(dtype)} rows": (
-                weight not in (dtype, FLOAT)
+                weight not in (dtype, op.FLOAT)
             ),
             f"it wants a {label} of one element for each of the row": wrong,
         }

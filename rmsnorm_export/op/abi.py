@@ -92,11 +92,9 @@ def functions(path: Path) -> ctypes.CDLL:
         if own != expected:
             raise OSError(f"its problem has {own} bytes, that of this version {expected}")
     except (OSError, AttributeError) as error:
-        raise InputError(
-            "The library of CUDA kernels for PyTorch is not one of this version.",
-            found=f"{path}: {error}",
-            fix="rmsnorm-export plugin build --runtime torch",
-        ) from error
+        what = "The library of CUDA kernels for PyTorch is not one of this version."
+        fix = "rmsnorm-export plugin build --runtime torch"
+        raise InputError(what, found=f"{path}: {error}", fix=fix) from error
     for name in ("refusal", "broadcast_tables", "error"):
         getattr(library, f"rmsnorm_{name}").restype = ctypes.c_char_p
     pointer = ctypes.c_void_p

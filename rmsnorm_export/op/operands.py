@@ -49,21 +49,17 @@ def check_operands(
     present = {name: operand for name, operand in operands.items() if operand is not None}
     dtype, shape = present["x"]
     if len(shape) < -spec.axis:
-        raise UsageError(
-            "The tensor x has fewer dimensions than the norm needs.",
-            found=f"shape {tuple(shape)} with axis {spec.axis}",
-            fix=f"give x at least {-spec.axis} dimensions",
-        )
+        what = "The tensor x has fewer dimensions than the norm needs."
+        fix = f"give x at least {-spec.axis} dimensions"
+        raise UsageError(what, found=f"shape {tuple(shape)} with axis {spec.axis}", fix=fix)
     check_row(spec, math.prod(row_shape(spec, shape)), has_scale="scale" in present)
     check_more(spec.kind, {n: v for n, v in present.items() if n not in ("x", "scale", "bias")})
     for name, operand in present.items():
         if name != "x" and not _fits(spec, name, operand, present, equal):
-            raise UsageError(
-                f"The tensor {name} does not fit x.",
-                found=f"{name} {type_name(operand[0])} {tuple(operand[1])}, "
-                f"x {type_name(dtype)} {tuple(shape)}, normalised axes {row_shape(spec, shape)}",
-                fix=_FITTING.get(name, "give it one element for each element of the row"),
-            )
+            found = f"{name} {type_name(operand[0])} {tuple(operand[1])}, x {type_name(dtype)} "
+            found += f"{tuple(shape)}, normalised axes {row_shape(spec, shape)}"
+            fix = _FITTING.get(name, "give it one element for each element of the row")
+            raise UsageError(f"The tensor {name} does not fit x.", found=found, fix=fix)
 
 
 def _fits(
@@ -111,12 +107,9 @@ def check_row(spec: NormSpec, n: int, *, has_scale: bool) -> None:
         ("scale_offset", has_scale or not spec.scale_offset, "pass a scale, or use no offset"),
     ):
         if not fits:
-            raise UsageError(
-                f"The {name} does not fit the row.",
-                found=f"{name} {getattr(spec, name)}, {n} elements in a row"
-                f"{'' if has_scale else ' without a scale'}",
-                fix=fix,
-            )
+            scale = "" if has_scale else " without a scale"
+            found = f"{name} {getattr(spec, name)}, {n} elements in a row{scale}"
+            raise UsageError(f"The {name} does not fit the row.", found=found, fix=fix)
 
 
 def check_more(kind: Kind, operands: Mapping[str, object | None]) -> None:
@@ -128,11 +121,9 @@ def check_more(kind: Kind, operands: Mapping[str, object | None]) -> None:
     """
     for name, value in {**dict.fromkeys(_HOME), **operands}.items():
         if (value is not None) != (kind == _HOME.get(name)):
-            raise UsageError(
-                f"{kind} {'needs' if value is None else 'takes no'} {name}.",
-                found=f"{name} {'missing' if value is None else 'given'}",
-                fix=f"{'pass' if value is None else 'omit'} {name}",
-            )
+            what = f"{kind} {'needs' if value is None else 'takes no'} {name}."
+            found = f"{name} {'missing' if value is None else 'given'}"
+            raise UsageError(what, found=found, fix=f"{'pass' if value is None else 'omit'} {name}")
 
 
 def row_shape(spec: NormSpec, shape: Sequence[int]) -> tuple[int, ...]:

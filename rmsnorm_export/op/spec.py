@@ -283,27 +283,3 @@ CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0)}
 def scaled_by(how: str) -> Literal["tensor", "row"]:
     """Return what has a scale of its own."""
     return "row" if how.endswith("_per_row") else "tensor"
-
-
-ATTRIBUTE_WORDS = {
-    "epsilon": "Added to the mean square, or to its root, or the least that the root may be.",
-    "axis": "First normalised axis, negative; all later axes are normalised with it.",
-    "stash_type": "Element type in which the row is normalised.",
-    "scale_before_cast": "1: scale in the stash type, then round once. 0: round, then scale in T.",
-    "scale_offset": "Added to the scale before it is used (1 for Gemma).",
-    "epsilon_outside": "1: epsilon is added to the root instead of to the mean square.",
-    "partial_size": "Elements at the start of the row that the mean is taken from; 0: all.",
-    "group_size": "Elements of a group, each with its own root mean square; 0: the whole row.",
-    "round_rstd": "1: 1 / rms is rounded to T and multiplied with X in T.",
-    "association": "In a half stash type, 1: x * (scale / rms); 2: (x * scale) / rms.",
-    "epsilon_clamp": "1: the root is max(sqrt(mean square), epsilon); nothing is added.",
-    "last_axis": "Last normalised axis, negative: -1, or axis for rows with axes behind them.",
-    "unit_length": "1: the root of the sum, not of the mean; 2: the largest number if infinite.",
-    "scale_rstd": "1: with round_rstd, scale / rms is rounded to T; nothing is scaled behind it.",
-    "scale_varies": "1: the scale has any shape that broadcasts to that of X.",
-    "activation": "Of the gate: silu or sigmoid.",
-    "gate_first": "1: the gate multiplies X before the norm; 0: the gate multiplies the norm.",
-    "rotary_dim": "Elements at the start of the row that are turned; 0: all.",
-    "rotary_interleaved": "1: pairs are elements 2 i and 2 i + 1; 0: i and i + rotary_dim / 2.",
-}
-"""The meaning of each ONNX attribute of the operator, for its schema and for reports."""

@@ -32,9 +32,6 @@ def float_name(text: str) -> FloatName:
     """
     name = _FLOATS.get(TYPE_NAMES.get(text.strip().lower(), ""))
     if name is None:
-        raise UsageError(
-            "There is no type of this name.",
-            found=repr(text),
-            fix=f"use {', '.join(_FLOATS.values())}",
-        )
+        what = "There is no type of this name."
+        raise UsageError(what, found=repr(text), fix=f"use {', '.join(_FLOATS.values())}")
     return name

@@ -13,17 +13,17 @@ from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
 from rmsnorm_export.recognize.shape_values import common, outside
 
 FLOW = ("If", "Loop", "Scan")
+_GRAPH, _NESTED = ir.AttributeType.GRAPH, (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def bodies_of(node: ir.Node) -> list[tuple[str, ir.Graph]]:
     """The graphs in the attributes of ``node``, with the names of these."""
-    bodies: list[tuple[str, ir.Graph]] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            bodies.append((attribute.name, attribute.as_graph()))
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            bodies.extend((attribute.name, graph) for graph in attribute.as_graphs())
-    return bodies
+    return [
+        (attribute.name, graph)
+        for attribute in node.attributes.data.values()  # the dict itself: asked of every node
+        if attribute.type in _NESTED and not attribute.is_ref()
+        for graph in ([attribute.value] if attribute.type == _GRAPH else attribute.value)
+    ]
 
 
 def all_bodies(model: ir.Model) -> dict[ir.Graph, ir.Node]:
@@ -33,7 +33,6 @@ def all_bodies(model: ir.Model) -> dict[ir.Graph, ir.Node]:
         body: node
         for holder in holders
         for node in holder.all_nodes()
-        if node.attributes
         for _, body in bodies_of(node)
     }
 

@@ -27,7 +27,7 @@ _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divi
 _REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather")
 _FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, "Cast", "CastLike"))
 _REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
-VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
+_VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
 
 def standard(node: ir.Node | None) -> str:
@@ -127,7 +127,8 @@ class Constants:
         if value in self.earlier:
             return self._array(self.earlier[value], depth + 1)
         if node.op_type == "Constant":
-            return _constant_node(node)
+            tensor = constant_tensor(node)
+            return None if tensor is None else _small_array(tensor)
         if node.op_type not in _FOLLOWED:
             return None
         sources = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
@@ -223,11 +224,8 @@ def _stored(value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor of an initializer that no caller can replace, or of a Constant node."""
     if value.is_initializer():
         return None if value.is_graph_input() else value.const_value
-    node = value.producer()
-    if node is None or standard(node) != "Constant" or "value" not in node.attributes:
-        return None
-    attribute = node.attributes["value"]
-    return None if attribute.is_ref() else attribute.as_tensor()
+    node = producer_of(value, "Constant")
+    return None if node is None or depends_on_caller(node) else constant_tensor(node)
 
 
 def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndarray | None:
@@ -240,11 +238,11 @@ def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndar
         return None
 
 
-def _constant_node(node: ir.Node) -> np.ndarray | None:
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node, or its numbers as one."""
     for name, attribute in node.attributes.items():
         if name == "value":
-            return _small_array(attribute.as_tensor())
-        if name in VALUE_TYPES:
-            array = np.asarray(attribute.value, VALUE_TYPES[name])
-            return array if array.size <= MAX_ELEMENTS else None
+            return attribute.as_tensor()
+        if name in _VALUE_TYPES:
+            return ir.Tensor(np.asarray(attribute.value, _VALUE_TYPES[name]))
     return None

@@ -6,25 +6,15 @@ import dataclasses
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.spec import FLOAT_TYPES
 from rmsnorm_export.recognize.consts import Constants, producer_of, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.recognize.shape_rules import Info
 from rmsnorm_export.recognize.types import Types
 
-FLOATS = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16}
-)
-_WIDER = {
-    (ir.DataType.FLOAT16, ir.DataType.FLOAT),
-    (ir.DataType.BFLOAT16, ir.DataType.FLOAT),
-    (ir.DataType.FLOAT16, ir.DataType.DOUBLE),
-    (ir.DataType.BFLOAT16, ir.DataType.DOUBLE),
-    (ir.DataType.FLOAT, ir.DataType.DOUBLE),
-}
-
-OpaqueNode = tuple[ir.Node, Refusal]
-"""A node that is a norm by its operator, and why no more is known of it."""
+FLOATS = frozenset(map(ir.DataType, FLOAT_TYPES))
 
 _PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Shape",
          "QuantizeLinear", "DequantizeLinear")  # fmt: skip
@@ -72,7 +62,9 @@ def same_tensors(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bo
 
 def widens(source: ir.DataType | None, to: ir.DataType | None) -> bool:
     """Every number of ``source`` is a number of ``to``."""
-    return source is not None and (source == to or (source, to) in _WIDER)
+    if source in FLOATS and to in FLOATS and source is not None and to is not None:
+        return source == to or source.bitwidth < to.bitwidth
+    return source is not None and source == to
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -88,8 +80,9 @@ class Context:
     matches: dict[ir.Value, Match] = dataclasses.field(default_factory=dict)
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     last: dict[Candidate, ir.Value] = dataclasses.field(default_factory=dict)
-    opaque: list[OpaqueNode] = dataclasses.field(default_factory=list)
+    opaque: list[Refusal] = dataclasses.field(default_factory=list)
     owners: dict[ir.Graph, ir.Node] = dataclasses.field(default_factory=dict)
+    calls: dict[ir.OperatorIdentifier, list[list[Info]]] = dataclasses.field(default_factory=dict)
     rows: dict[ir.Value, Radial] = dataclasses.field(default_factory=dict)
     crossed: set[ir.OperatorIdentifier] = dataclasses.field(default_factory=set)
     foreign: frozenset[ir.OperatorIdentifier] = frozenset()

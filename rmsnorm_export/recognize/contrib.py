@@ -1,4 +1,18 @@
-"""Types and shapes of the outputs of operators that are not ONNX's, by the rows of a table."""
+"""Types and shapes of the outputs of operators, most of them not ONNX's, by the rows of a table.
+
+``contrib.json`` has them by domain: operators, and alternatives of what their outputs have of their
+inputs, of which the first that fits says the shape.
+
+    alternative = { NAME "=" number } input { "," input } "->" output { ";" output }
+    input       = "" (not looked at) | "-" (absent) | ["..."] { letter }
+    output      = "" (unknown) | dims ":" type | dims    without a type: that of input 0
+    type        = source { "/" source }              input, attribute or NAME; the first known
+
+A letter is a dimension, "..." any number of them, broadcast where several inputs have them. A
+name is an integer attribute, of several integers the last; sizes may be computed from both.
+Sources: ``docs/ContribOperators.md`` of ONNX Runtime 1.31, the exporters of NVIDIA ModelOpt, and
+the parser of TensorRT. What is not there, ``ai.onnx.contrib`` among it, is not known.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +21,11 @@ import dataclasses
 import functools
 import operator
 import re
+from importlib import resources
 
+import msgspec
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.contrib_rows import ROWS
 from rmsnorm_export.recognize.shape_rules import Call, Dims, Info, broadcast
 from rmsnorm_export.recognize.shape_values import Dim
 
@@ -44,25 +59,26 @@ class _Outputs:
         return (_dtype(self.types[call.index], call), dims)
 
 
+ROWS = msgspec.json.decode(resources.files(__package__).joinpath("contrib.json").read_bytes())
 _TEXTS = {
-    (domain, name): text
+    (domain, name): tuple(row["outputs"])
     for domain, rows in ROWS.items()
-    for text, names in rows.items()
-    for name in names.split()
+    for row in rows
+    for name in row["operators"]
 }
 
 
 def rule_of(domain: str, op_type: str) -> _Outputs | None:
     """Return the row of an operator; None where the table has none."""
-    text = _TEXTS.get((domain, op_type))
-    return None if text is None else _read(text)
+    texts = _TEXTS.get((domain, op_type))
+    return None if texts is None else _read(texts)
 
 
 @functools.cache
-def _read(text: str) -> _Outputs:
+def _read(texts: tuple[str, ...]) -> _Outputs:
     alternatives: list[_Shapes] = []
     types: tuple[str, ...] = ()
-    for alternative in text.split("|"):
+    for alternative in texts:
         left, _, right = alternative.partition("->")
         guards = tuple((m[1], m[2]) for m in _GUARD.finditer(left))
         inputs = tuple(part.strip() for part in _GUARD.sub("", left).split(","))

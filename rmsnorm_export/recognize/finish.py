@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Literal
 
 import onnx_ir as ir
 
@@ -19,36 +20,34 @@ from rmsnorm_export.recognize.rotary import rotary
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import bounded
 
+Fold = Literal["residual", "gate", "codes", "rotary"]
+"""The Add in front of a norm (``SkipRMSNorm``), its SiLU or sigmoid gate (``GatedRMSNorm``), what
+makes codes of its output, and the rotary embedding behind it (``RotaryRMSNorm``)."""
 
-def finish(
-    ctx: Context,
-    *,
-    fold_residual: bool,
-    fold_gate: bool,
-    fold_quantize: bool,
-    fold_rotary: bool,
-) -> tuple[Match, ...]:
+
+def finish(ctx: Context, folds: Collection[Fold]) -> tuple[Match, ...]:
     """The matches of the whole model, in graph order; each Add is folded once."""
     folded: set[ir.Node] = set()
     units: set[ir.Value] = set()
     # The output of one match is no part of another, or both would replace the same nodes.
     outputs = set(ctx.matches)
     matches: list[Match] = []
+    gated = "gate" in folds
     for match in ctx.matches.values():
-        taken = match
-        while taken.spec.kind == "GatedRMSNorm" and not (fold_gate or taken.native) and taken.inner:
+        taken: Match | None = match
+        while taken and taken.spec.kind == "GatedRMSNorm" and not (gated or taken.native):
             taken = taken.inner
-        if taken.spec.kind == "GatedRMSNorm" and not (fold_gate or taken.native):
+        if taken is None:
             continue
         taken = _with_nodes(taken, units)
         behind = taken.gain or taken.factor != 1.0  # nodes of their own
-        if fold_gate and not behind and taken.x not in outputs:
+        if gated and not behind and taken.x not in outputs:
             taken = _input_gate(ctx, taken)
         if taken.x not in outputs:
-            taken = _residual(ctx, taken, folded, fold_residual)
-        if fold_quantize and not behind:
+            taken = _residual(ctx, taken, folded, "residual" in folds)
+        if "codes" in folds and not behind:
             taken = _quantizer(ctx, taken)
-        if fold_rotary and not behind:
+        if "rotary" in folds and not behind:
             taken = _rotary(ctx, taken)
         matches.append(taken)
     return tuple(matches)

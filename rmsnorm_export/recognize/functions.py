@@ -15,21 +15,16 @@ def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
     for key, function in functions.items():
         keys = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
         calls[key] = [callee for callee in keys if callee in functions]
-    order: list[ir.OperatorIdentifier] = []
+    order: dict[ir.OperatorIdentifier, None] = {}
     opened: set[ir.OperatorIdentifier] = set()
-    for start in functions:
-        stack = [] if start in opened else [(start, iter(calls[start]))]
-        opened.add(start)
-        while stack:
-            key, rest = stack[-1]
-            callee = next(rest, None)
-            if callee is None:
-                order.append(key)
-                stack.pop()
-            elif callee not in opened:
-                opened.add(callee)
-                stack.append((callee, iter(calls[callee])))
-    return order
+    stack = list(reversed(functions))
+    while stack:
+        if (key := stack.pop()) in opened:
+            order.setdefault(key)  # what it calls is there
+        else:
+            opened.add(key)
+            stack += [key, *(callee for callee in reversed(calls[key]) if callee not in opened)]
+    return list(order)
 
 
 def reached(

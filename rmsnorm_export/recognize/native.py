@@ -7,17 +7,8 @@ from typing import Any, get_args
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.native import KINDS, MICROSOFT_DOMAIN, RMS_NORMALIZATION, SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import (
-    DOMAIN,
-    DOUBLE,
-    HALF_TYPES,
-    QUANTIZE,
-    Kind,
-    NormSpec,
-    Quantize,
-    scaled_by,
-)
 from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weight
@@ -26,7 +17,7 @@ from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.weights import as_weight
 
-_PLACES: dict[Kind, tuple[int, int, int]] = {
+_PLACES: dict[op.Kind, tuple[int, int, int]] = {
     "RMSNorm": (-1, 1, 2),
     "SkipRMSNorm": (1, 2, 3),
     "GatedRMSNorm": (1, 2, 3),
@@ -35,7 +26,7 @@ _PLACES: dict[Kind, tuple[int, int, int]] = {
 """Inputs: the residual, gate or cosines (-1: none), the scale and the bias."""
 
 
-_KNOWN = {*NormSpec.__dataclass_fields__, QUANTIZE, "plugin_version", "plugin_namespace"}
+_KNOWN = {*op.NormSpec.__dataclass_fields__, op.QUANTIZE, "plugin_version", "plugin_namespace"}
 """The attributes of a node of this package."""
 
 
@@ -43,7 +34,7 @@ def native(ctx: Context, node: ir.Node) -> None:
     """RMSNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, ours."""
     match = _match(ctx, node)
     if isinstance(match, Refusal):
-        ctx.opaque.append((node, match))
+        ctx.opaque.append(match)
         return
     if match is None:
         return
@@ -60,8 +51,8 @@ def native(ctx: Context, node: ir.Node) -> None:
 def _wide(ctx: Context, node: ir.Node, match: Match) -> Norm | None:
     """An operator of another package that rounds nothing by itself, and no sum: Casts may."""
     spec, dtype = match.spec, ir.DataType(match.dtype)
-    plain = spec.kind == "RMSNorm" and spec.stash_type == match.dtype not in HALF_TYPES
-    if not plain or node.domain == DOMAIN or spec.last_axis != -1 or match.scale is match.x:
+    plain = spec.kind == "RMSNorm" and spec.stash_type == match.dtype not in op.HALF_TYPES
+    if not plain or node.domain == op.DOMAIN or spec.last_axis != -1 or match.scale is match.x:
         return None
     view, value = ctx.view(match.x), match.offset_scale
     ones = ctx.constants.repeated(value)
@@ -80,7 +71,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     def opaque(reason: str, message: str, found: str) -> Refusal:
         return refuse(node, reason, message, found, "the node is left as it is", ctx.scope)
 
-    x, own = node.inputs[0] if node.inputs else None, node.domain == DOMAIN
+    x, own = node.inputs[0] if node.inputs else None, node.domain == op.DOMAIN
     dtype = None if x is None else ctx.types.dtype(x)
     if x is None or dtype not in FLOATS or depends_on_caller(node):
         found = "an attribute of the caller" if depends_on_caller(node) else ctx.describe(x)
@@ -122,7 +113,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         found = ctx.describe(scale)
         return opaque("scale-shape", "the scale is not one number per feature", found)
     skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
-    rounded = own or not skip or dtype not in HALF_TYPES
+    rounded = own or not skip or dtype not in op.HALF_TYPES
     return Match(
         spec=spec if gated else spec.canonical(int(dtype)),
         x=x,
@@ -142,7 +133,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         opaque_scale=not all(
             v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
         ),
-        native=f"{DOMAIN}.{spec.kind}" if own else node.op_type,
+        native=f"{op.DOMAIN}.{spec.kind}" if own else node.op_type,
         beside=beside,
         quantized=quantized,
         rotary=rotary,
@@ -151,7 +142,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
 
 
 def _rotary_tables(
-    ctx: Context, spec: NormSpec, x: ir.Value, cos: ir.Value | None, sin: ir.Value | None
+    ctx: Context, spec: op.NormSpec, x: ir.Value, cos: ir.Value | None, sin: ir.Value | None
 ) -> Rotary | None:
     """Return the tables of a rotary embedding; None where they are not known to fit the row."""
     size = spec.rotary_dim or ctx.types.static_last(x)
@@ -163,11 +154,11 @@ def _rotary_tables(
 
 def _quantized(node: ir.Node) -> Quantized | None:
     """Return how a node of this package makes codes of its norm."""
-    text = node.attributes.get_string(QUANTIZE, "")
-    how: Quantize | None = next((how for how in get_args(Quantize) if how == text), None)
+    text = node.attributes.get_string(op.QUANTIZE, "")
+    how: op.Quantize | None = next((how for how in get_args(op.Quantize) if how == text), None)
     if how is None:
         return None
-    if scaled_by(how) != "tensor":
+    if op.scaled_by(how) != "tensor":
         return Quantized(how, scales=node.outputs[-1])
     return Quantized(how, scale=node.inputs[-1])
 
@@ -183,14 +174,14 @@ def _ones(ctx: Context, value: ir.Value) -> bool:
     return fill is not None and float(fill.as_tensor().numpy().reshape(-1)[0]) == 1.0
 
 
-def _row_size(ctx: Context, x: ir.Value, spec: NormSpec) -> int | None:
+def _row_size(ctx: Context, x: ir.Value, spec: op.NormSpec) -> int | None:
     dims = ctx.types.shape(x)
     if dims is None and spec.axis == -1:
         return ctx.types.static_last(x)
     return row_size(dims, spec.axis, spec.last_axis)
 
 
-def _own(node: ir.Node, name: str) -> NormSpec | None:
+def _own(node: ir.Node, name: str) -> op.NormSpec | None:
     attributes: dict[str, Any] = {
         # A file holds a float as float32.
         name: float(np.float32(a.value)) if a.type == ir.AttributeType.FLOAT else a.value
@@ -200,12 +191,12 @@ def _own(node: ir.Node, name: str) -> NormSpec | None:
         return None  # what a later version computes with it is not known here
     try:
         kind = next(kind for kind in KINDS if name.startswith(kind))
-        return NormSpec.from_attributes(kind, attributes)
+        return op.NormSpec.from_attributes(kind, attributes)
     except (TypeError, ValueError, StopIteration):
         return None
 
 
-def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
+def _standard(node: ir.Node, rank: int | None, dtype: int) -> op.NormSpec | None:
     attributes = node.attributes
     skip = node.op_type == SKIP_SIMPLIFIED
     axis = attributes.get_int("axis", -1)
@@ -214,17 +205,17 @@ def _standard(node: ir.Node, rank: int | None, dtype: int) -> NormSpec | None:
             return None
         axis -= rank
     stash = attributes.get_int("stash_type", 1)
-    if node.op_type != RMS_NORMALIZATION and dtype == DOUBLE:
+    if node.op_type != RMS_NORMALIZATION and dtype == op.DOUBLE:
         # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.
-        stash = DOUBLE
+        stash = op.DOUBLE
     try:
-        return NormSpec(
+        return op.NormSpec(
             kind="SkipRMSNorm" if skip else "RMSNorm",
             epsilon=float(np.float32(attributes.get_float("epsilon", 1e-12 if skip else 1e-5))),
             axis=axis,
             stash_type=stash,
             # ONNX Runtime's own operators scale in float32 and round once.
-            scale_before_cast=node.op_type != RMS_NORMALIZATION and dtype in HALF_TYPES,
+            scale_before_cast=node.op_type != RMS_NORMALIZATION and dtype in op.HALF_TYPES,
         )
     except ValueError:
         return None

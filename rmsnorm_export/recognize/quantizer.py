@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.op.spec import CODE_TYPES, FLOAT, HALF_TYPES, Quantize
+from rmsnorm_export.op.spec import CODE_TYPES, FLOAT, HALF_TYPES, Quantize, scaled_by
 from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match, Quantized
@@ -16,11 +17,10 @@ from rmsnorm_export.recognize.refusal import Refusal, refuse
 Codes = tuple[ir.Value, Quantized, tuple[str, ...]]
 """The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
 
-_STATIC: dict[int, Quantize] = {CODE_TYPES["int8"][0]: "int8", CODE_TYPES["fp8"][0]: "fp8"}
-_BY_ROW: dict[int, Quantize] = {
-    CODE_TYPES["int8"][0]: "int8_per_row",
-    CODE_TYPES["fp8"][0]: "fp8_per_row",
+_WAYS: dict[tuple[int, str], Quantize] = {
+    (CODE_TYPES[how.partition("_")[0]][0], scaled_by(how)): how for how in get_args(Quantize)
 }
+"""Element type of codes, and what has a scale of its own -> the name of both."""
 
 
 _OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
@@ -62,7 +62,7 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Codes | R
     _, scale, zero = (*node.inputs, None, None)[:3]
     codes, plain = node.outputs[0], node.attributes
     dtype = ctx.types.dtype(codes) or (None if zero is None else ctx.types.dtype(zero))
-    if dtype is None or int(dtype) not in _STATIC or scale is None:
+    if dtype is None or (int(dtype), "tensor") not in _WAYS or scale is None:
         found = "uint8" if dtype is None and zero is None else str(dtype)
         return kept(match, node, "the codes are neither int8 nor float8e4m3fn", found,
                      "quantize to one of these, symmetrically")  # fmt: skip
@@ -86,10 +86,8 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Codes | R
     own = ctx.types.dtype(scale)
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
-    how = Quantized(
-        _STATIC[int(dtype)], scale=scale, twins=tuple((n.outputs[0], codes) for n in twins)
-    )
-    return codes, how, edges
+    how, same = _WAYS[int(dtype), "tensor"], tuple((n.outputs[0], codes) for n in twins)
+    return codes, Quantized(how, scale=scale, twins=same), edges
 
 
 def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
@@ -138,8 +136,8 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Code
     codes = _rounded(ctx, steps, largest, nodes)
     if codes is None or scales is None or ctx.types.dtype(y) != FLOAT or match.spec.axis != -1:
         return None
-    dtype = int(ctx.types.dtype(codes) or 0)
-    if _BY_ROW.get(dtype) is None or CODE_TYPES[_BY_ROW[dtype].partition("_")[0]][1] != largest:
+    how = _WAYS.get((int(ctx.types.dtype(codes) or 0), "row"))
+    if how is None or CODE_TYPES[how.partition("_")[0]][1] != largest:
         return None
     inside = {v for n in nodes for v in n.outputs} - {codes, scales}
     if any(v.is_graph_output() or not set(ctx.read_by(v)) <= nodes for v in inside):
@@ -147,7 +145,7 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Code
     if shared(ctx, match, y, nodes) is not None:
         return None
     edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
-    return codes, Quantized(_BY_ROW[dtype], scales=scales, least=least), edges
+    return codes, Quantized(how, scales=scales, least=least), edges
 
 
 def _not_dropping(

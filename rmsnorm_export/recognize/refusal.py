@@ -68,16 +68,8 @@ def refuse(
     node: ir.Node, reason: str, message: str, found: str, hint: str, scope: str = "main"
 ) -> Refusal:
     """The refusal of what ``node`` computes."""
-    return Refusal(
-        node=name_of(node),
-        op=node.op_type,
-        reason=reason,
-        message=message,
-        found=found,
-        hint=hint,
-        scope=scope,
-        kind=kind_of(reason),
-    )
+    where, kind = name_of(node), kind_of(reason)
+    return Refusal(where, node.op_type, reason, message, found, hint, scope, kind)
 
 
 def name_of(node: ir.Node) -> str:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
-from rmsnorm_export.op.native import (
-    DEFAULT_DOMAINS,
-    KINDS,
-    MICROSOFT_DOMAIN,
-    QUANTIZED_KINDS,
-    RMS_NORMALIZATION,
-    SIMPLIFIED,
-    SKIP_SIMPLIFIED,
-)
+from rmsnorm_export.op import native as operators
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize import product, structural, sums
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
-from rmsnorm_export.recognize.context import Context, OpaqueNode
+from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
-from rmsnorm_export.recognize.finish import finish, unmatched
+from rmsnorm_export.recognize.finish import Fold, finish, unmatched
 from rmsnorm_export.recognize.functions import callees_first, reached
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
@@ -37,46 +29,29 @@ Transfer = Callable[[Context, ir.Node], None]
 
 _STANDARD: dict[str, Transfer] = {
     "Pow": radials.power,
-    "ReduceMean": sums.reduce,
-    "ReduceSum": sums.reduce,
-    "ReduceSumSquare": sums.reduce,
-    "ReduceL2": sums.reduce,
-    "GlobalAveragePool": sums.reduce,
-    "AveragePool": sums.reduce,
-    "MatMul": sums.contract,
-    "Gemm": sums.contract,
-    "Conv": sums.contract,
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"), sums.reduce),
+    **dict.fromkeys(("GlobalAveragePool", "AveragePool"), sums.reduce),
+    **dict.fromkeys(("MatMul", "Gemm", "Conv"), sums.contract),
     "Einsum": sums.dot,
-    "Sqrt": radials.root_or_inverse,
-    "Reciprocal": radials.root_or_inverse,
-    "Max": radials.clamp,
-    "Min": radials.clamp,
-    "Clip": radials.clamp,
-    "Relu": radials.clamp,
+    **dict.fromkeys(("Sqrt", "Reciprocal"), radials.root_or_inverse),
+    **dict.fromkeys(("Max", "Min", "Clip", "Relu"), radials.clamp),
     "Mul": product.mul,
     "Div": product.div,
     "Add": product.add,
     "Sub": radials.subtract,
     "LpNormalization": product.lp_normalization,
-    "Cast": structural.cast,
-    "CastLike": structural.cast,
+    **dict.fromkeys(("Cast", "CastLike"), structural.cast),
     "Abs": structural.absolute,
-    "Unsqueeze": structural.reshape,
-    "Squeeze": structural.reshape,
     "Gather": structural.gather,
-    "Reshape": structural.reshape,
-    "Expand": structural.reshape,
-    "QuantizeLinear": radials.quantize,
-    "DequantizeLinear": radials.quantize,
-    "Sigmoid": structural.activation,
-    "Swish": structural.activation,
-    RMS_NORMALIZATION: native,
-    SIMPLIFIED: native,
+    **dict.fromkeys(("Unsqueeze", "Squeeze", "Reshape", "Expand"), structural.reshape),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), radials.quantize),
+    **dict.fromkeys(("Sigmoid", "Swish"), structural.activation),
+    **dict.fromkeys((operators.RMS_NORMALIZATION, operators.SIMPLIFIED), native),
 }
 KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 """Operators of the default domain that a norm may be made of."""
 
-_NATIVE = frozenset(((MICROSOFT_DOMAIN, SKIP_SIMPLIFIED, ""),))
+_NATIVE = frozenset(((operators.MICROSOFT_DOMAIN, operators.SKIP_SIMPLIFIED, ""),))
 """Read as an operator, as ONNX Runtime does, even where the file has a function of this name."""
 
 
@@ -86,7 +61,7 @@ class Recognition:
 
     Attributes:
         matches: the norms, in graph order.
-        opaque: nodes that are a norm by their operator, in a form that is not understood.
+        opaque: why of nodes that are a norm by their operator no more is known.
         refusals: a reason for every other value that looked like a norm.
         types: element types and shapes, as far as they were asked for.
         crossed: functions that hold a part of what may be a norm, the rest of which does not stand
@@ -94,56 +69,39 @@ class Recognition:
     """
 
     matches: tuple[Match, ...]
-    opaque: tuple[OpaqueNode, ...]
+    opaque: tuple[Refusal, ...]
     refusals: tuple[Refusal, ...]
     types: Types
     crossed: frozenset[ir.OperatorIdentifier]
 
 
-def recognize(
-    model: ir.Model,
-    *,
-    fold_residual: bool = True,
-    fold_gate: bool = True,
-    fold_quantize: bool = False,
-    fold_rotary: bool = False,
-) -> Recognition:
+def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -> Recognition:
     """Find every RMSNorm of ``model``; the model is not changed.
 
     Args:
         model: any valid ONNX model; nodes in topological order.
-        fold_residual: let a match take the Add in front of it (``SkipRMSNorm``).
-        fold_gate: let a match take a SiLU or sigmoid gate (``GatedRMSNorm``).
-        fold_quantize: let a match take what makes codes of its output.
-        fold_rotary: let a match take the rotary embedding behind it (``RotaryRMSNorm``).
+        folds: what a match may take in of what is around it.
     """
     constants = Constants()
     others = {key for key, function in model.functions.items() if function.domain != DOMAIN}
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
     constants.info_of = ctx.types.info
-    calls: dict[ir.OperatorIdentifier, list[list[Info]]] = {}
-    _graph(ctx, model.graph, "main", model.functions, calls)
+    _graph(ctx, model.graph, "main", model)
     live = reached(model, _NATIVE)
     for identifier in reversed(callees_first(model)):
         function = model.functions[identifier]
         if function.domain == DOMAIN or identifier not in live:
             continue
-        _seed(ctx, function, calls.get(identifier, []))
+        _seed(ctx, function, ctx.calls.get(identifier, []))
         scope = "::".join(part for part in identifier if part)
         before = len(ctx.candidates)
-        _graph(ctx, function, scope, model.functions, calls)
+        _graph(ctx, function, scope, model)
         if any(_is_part(ctx, value) for value in function.outputs) or any(
             not candidate.taken for candidate in ctx.candidates[before:]
         ):
             ctx.crossed.add(identifier)
     refusals = unmatched(ctx)
-    matches = finish(
-        ctx,
-        fold_residual=fold_residual,
-        fold_gate=fold_gate,
-        fold_quantize=fold_quantize,
-        fold_rotary=fold_rotary,
-    )
+    matches = finish(ctx, folds)
     return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
 
 
@@ -170,13 +128,7 @@ def _is_part(ctx: Context, value: ir.Value) -> bool:
     return isinstance(fact, Square | Radial | WeightedInverse)
 
 
-def _graph(
-    ctx: Context,
-    graph: ir.Graph | ir.Function,
-    scope: str,
-    functions: Mapping[ir.OperatorIdentifier, ir.Function],
-    calls: dict[ir.OperatorIdentifier, list[list[Info]]],
-) -> None:
+def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Model) -> None:
     stack: list[tuple[Iterable[ir.Node], str, ir.Graph | None]] = [(iter(graph), scope, None)]
     in_function = isinstance(graph, ir.Function)
     while stack:
@@ -184,19 +136,19 @@ def _graph(
         ctx.scope = where
         for node in nodes:
             domain = node.domain
-            if domain in DEFAULT_DOMAINS:
+            if domain in operators.DEFAULT_DOMAINS:
                 if node.op_type in KNOWN and node.inputs and node.outputs:
                     _transfer(ctx, node, in_function)
                     continue
             elif domain == DOMAIN:
-                if node.op_type.startswith((*KINDS, *QUANTIZED_KINDS)):
+                if node.op_type.startswith((*operators.KINDS, *operators.QUANTIZED_KINDS)):
                     native(ctx, node)
-            elif domain == MICROSOFT_DOMAIN and node.op_type == SKIP_SIMPLIFIED:
+            elif domain == operators.MICROSOFT_DOMAIN and node.op_type == operators.SKIP_SIMPLIFIED:
                 native(ctx, node)
-            elif (called := node.op_identifier()) in functions:
+            elif (called := node.op_identifier()) in model.functions:
                 if any(v is not None and _is_part(ctx, v) for v in node.inputs):
                     ctx.crossed.add(called)
-                calls.setdefault(called, []).append([_passed(ctx, v) for v in node.inputs])
+                ctx.calls.setdefault(called, []).append([_passed(ctx, v) for v in node.inputs])
             subgraphs = bodies_of(node)
             if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.

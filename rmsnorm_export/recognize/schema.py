@@ -29,14 +29,6 @@ _NUMBERS_AND_TEXTS = frozenset(
 )  # fmt: skip
 
 
-@functools.cache
-def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-
-
 def by_schema(
     node: ir.Node, inputs: Sequence[Info], data: Mapping[int, np.ndarray], index: int, opset: int
 ) -> Info:
@@ -70,8 +62,9 @@ def _inferred(
     ``messages`` has the serialised node, then tensors with the elements of inputs of their names.
     """
     proto = onnx.NodeProto.FromString(messages[0])
-    schema = _schema(proto.op_type, opset)
-    if schema is None:
+    try:
+        schema = onnx.defs.get_schema(proto.op_type, opset, "")
+    except onnx.defs.SchemaError:
         return UNKNOWN
     names = [*proto.input]
     symbols: dict[str, str] = {}

@@ -6,18 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED
-from rmsnorm_export.recognize.consts import VALUE_TYPES, Constants
-from rmsnorm_export.recognize.shape_values import (
-    MAX_INT64,
-    Dim,
-    Elements,
-    Unnamed,
-    slice_range,
-)
+from rmsnorm_export.recognize.consts import Constants, constant_tensor
+from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim, Elements, Unnamed, slice_range
 
 Dims = Elements
 Info = tuple[ir.DataType | None, Dims]
@@ -101,10 +93,6 @@ def broadcast(shapes: Sequence[Dims]) -> Dims:
     return tuple(result)
 
 
-def _like_first(call: Call) -> Info:
-    return call.inputs[0] if call.inputs and call.index == 0 else UNKNOWN
-
-
 def _elementwise(call: Call) -> Info:
     dtype = next((i[0] for i in call.inputs if i[0] is not None), None)
     return (
@@ -117,17 +105,6 @@ def _shape(call: Call) -> Info:
     dims, attributes = call.inputs[0][1], call.node.attributes
     asked = slice(attributes.get_int("start", 0), attributes.get_int("end", None))
     return (ir.DataType.INT64, None if dims is None else (len(dims[asked]),))
-
-
-def _cast(call: Call) -> Info:
-    attribute = call.node.attributes.get("to")
-    if attribute is None or attribute.is_ref() or not call.inputs:
-        return (None, call.inputs[0][1] if call.inputs else None)
-    return (ir.DataType(attribute.as_int()), call.inputs[0][1])
-
-
-def _cast_like(call: Call) -> Info:
-    return (call.inputs[1][0], call.inputs[0][1]) if len(call.inputs) == 2 else UNKNOWN
 
 
 def _reduce(call: Call) -> Info:
@@ -230,14 +207,8 @@ def _slice(call: Call) -> Info:
 
 
 def _constant_info(call: Call) -> Info:
-    for name, attribute in call.node.attributes.items():
-        if name == "value":
-            tensor = attribute.as_tensor()
-            return (tensor.dtype, tuple(d if isinstance(d, int) else None for d in tensor.shape))
-        if name in VALUE_TYPES:
-            array = np.asarray(attribute.value, VALUE_TYPES[name])
-            return (ir.DataType.from_numpy(array.dtype), array.shape)
-    return UNKNOWN
+    tensor = constant_tensor(call.node)
+    return UNKNOWN if tensor is None else (tensor.dtype, tuple(tensor.shape.numpy()))
 
 
 def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
@@ -263,22 +234,10 @@ def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
     return ()
 
 
-_LIKE_FIRST = (
-    "Identity", "Abs", "Neg", "Sqrt", "Reciprocal", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Gelu",
-    "Erf", "Softmax", "LogSoftmax", "Clip", "Dropout", "LayerNormalization", "Softplus", "Swish",
-    "HardSwish", "Elu", "LeakyRelu", "Floor", "Ceil", "Round", "Sin", "Cos", "LpNormalization",
-    "Mish", "Selu", "HardSigmoid", "CumSum", "Trilu",
-    "ScatterND", "GroupNormalization", "MeanVarianceNormalization", RMS_NORMALIZATION, SIMPLIFIED,
-)  # fmt: skip
-"""Operators whose first output has the type and shape of the first input."""
-
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_LIKE_FIRST, _like_first),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
     "Constant": _constant_info,
     "Shape": _shape,
-    "Cast": _cast,
-    "CastLike": _cast_like,
     **dict.fromkeys(("ReduceMean", "ReduceSum"), _reduce),
     "Transpose": _transpose,
     "Reshape": _reshape,

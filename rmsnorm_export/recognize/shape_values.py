@@ -77,27 +77,10 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 }
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
-OPERATORS = frozenset(
-    {
-        *_ARITHMETIC,
-        "Div",
-        "Mod",
-        "Equal",
-        "Shape",
-        "Concat",
-        "Slice",
-        "Gather",
-        "Where",
-        "ConstantOfShape",
-        "OneHot",
-        "Identity",
-        "Cast",
-        "Unsqueeze",
-        "Squeeze",
-        "Reshape",
-        "Transpose",
-    }
-)
+OPERATORS = frozenset((
+    *_ARITHMETIC, "Div", "Mod", "Equal", "Shape", "Concat", "Slice", "Gather", "Where", "Identity",
+    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose",
+))  # fmt: skip
 """Those that ``elements`` follows."""
 
 SIZES: dict[str, tuple[int, ...]] = {

@@ -10,14 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.bodies import (
-    FLOW,
-    all_bodies,
-    info_of_input,
-    info_of_output,
-    needs_of_output,
-    source_of_input,
-)
+from rmsnorm_export.recognize import bodies, shape_values
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.contrib import rule_of
 from rmsnorm_export.recognize.schema import by_schema
@@ -31,16 +24,6 @@ from rmsnorm_export.recognize.shape_rules import (
     applied,
     definite,
     merge_dims,
-)
-from rmsnorm_export.recognize.shape_values import (
-    OPERATORS,
-    SIZES,
-    Held,
-    Unnamed,
-    elements,
-    held,
-    in_order,
-    outside,
 )
 
 _Calls = dict[tuple[ir.OperatorIdentifier, int, tuple[Info, ...]], Info]
@@ -65,7 +48,7 @@ class Types:
         self._depth = depth
         self._infos: dict[ir.Value, Info] = {}
         self._seeds: dict[ir.Value, Info] = {}
-        self._elements: dict[ir.Value, Held] = {}
+        self._elements: dict[ir.Value, shape_values.Held] = {}
         self._unnamed = 0
         self._owners: dict[ir.Graph, ir.Node] | None = None
         self._scopes: dict[ir.Graph | None, str] = {}
@@ -99,14 +82,14 @@ class Types:
     def integers(self, value: ir.Value) -> tuple[int, ...] | None:
         """The elements of a small tensor of sizes, where all of them are known numbers."""
         self._settle(value, holds=True)
-        sizes = in_order(self._elements[value])
+        sizes = shape_values.in_order(self._elements[value])
         numbers = tuple(size for size in sizes or () if isinstance(size, int))
         return None if sizes is None or len(numbers) < len(sizes) else numbers
 
     def info(self, value: ir.Value) -> Info:
         """Type and dimensions for a reader."""
         dtype, dims = self._local(value)
-        return (dtype, outside(dims))
+        return (dtype, shape_values.outside(dims))
 
     def _local(self, value: ir.Value) -> Info:
         infos = self._infos
@@ -153,11 +136,11 @@ class Types:
         if node is None:
             source = self._goes_in(value)[1]
             return [] if source is None else [(source, False)]
-        if standard(node) in FLOW:
-            return [(v, False) for v in needs_of_output(node, value.index() or 0)]
+        if standard(node) in bodies.FLOW:
+            return [(v, False) for v in bodies.needs_of_output(node, value.index() or 0)]
         if not standard(node) and self._rule(node) is None:
             return []
-        sizes, inputs = SIZES.get(standard(node), ()), list(enumerate(node.inputs))
+        sizes, inputs = shape_values.SIZES.get(standard(node), ()), list(enumerate(node.inputs))
         held_too = [(v, True) for i, v in inputs if v is not None and i in sizes]
         return [*held_too, *((v, False) for _, v in inputs if v is not None)]
 
@@ -176,15 +159,15 @@ class Types:
             info = UNKNOWN if source is None else self._infos.get(source, UNKNOWN)
             if owner is None or value.graph is None:
                 return UNKNOWN
-            return info_of_input(owner, value.graph.inputs.index(value), info)
-        if standard(node) in FLOW:
-            infos = [self._infos.get(v, UNKNOWN) for v in needs_of_output(node, index)]
-            return info_of_output(node, index, infos)
+            return bodies.info_of_input(owner, value.graph.inputs.index(value), info)
+        if standard(node) in bodies.FLOW:
+            infos = [self._infos.get(v, UNKNOWN) for v in bodies.needs_of_output(node, index)]
+            return bodies.info_of_output(node, index, infos)
         rule = self._rule(node)
         inputs = [UNKNOWN if v is None else self._infos.get(v, UNKNOWN) for v in node.inputs]
         sizes = {
-            i: in_order(self._elements.get(v))
-            for i in SIZES.get(standard(node), ())
+            i: shape_values.in_order(self._elements.get(v))
+            for i in shape_values.SIZES.get(standard(node), ())
             if i < len(node.inputs) and (v := node.inputs[i])
         }
         call = Call(node, inputs, index, self._constants, sizes)
@@ -215,11 +198,11 @@ class Types:
         owner = self._bodies().get(graph) if graph is not None and value.is_graph_input() else None
         if graph is None or owner is None or standard(owner) not in ("Loop", "Scan"):
             return (None, None)
-        return (owner, source_of_input(owner, graph.inputs.index(value)))
+        return (owner, bodies.source_of_input(owner, graph.inputs.index(value)))
 
     def _bodies(self) -> dict[ir.Graph, ir.Node]:
         if self._owners is None:
-            self._owners = all_bodies(self._model)
+            self._owners = bodies.all_bodies(self._model)
         return self._owners
 
     def _opset(self, node: ir.Node) -> int:
@@ -238,7 +221,9 @@ class Types:
         graph = value.graph
         if graph is not self._model.graph and any(isinstance(d, str) for d in dims):
             scope = self._scopes.setdefault(graph, f"body {len(self._scopes)}")
-            dims = tuple(Unnamed(f"{scope}\0{d}") if isinstance(d, str) else d for d in dims)
+            dims = tuple(
+                shape_values.Unnamed(f"{scope}\0{d}") if isinstance(d, str) else d for d in dims
+            )
         return (value.dtype, dims)
 
     def _named(self, dims: Dims) -> Dims:
@@ -249,28 +234,28 @@ class Types:
         for size in dims:
             if size is None:
                 self._unnamed += 1
-                size = Unnamed(f"{self._unnamed}\0")
+                size = shape_values.Unnamed(f"{self._unnamed}\0")
             named.append(size)
         return tuple(named)
 
     def _elements_need(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
         node = value.producer()
-        if node is None or standard(node) not in OPERATORS or depends_on_caller(node):
+        if node is None or standard(node) not in shape_values.OPERATORS or depends_on_caller(node):
             return []
         holds = node.op_type != "Shape"
         return [(value, False), *((v, holds) for v in node.inputs if v is not None)]
 
-    def _held(self, value: ir.Value) -> Held:
-        constant = held(self._constants.array(value))
+    def _held(self, value: ir.Value) -> shape_values.Held:
+        constant = shape_values.held(self._constants.array(value))
         node = value.producer()
-        if constant is not None or node is None or standard(node) not in OPERATORS:
+        if constant is not None or node is None or standard(node) not in shape_values.OPERATORS:
             return constant
         if depends_on_caller(node) or None in node.inputs or not node.inputs:
             return None
         first = node.inputs[0]
         dims = None if first is None else self._infos.get(first, UNKNOWN)[1]
         parts = [self._elements.get(v) for v in node.inputs if v is not None]
-        return elements(node, dims, parts, self._infos[value][0])
+        return shape_values.elements(node, dims, parts, self._infos[value][0])
 
     def _rule(self, node: ir.Node) -> Rule | None:
         if node.op_identifier() in self._model.functions:
@@ -283,7 +268,7 @@ class Types:
     def _called(self, call: Call) -> Info:
         """An output of a function call: that of the body, for inputs like these."""
         # A symbol of one call is not that of another.
-        inputs: list[Info] = [(dtype, outside(dims)) for dtype, dims in call.inputs]
+        inputs: list[Info] = [(dtype, shape_values.outside(dims)) for dtype, dims in call.inputs]
         key = (call.node.op_identifier(), call.index, tuple(inputs))
         if key in self._calls:
             return self._calls[key]

@@ -14,13 +14,7 @@ _SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
 
 
 def as_weight(
-    ctx: Context,
-    value: ir.Value,
-    x: ir.Value,
-    axis: int,
-    last: int = -1,
-    *,
-    computed: bool = False,
+    ctx: Context, value: ir.Value, x: ir.Value, axis: int, last: int = -1, *, computed: bool = False
 ) -> Weight | None:
     """``value`` as a weight of the axes of ``x`` from ``axis`` to ``last``, or None.
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -92,12 +89,12 @@ def compare_beside(
     with tempfile.TemporaryDirectory(prefix="rmsnorm-export-beside-") as folder:
         write_models({"before": before, "after": after}, Path(folder))
         declared, limits = inputs.graph_inputs(before), inputs.index_limits(before)
-        shapes = (input_shapes(declared, None, dims, sizes=sizes) for sizes in inputs.SIZE_CHOICES)
-        candidates = (inputs.make_inputs(declared, limits, one, seed=seed) for one in shapes)
+        candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
         try:
-            states = states_of(before.graph)
-            run = functools.partial(_run_padded, open_session(Path(folder, "before.onnx")), states)
-            feeds, (filled, expected) = inputs.first_run(candidates, run)
+            states, session = states_of(before.graph), open_session(Path(folder, "before.onnx"))
+            feeds, (filled, expected) = inputs.first_run(
+                candidates(), lambda fed: (pad_first_row(fed, states), run_session(session, fed))
+            )
         except Error as error:
             unknown = f"the graph before does not run: {one_line(error.found, 300)}"
             return Comparison(unknown=unknown)
@@ -105,8 +102,7 @@ def compare_beside(
             unknown = "; ".join(f"{name}: {why}" for name, why in unlike.items())
             return Comparison(unknown=unknown)
         try:
-            session = open_session(Path(folder, "after.onnx"), device=device)
-            computed = run_session(session, feeds)
+            computed = run_session(open_session(Path(folder, "after.onnx"), device=device), feeds)
         except Error as error:
             return Comparison(unknown=one_line(error.found, 300), after_fails=True)
         ratio = _time_ratio(before, Path(folder), device, seed) if timed else 0.0
@@ -153,13 +149,6 @@ def own_copy(model: ir.Model) -> ir.Model:
         for value in values_in(graph):
             value.type = copy.copy(value.type)
     return model
-
-
-def _run_padded(
-    session: Any, states: Collection[str], feeds: dict[str, Array]
-) -> tuple[int, dict[str, Array]]:
-    """Pad inputs; return how many slots of a cache have tokens, and the outputs."""
-    return pad_first_row(feeds, states), run_session(session, feeds)
 
 
 def _share_off(name: str, after: Array, before: Array, filled: int, rtol: float | None) -> float:

@@ -7,7 +7,6 @@ rounding step; what cannot be said so certainly stays, and recognition gives the
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -53,20 +52,10 @@ class Mender:
     keeps: frozenset[str]
     rounded_sums: bool
 
-    @functools.cached_property
-    def names(self) -> Names:
-        """Return what gives unique names."""
-        return Names(self.model)
-
-    @functools.cached_property
-    def constants(self) -> Constants:
-        """Return the numbers of the file."""
-        return Constants()
-
-    @functools.cached_property
-    def types(self) -> Types:
-        """Return the types and shapes of the file as it was."""
-        return Types(self.model, self.constants)
+    def __post_init__(self) -> None:
+        # Each of these reads the file when it is first asked.
+        self.names, self.constants = Names(self.model), Constants()
+        self.types = Types(self.model, self.constants)
 
     def mend(self, graph: ir.Graph, node: ir.Node) -> None:
         """Write a node anew if it is of such an operator and the target needs it."""

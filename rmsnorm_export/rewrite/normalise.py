@@ -110,8 +110,6 @@ def _inline_own(model: ir.Model) -> ir.Model:
     try:
         return inline(model, own)
     except ValueError as error:
-        raise InputError(
-            "The function bodies of an earlier run cannot be put in the place of their nodes.",
-            found=first_line(error),
-            fix="optimize the original model for this target",
-        ) from error
+        what = "The function bodies of an earlier run cannot be put in the place of their nodes."
+        fix = "optimize the original model for this target"
+        raise InputError(what, found=first_line(error), fix=fix) from error

@@ -70,11 +70,8 @@ class Requirement(Options):
         fix = "see the reasons in the report, check the model, or omit --require"
         if not (refused or alike):
             fix = "nothing else was found that looks like a norm: check the model, or require less"
-        return RequirementError(
-            f"--require {self.require} is not met{consequence}.",
-            found=f"{name}: {counts}" if name else counts,
-            fix=fix,
-        )
+        what = f"--require {self.require} is not met{consequence}."
+        return RequirementError(what, found=f"{name}: {counts}" if name else counts, fix=fix)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +172,9 @@ class RewriteOptions(InspectOptions):
             if value is not None and self.target is None and self.runtime is None:
                 object.__setattr__(self, "target", "ort")
             if value is not None and self.form != "ort":
-                raise UsageError(
-                    f"With --{name} the graph has operators that ONNX Runtime alone has.",
-                    found=f"--{name} {value} with the target {self.form}",
-                    fix=f"use --target ort, or omit --{name}",
-                )
+                what = f"With --{name} the graph has operators that ONNX Runtime alone has."
+                found = f"--{name} {value} with the target {self.form}"
+                raise UsageError(what, found=found, fix=f"use --target ort, or omit --{name}")
 
     @property
     def consumer(self) -> Consumer | None:
@@ -216,8 +211,7 @@ class OptimizeOptions(RewriteOptions):
         help="Take the Add in front of a norm into its node, where the target can.",
     )
     fold_quantize: bool = option(
-        False,
-        help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin.",
+        False, help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin."
     )
     fold_rotary: bool | None = option(
         None,

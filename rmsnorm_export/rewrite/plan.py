@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -18,6 +17,7 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN, FLOAT16
+from rmsnorm_export.recognize.finish import Fold
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
@@ -84,7 +84,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
     names, types = Names(model), recognition.types
-    refusals = [refusal for _, refusal in recognition.opaque]
+    refusals = [*recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
     parts = {match: _fused_part(match, operators) for match in recognition.matches}
     if options.sites:  # of the target plain, which has no operators
@@ -136,14 +136,12 @@ def _recognized(
     whole norm stays.
     """
     one_node = row.form == "one node"  # what is written out anyway need not be taken in first
-    recognize_norms = functools.partial(
-        recognize,
-        fold_residual=one_node and options.fold_residual,
-        fold_gate=one_node,
-        fold_quantize=one_node and options.fold_quantize,
-        fold_rotary=one_node and bool(options.fold_rotary),
-    )
-    recognition = recognize_norms(model)
+    wanted: dict[Fold, bool | None] = {
+        "residual": options.fold_residual, "gate": True,
+        "codes": options.fold_quantize, "rotary": options.fold_rotary,
+    }  # fmt: skip
+    folds = [fold for fold, is_wanted in wanted.items() if is_wanted and one_node]
+    recognition = recognize(model, folds)
     if not (one_node and recognition.crossed):
         return model, recognition
     parts = {key for key, f in model.functions.items() if _could_be_part(f)} | recognition.crossed
@@ -151,7 +149,7 @@ def _recognized(
         inlined = inline(model.clone(), parts)
     except ValueError:
         return model, recognition
-    more = recognize_norms(inlined)
+    more = recognize(inlined, folds)
     return (inlined, more) if len(more.matches) > len(recognition.matches) else (model, recognition)
 
 

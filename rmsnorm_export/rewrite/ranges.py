@@ -10,7 +10,7 @@ included, in float32 (seen in 1.31).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
 from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.order import subgraphs
+from rmsnorm_export.graph.order import graphs_in, subgraphs
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT, FLOAT_TYPES, HALF_TYPES
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.health import HealthRun
+from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 
@@ -48,8 +49,12 @@ def measure(
         run: says how it is to be computed.
     """
     copy, wide = model.clone(), run.computed == "in float32"
-    pairs = zip(all_values(copy.graph), all_values(model.graph), strict=True)
-    sources = {ours: theirs for ours, theirs in pairs if types.dtype(theirs) in FLOAT_TYPES}
+    both = ((v for g in graphs_in(one.graph) for v in values_in(g)) for one in (copy, model))
+    sources = {
+        ours: theirs
+        for ours, theirs in zip(*both, strict=True)
+        if types.dtype(theirs) in FLOAT_TYPES
+    }
     if wide:
         retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
     halves = (v for v, source in sources.items() if types.dtype(source) in HALF_TYPES)
@@ -67,15 +72,6 @@ def measure(
     # The largest of no elements, as of an empty cache, is -infinity.
     ranges = {sources[v]: max(float(seen[mark.name or ""]), 0.0) for v, mark in marks.items()}
     return ranges, dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
-
-
-def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Yield what goes into a graph and what is computed in it and in its bodies, in order."""
-    yield from graph.inputs
-    for node in graph:
-        for body in subgraphs(node):
-            yield from all_values(body)
-        yield from node.outputs
 
 
 class _Marks:

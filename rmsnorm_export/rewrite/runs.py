@@ -15,14 +15,7 @@ from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIF
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.rewrite.names import values_in
-from rmsnorm_export.runtime.consumers import (
-    BY_NAME,
-    FUNCTIONS,
-    NO_BFLOAT16,
-    Consumer,
-    RunsIn,
-    versions,
-)
+from rmsnorm_export.runtime import consumers
 from rmsnorm_export.runtime.support import FACTS
 
 _LAST_TYPES = {
@@ -67,12 +60,12 @@ class Needs:
             name = node.name or node.op_type
             if _widens(node):
                 forms.setdefault(_WIDENED, f"node {name}")
-            if node.op_type in NO_BFLOAT16 and node.domain in DEFAULT_DOMAINS:
+            if node.op_type in consumers.NO_BFLOAT16 and node.domain in DEFAULT_DOMAINS:
                 types = (value.dtype for value in node.inputs if value is not None)
                 if not bfloat16 and ir.DataType.BFLOAT16 in types:
                     bfloat16 = f"{node.op_type} of bfloat16 (node {name})"
             if node.op_identifier() in model.functions:
-                forms.setdefault(FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
+                forms.setdefault(consumers.FUNCTIONS, f"{node.domain}.{node.op_type}, node {name}")
             elif node.op_type in (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED):
                 forms.setdefault(node.op_type, f"node {name}")
                 x = node.inputs[0] if node.inputs else None
@@ -82,7 +75,7 @@ class Needs:
                 operators.setdefault((node.domain, node.op_type), name)
         return cls(default_opset(model), model.ir_version, forms, operators, vectors, bfloat16)
 
-    def refused_by(self, row: Consumer) -> str:
+    def refused_by(self, row: consumers.Consumer) -> str:
         """Return why a runtime does not run the file; "" where nothing is known against it."""
         for form, where in self.forms.items():
             if form not in row.forms:
@@ -125,7 +118,7 @@ def _widens(node: ir.Node) -> bool:
     return False
 
 
-def _unknown(needs: Needs, row: Consumer) -> tuple[str, bool]:
+def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
     """Say what is not known of a runtime, and whether that is of an operator of the file."""
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
@@ -136,29 +129,29 @@ def _unknown(needs: Needs, row: Consumer) -> tuple[str, bool]:
     return "; ".join(parts), bool(names or bfloat16)
 
 
-def runs_in(model: ir.Model) -> tuple[RunsIn, ...]:
+def runs_in(model: ir.Model) -> tuple[consumers.RunsIn, ...]:
     """Tell for every runtime of the table whether it runs ``model``."""
     needs, verdicts = Needs.of(model), []
-    for name, rows in BY_NAME.items():
+    for name, rows in consumers.BY_NAME.items():
         newest, since = rows[-1], ""
         for row in reversed(rows):
             if needs.refused_by(row):
                 break
             since = row.since
         unknown = _unknown(needs, newest) if since else ("", False)
-        reason = needs.refused_by(newest)
-        verdicts.append(RunsIn(name, since, versions(rows), reason, newest.evidence, *unknown))
+        facts = consumers.versions(rows), needs.refused_by(newest), newest.evidence
+        verdicts.append(consumers.RunsIn(name, since, *facts, *unknown))
     return tuple(verdicts)
 
 
-def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]]:
+def fit_model(model: ir.Model, row: consumers.Consumer) -> tuple[ir.Model, tuple[str, ...]]:
     """Inline functions and lower the format version as a runtime needs; return the notes, too.
 
     Raises:
         InputError: the runtime cannot run it: which operator, and why.
     """
     notes = []
-    if model.functions and FUNCTIONS not in row.forms:
+    if model.functions and consumers.FUNCTIONS not in row.forms:
         count = len(model.functions)
         try:
             model = inline(model)
@@ -177,9 +170,7 @@ def fit_model(model: ir.Model, row: Consumer) -> tuple[ir.Model, tuple[str, ...]
     return model, tuple(notes)
 
 
-def _cannot_run(row: Consumer, reason: str) -> InputError:
-    return InputError(
-        f"The runtime {row.name} {row.since} cannot run this model.",
-        found=one_line(reason),
-        fix="choose another runtime, or see docs/reference/targets.md for what runs where",
-    )
+def _cannot_run(row: consumers.Consumer, reason: str) -> InputError:
+    what = f"The runtime {row.name} {row.since} cannot run this model."
+    fix = "choose another runtime, or see docs/reference/targets.md for what runs where"
+    return InputError(what, found=one_line(reason), fix=fix)

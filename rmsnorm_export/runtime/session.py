@@ -130,12 +130,11 @@ def session_options(
             options.register_custom_ops_library(os.fspath(kernels))
         # As of a session, of no class that is public.
         except Exception as error:
-            raise BackendMissingError(
-                "ONNX Runtime does not take the library of kernels.",
-                found=f"{os.fspath(kernels)}: {first_line(error, 400)}",
-                fix="build it on this machine with rmsnorm-export plugin build --runtime"
-                " onnxruntime; it needs ONNX Runtime 1.17 or newer",
-            ) from error
+            what = "ONNX Runtime does not take the library of kernels."
+            found = f"{os.fspath(kernels)}: {first_line(error, 400)}"
+            fix = "build it here with rmsnorm-export plugin build --runtime onnxruntime; ONNX "
+            fix += "Runtime 1.17 or newer is needed"
+            raise BackendMissingError(what, found=found, fix=fix) from error
     return options
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.op.numerics import NUMERICS_MEANING
-from rmsnorm_export.op.spec import ATTRIBUTE_WORDS
+from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.result import Report, Site
@@ -155,9 +154,9 @@ def rewrite_sections(report: Report) -> list[Section]:
 
 def _meanings(sites: Sequence[Site]) -> Table:
     """Return what the classes of numerics and the attributes of sites mean."""
-    classes = {site.numerics: NUMERICS_MEANING[site.numerics] for site in sites}
+    classes = {site.numerics: WORDS[site.numerics] for site in sites}
     names = dict.fromkeys(name for site in sites for name in site.attributes)
-    attributes = [(name, ATTRIBUTE_WORDS.get(name, "")) for name in names]
+    attributes = [(name, WORDS.get(name, "")) for name in names]
     return Table("meaning of the words", ("word", "meaning"), [*classes.items(), *attributes])
 
 

@@ -86,13 +86,10 @@ def ask(
         question, answer, words = files
         question.write(json.dumps(request).encode())
         question.seek(0)
+        command = [sys.executable, "-I", "-c", _CODE, path, function]
+        env = os.environ | dict(environment or {})
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _CODE, path, function],
-            stdin=question,
-            stdout=answer,
-            stderr=words,
-            env=os.environ | dict(environment or {}),
-            start_new_session=True,
+            command, stdin=question, stdout=answer, stderr=words, env=env, start_new_session=True
         )
         code = None
         try:

@@ -104,7 +104,9 @@ class Reference(OnnxRuntime):
     def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:
         evaluator = ReferenceEvaluator(onnx.load_from_string(content))
         every = tuple(evaluator.output_names if names is None else names)
-        return lambda feeds: Answer(every, tuple(evaluator.run(list(every), dict(feeds))))
+        return lambda feeds: Answer(
+            dict(zip(every, evaluator.run(list(every), dict(feeds)), strict=True))
+        )
 
 
 @pytest.mark.parametrize("side", ["backend_a", "backend_b"])
@@ -135,7 +137,7 @@ def test_engines_without_a_gpu(engine: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         rx.verify(alone, chain(1))
     alone.write_bytes(engine.read_bytes())
-    with pytest.raises(InputError, match="shapes and types of the engine are not known"):
+    with pytest.raises(InputError, match="record of the engine does not exist"):
         rx.verify(alone, chain(1))
     with pytest.raises(BackendMissingError, match="TensorRT-RTX finds no GPU"):
         Engine(engine, read_record(engine)).run({"h0": np.ones((5, 16), np.float32)})
@@ -145,7 +147,7 @@ def test_engines_without_a_gpu(engine: Path, tmp_path: Path) -> None:
 def test_the_record_says_what_an_engine_takes(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmsnorm_export.compare.engine.gpu_visible", lambda: True)
+    monkeypatch.setattr("rmsnorm_export.tensorrt.engine.backends.gpu_visible", lambda: True)
     side = Engine.open(choose_backend(engine, "auto", False, optimize=True))
     (one,) = side.declared().values()
     assert (one.name, one.dtype, one.shape) == ("h0", "float32", (None, 16))

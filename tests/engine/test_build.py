@@ -203,7 +203,7 @@ def test_a_death_is_told(
     one_norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, word: str
 ) -> None:
     ended = process.ask(f"{__name__}:die", {"signal": number})
-    monkeypatch.setattr(build, "run_backend", lambda *_: ended)
+    monkeypatch.setattr(backends, "run_backend", lambda *_: ended)
     old = tmp_path / "old.engine"
     old.write_bytes(b"old")
     with pytest.raises(InputError, match="tactic lost") as caught:

@@ -1,6 +1,8 @@
 import pytest
 
-from rmsnorm_export.op.spec import ATTRIBUTE_WORDS, BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.op.words import WORDS
 
 
 def test_default_is_the_llama_norm():
@@ -28,7 +30,8 @@ def test_default_is_the_llama_norm():
 def test_a_spec_is_read_back_from_its_attributes_and_all_have_words(spec):
     attributes = spec.attributes()
     assert NormSpec.from_attributes(spec.kind, {**attributes, "plugin_version": "1"}) == spec
-    assert [name for name in ATTRIBUTE_WORDS if name in attributes] == list(attributes)
+    assert [name for name in WORDS if name in attributes] == list(attributes)
+    assert WORDS.keys() >= set(NUMERICS_ORDER)
     assert not {name for name in attributes if f"        {name}: " not in NormSpec.__doc__}
 
 

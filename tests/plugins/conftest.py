@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -34,7 +36,8 @@ def native_library() -> pathlib.Path:
     from rmsnorm_export.errors import BackendMissingError
 
     try:
-        built = rx.plugin.build(runtime="onnxruntime", cache=cache.root() / "native")
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache.root())}):
+            built = rx.plugin.build(runtime="onnxruntime")
     except BackendMissingError as error:
         pytest.skip(f"{error.what} {error.fix}")
     return built.path("register")

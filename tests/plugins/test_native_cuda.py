@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnxruntime
@@ -239,12 +241,11 @@ def test_any_node_is_launched_or_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def built() -> Built:
+def built() -> Iterator[Built]:
     if kernel_build.find_nvcc() is None:
         pytest.skip("no nvcc: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl")
-    return rx.plugin.build(
-        runtime="onnxruntime", cuda=True, arch="90", cache=cache.root() / "native"
-    )
+    with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache.root())}):
+        yield rx.plugin.build(runtime="onnxruntime", cuda=True, arch="90")
 
 
 @pytest.mark.thorough
@@ -252,11 +253,10 @@ def test_the_built_library_needs_no_cuda(built: Built) -> None:
     """It loads in ONNX Runtime for the CPU, whose nodes then run by the CPU's kernels."""
     assert built.runtime == "onnxruntime-cuda"
     library = built.path("register")
-    place = cache.root() / "native"
-    assert library == rx.plugin.onnxruntime_library(cuda=True, cache=place)
+    assert library == rx.plugin.onnxruntime_library(cuda=True)
     assert rx.plugin.open_library(library).style == "register"
     assert kernel_build.exported(library) == ["RegisterCustomOps"]
-    result = rx.plugin.check(runtime="onnxruntime", cuda=True, cache=place)
+    result = rx.plugin.check(runtime="onnxruntime", cuda=True)
     assert result.passed
     assert "no node ran on a GPU" in result.notes[0]
     (trial,) = result.runtimes

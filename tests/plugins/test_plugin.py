@@ -169,8 +169,9 @@ def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_which", lambda _: "")
     with pytest.raises(BackendMissingError, match="without CMake"):
         _build()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(nvcc))
     with pytest.raises(InputError, match="cannot be written"):
-        _build(cache=nvcc)
+        _build()
 
 
 @pytest.mark.parametrize(

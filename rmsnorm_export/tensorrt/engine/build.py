@@ -20,14 +20,7 @@ from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.reading import sha256_of
-from rmsnorm_export.tensorrt.engine.backends import (
-    choose,
-    failure,
-    gpu_visible,
-    gpus,
-    refused,
-    run_backend,
-)
+from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_of
 from rmsnorm_export.tensorrt.engine.model import make_profiles, open_model
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
@@ -82,7 +75,7 @@ def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineR
 def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
     """Build the engine of one model, see ``build_engine``."""
     target, sidecar = _outputs(model, path, options)
-    info, why = choose(options.backend)
+    info, why = backends.choose(options.backend)
     options.check(info)
     fix = "check the folder, its permissions and its free space; nothing was changed"
     with (
@@ -98,14 +91,14 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             "engine": str(temporary),
             "profiles": [to_dict(profile.inputs) for profile in profiles],
             "plugin": str(library or ""),
-            "inspect": gpu_visible(),
+            "inspect": backends.gpu_visible(),
         }
-        answer = run_backend("build", request, info)
+        answer = backends.run_backend("build", request, info)
         if answer.result is None:
-            raise failure(answer, info, ready.path.name, "cannot build the engine.")
+            raise backends.failure(answer, info, ready.path.name, "cannot build the engine.")
         built = answer.result
         if "refused" in built:
-            raise refused(built["refused"], answer, info)
+            raise backends.refused(built["refused"], answer, info)
         layers, layers_from = layers_of(built["inspected"], built["layers"])
         layers = by_profile(layers, len(profiles))
         record = EngineRecord(
@@ -117,7 +110,7 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             backend=info.name,
             version=built["version"],
             versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
-            gpus=gpus(),
+            gpus=backends.gpus(),
             built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             seconds=round(answer.seconds, 3),
             inputs=ready.inputs,
@@ -162,8 +155,7 @@ def require_plugin(record: EngineRecord) -> None:
     """Raise ``RequirementError`` where a norm that could be a plugin layer is known to be none."""
     missed = [n for n in record.norms if n.form == "node" and n.how in ("fused", "unfused")]
     if missed:
-        raise RequirementError(
-            f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written.",
-            found="; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED]),
-            fix="see rmsnorm-export plugin check, or use --plugin auto",
-        )
+        what = f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written."
+        found = "; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
+        fix = "see rmsnorm-export plugin check, or use --plugin auto"
+        raise RequirementError(what, found=found, fix=fix)

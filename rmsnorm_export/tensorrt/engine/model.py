@@ -102,14 +102,12 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
             continue
         x, scale = (None if v is None else types.dtype(v) for v in (*node.inputs, None, None)[:2])
         if x is not None and scale is not None and x != scale:
-            raise InputError(
-                "A norm has x and scale of two types; TensorRT's parser would round the scale to"
-                " that of x.",
-                found=f"{short(node.op_type)} {quoted(node.name or '')}: x {type_name_of(x)},"
-                f" scale {type_name_of(scale)}",
-                fix="export below opset 23 and use optimize --target portable or onnx, which write"
-                " the casts out; or Cast x to the type of the scale in front of the node",
-            )
+            what = "TensorRT's parser would round the scale of a norm to the type of x."
+            types_ = f"x {type_name_of(x)}, scale {type_name_of(scale)}"
+            fix = "export below opset 23 and use optimize --target portable or onnx, which write "
+            fix += "the casts out; or Cast x to the type of the scale in front of the node"
+            found = f"{short(node.op_type)} {quoted(node.name or '')}: {types_}"
+            raise InputError(what, found=found, fix=fix)
 
 
 def make_profiles(

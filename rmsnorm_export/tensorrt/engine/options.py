@@ -20,8 +20,7 @@ class BuildOptions(Options):
     """The options of ``build_engine``, of the command ``build`` and of the table [build]."""
 
     backend: Literal["auto", "tensorrt", "tensorrt-rtx"] = option(
-        "auto",
-        help="auto: TensorRT where it and a GPU are, else TensorRT-RTX, which needs no GPU.",
+        "auto", help="auto: TensorRT where it and a GPU are, else TensorRT-RTX, which needs no GPU."
     )
     shapes: Shapes | None = shapes_option(
         RANGES,
@@ -62,20 +61,16 @@ class BuildOptions(Options):
             UsageError: naming the option and the reason.
         """
         if self.version_compatible and info is not TENSORRT:
-            raise UsageError(
-                f"{info.label} builds no version-compatible engines.",
-                found="--version-compatible; it has no lean runtime to put into the engine",
-                fix="build again after an upgrade, or use --backend tensorrt",
-            )
+            what = f"{info.label} builds no version-compatible engines."
+            found = "--version-compatible; it has no lean runtime to put into the engine"
+            fix = "build again after an upgrade, or use --backend tensorrt"
+            raise UsageError(what, found=found, fix=fix)
 
     def flags(self) -> dict[str, bool | int | float | str | None]:
         """Return what the worker is told and the record keeps."""
+        names = ("version_compatible", "hardware_compatible", "tf32")
         return {
-            "version_compatible": self.version_compatible,
-            "hardware_compatible": self.hardware_compatible,
-            "tf32": self.tf32,
-            "memory_limit": self.memory_limit,
-            "optimization_level": self.optimization_level,
+            name: getattr(self, name) for name in (*names, "memory_limit", "optimization_level")
         }
 
 
@@ -99,11 +94,9 @@ def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path |
     elif not own:
         reason = "the model has no node of the domain rmsnorm_export"
     if reason and use == "require":
-        raise UsageError(
-            "The plugin would not be used.",
-            found=f"--plugin require; {reason}",
-            fix="use --backend tensorrt and a model of optimize --target portable, or no --plugin",
-        )
+        what = "The plugin would not be used."
+        fix = "use --backend tensorrt and a model of optimize --target portable, or no --plugin"
+        raise UsageError(what, found=f"--plugin require; {reason}", fix=fix)
     if reason:
         return None, reason
     try:

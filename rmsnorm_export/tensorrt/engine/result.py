@@ -10,6 +10,8 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.printable import short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.files import read_text
@@ -143,15 +145,16 @@ def sidecar_path(engine: Path) -> Path:
     return engine.with_name(engine.name + ".json")
 
 
-def read_record(engine: Path) -> EngineRecord | None:
-    """Return the record of ``engine``; None when there is none.
+def read_record(engine: Path) -> EngineRecord:
+    """Return the record of ``engine``, without which its shapes and types are not known.
 
     Raises:
-        InputError: the file cannot be read, or is no record.
+        InputError: there is no engine or no record beside it, or that cannot be read.
     """
-    path = sidecar_path(engine)
-    if not path.exists():
-        return None
-    unreadable = "The record of the engine cannot be read."
-    text = read_text(path, unreadable, fix="build the engine again, or delete the file")
+    what, path = "The engine cannot be used.", sidecar_path(engine)
+    for file, name in ((engine, "the engine"), (path, "the record of the engine")):
+        if not file.is_file():
+            fix = "check the path; rmsnorm-export build writes both, keep the two together"
+            raise InputError(what, found=f"{name} does not exist: {short(str(file), 300)}", fix=fix)
+    text = read_text(path, what, fix="build the engine again")
     return from_json(text, EngineRecord)

@@ -184,14 +184,9 @@ def _feeds(request: Request) -> dict[str, Any]:
 
 def _runner(request: Request) -> Any:
     trt, pg, logger = _start(request)
-    engine = _loaded(request, trt, pg, logger)
+    content = read_file(request["engine"], LARGEST_ENGINE)
+    engine = pg.engine_from_bytes(content, runtime=trt.Runtime(logger))
     return pg.TrtRunner(engine, optimization_profile=request["profile"])
-
-
-def _loaded(request: Request, trt: Any, pg: Any, logger: Any) -> Any:
-    return pg.engine_from_bytes(
-        read_file(request["engine"], LARGEST_ENGINE), runtime=trt.Runtime(logger)
-    )
 
 
 def _type(engine: Any, name: str) -> tuple[str, int]:

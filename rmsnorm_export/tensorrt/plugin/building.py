@@ -50,7 +50,6 @@ def build(
     arch: str | None = None,
     tensorrt_include: StrPath | None = None,
     cuda: StrPath | bool | None = None,
-    cache: StrPath | None = None,
     output: StrPath | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -69,7 +68,6 @@ def build(
             ``TENSORRT_INCLUDE_DIR``, ``TENSORRT_ROOT`` or the system.
         cuda: folder of a CUDA toolkit; by default, and with True, that of ``CUDA_HOME``, ``PATH``,
             the PyPI packages or the system.
-        cache: folder of the builds; by default ``rmsnorm_export/plugins`` in the user's cache.
         output: folder that gets copies of the libraries and the manifest.
         force: compile everything again; replace other files in ``output``.
         progress: called before the compiler runs with what is compiled, and how long that takes.
@@ -85,13 +83,10 @@ def build(
     start = time.monotonic()
     chosen = with_cuda(runtime, cuda)
     if chosen not in LIBRARIES or (tensorrt_include and chosen != "tensorrt"):
-        raise UsageError(
-            "There is no such build.",
-            found=f"runtime {runtime!r}",
-            fix=f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers",
-        )
-    place = libraries.build_folder(cache)
-    built = None if force or cache else libraries.packaged_build(chosen)
+        fix = f"use one of {', '.join(LIBRARIES)}; only tensorrt takes TensorRT's headers"
+        raise UsageError("There is no such build.", found=f"runtime {runtime!r}", fix=fix)
+    place = libraries.build_folder()
+    built = None if force else libraries.packaged_build(chosen)
     if built is None:
         wanted = _architectures(arch)
         toolkit = None if isinstance(cuda, bool) else cuda
@@ -198,11 +193,8 @@ def _compile(
     """Configure, build and install into ``stage``; CMake's tree stays in ``place``."""
     cmake, log = _which("cmake"), place / f"{runtime}.log"
     if not cmake:
-        raise BackendMissingError(
-            "The plugin cannot be built without CMake.",
-            found="no cmake in PATH",
-            fix=pip_install("[plugin]"),
-        )
+        what = "The plugin cannot be built without CMake."
+        raise BackendMissingError(what, found="no cmake in PATH", fix=pip_install("[plugin]"))
     part = "onnxruntime" if runtime == "onnxruntime" else ""  # a project that needs no CUDA
     tree = str(place / (part or "cuda"))
     source = str(libraries.SOURCES.resolve() / part)
@@ -211,35 +203,22 @@ def _compile(
     targets = [name[3:-3] for name in LIBRARIES[runtime].values()]
     log.write_bytes(b"")
     if not _logged([cmake, "-S", source, "-B", tree, *settings], log):
-        raise BackendMissingError(
-            "CMake could not set the build up.",
-            found=_first_error(log),
-            fix=f"{pip_install('[plugin]')} brings CMake and nvcc, apt install g++ a compiler; for"
-            " TensorRT's headers give --tensorrt DIR",
-        )
+        fix = f"{pip_install('[plugin]')} brings CMake and nvcc, apt install g++ a compiler; for "
+        fix += "TensorRT's headers give --tensorrt DIR"
+        what = "CMake could not set the build up."
+        raise BackendMissingError(what, found=_first_error(log), fix=fix)
     make = [cmake, "--build", tree, "--parallel", str(cores()), "--target", *targets]
     install = [cmake, "--install", tree, "--prefix", str(stage), "--component", runtime]
     if not _logged(make + ["--clean-first"] * force, log) or not _logged(install, log):
-        raise BuildError(
-            "The plugin did not compile.",
-            found=_first_error(log),
-            fix=f"read the log, {log}",
-            log=log,
-        )
+        what, fix = "The plugin did not compile.", f"read the log, {log}"
+        raise BuildError(what, found=_first_error(log), fix=fix, log=log)
 
 
 def _logged(command: Sequence[str], log: Path) -> bool:
-    environment = os.environ | {"PATH": _search_path(), "LC_ALL": "C"}
+    env, null = os.environ | {"PATH": _search_path(), "LC_ALL": "C"}, subprocess.DEVNULL
     with log.open("ab") as file:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            check=False,
-        )
-    return done.returncode == 0
+        code = subprocess.call(command, stdin=null, stdout=file, stderr=subprocess.STDOUT, env=env)
+    return code == 0
 
 
 def _first_error(log: Path) -> str:
@@ -265,11 +244,8 @@ def _publish(
             if copy.is_file() and filecmp.cmp(source / name, copy, shallow=False):
                 continue
             if os.path.lexists(copy) and not force:
-                raise UsageError(
-                    "The output would replace another file.",
-                    found=str(copy),
-                    fix="give another folder, or --force to replace it",
-                )
+                fix = "give another folder, or --force to replace it"
+                raise UsageError("The output would replace another file.", found=str(copy), fix=fix)
             temporary = files.temp(copy, read_file(source / name, LARGEST_LIBRARY))
             files.publish(temporary, copy, replace=force)
     return tuple(copies)

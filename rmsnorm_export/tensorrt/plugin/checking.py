@@ -29,7 +29,6 @@ def check(
     *,
     runtime: PluginRuntime = "tensorrt",
     cuda: bool = False,
-    cache: StrPath | None = None,
     timeout: float = 120.0,
 ) -> CheckResult:
     """Load the plugin as each runtime does, and use its creators as TensorRT would.
@@ -46,7 +45,6 @@ def check(
         runtime: of that build.
         cuda: of ONNX Runtime's builds the one with the CUDA kernels, whose nodes have to register,
             and to compute where that ONNX Runtime has a CUDA provider that starts.
-        cache: folder of the builds; by default that of ``build``.
         timeout: seconds for one library in one runtime.
 
     Raises:
@@ -54,7 +52,7 @@ def check(
         BackendMissingError: nothing is built.
     """
     if library is None:
-        built = find_build(with_cuda(runtime, cuda), cache)
+        built = find_build(with_cuda(runtime, cuda))
         chosen, version = built.libraries, built.tensorrt
     else:
         chosen, version = (open_library(library),), ""

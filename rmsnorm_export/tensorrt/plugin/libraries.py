@@ -36,18 +36,15 @@ _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
 """The libraries in words, and the options that build them."""
 
 
-def build_folder(cache: StrPath | None = None) -> Path:
-    """Return the folder of this installation's builds: sources elsewhere have one of their own.
+def build_folder() -> Path:
+    """Return the folder of this installation's builds, in the user's cache.
 
-    Args:
-        cache: folder of all builds; None: ``rmsnorm_export/plugins`` in the user's cache.
+    Sources elsewhere have one of their own.
     """
-    if cache is None:
-        home = os.environ.get("XDG_CACHE_HOME") or ""
-        root = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
-        cache = root / "rmsnorm_export" / "plugins"
+    home = os.environ.get("XDG_CACHE_HOME") or ""
+    root = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
     place = hashlib.sha256(os.fsencode(SOURCES.resolve())).hexdigest()[:12]
-    return Path(cache).expanduser().absolute() / place
+    return root / "rmsnorm_export" / "plugins" / place
 
 
 def manifest_name(runtime: PluginRuntime) -> str:
@@ -86,14 +83,14 @@ def packaged_build(runtime: PluginRuntime) -> Built | None:
     return None
 
 
-def find_build(runtime: PluginRuntime = "tensorrt", cache: StrPath | None = None) -> Built:
+def find_build(runtime: PluginRuntime = "tensorrt") -> Built:
     """Return the build for a runtime: that of the wheel, else the one that ``build`` made.
 
     Raises:
         BackendMissingError: there is none, or it is damaged.
     """
-    places = [_PACKAGED] if runtime == "onnxruntime" and cache is None else []
-    places.append(build_folder(cache) / "lib")
+    places = [_PACKAGED] if runtime == "onnxruntime" else []
+    places.append(build_folder() / "lib")
     problem = f"none in {places[-1]}"
     for place in places:
         try:
@@ -156,26 +153,19 @@ def _unusable(file: Path, problem: str, fix: str) -> InputError:
     return InputError("The library cannot be used.", found=f"{file}: {problem}", fix=fix)
 
 
-def onnxruntime_library(*, cuda: bool = False, cache: StrPath | None = None) -> Path:
+def onnxruntime_library(*, cuda: bool = False) -> Path:
     """Return the library with ONNX Runtime's CPU kernels, of this wheel or else as it was built.
 
     Args:
         cuda: the one that has the CUDA kernels as well.
-        cache: folder of the builds; by default that of ``build``.
 
     Raises:
         BackendMissingError: nothing is built, or nothing that is whole.
     """
-    return find_build(with_cuda("onnxruntime", cuda), cache).path("register")
+    return find_build(with_cuda("onnxruntime", cuda)).path("register")
 
 
-def session_options(
-    library: StrPath | None = None,
-    *,
-    cuda: bool = False,
-    threads: int = 0,
-    cache: StrPath | None = None,
-) -> Any:
+def session_options(library: StrPath | None = None, *, cuda: bool = False, threads: int = 0) -> Any:
     """Return ``onnxruntime.SessionOptions`` with the operator's kernels registered.
 
     The library has the operator's own names, so ONNX Runtime takes it instead of the function
@@ -186,7 +176,6 @@ def session_options(
         cuda: of None: the library with the CUDA kernels as well, for sessions with
             ``providers=["CUDAExecutionProvider", "CPUExecutionProvider"]``.
         threads: of one operator; 0 lets ONNX Runtime choose.
-        cache: folder of the builds; by default that of ``build``.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, is older than 1.17 or cannot load the
@@ -194,7 +183,7 @@ def session_options(
         InputError: ``library`` is none of ONNX Runtime, changed, or cut short.
     """
     if library is None:
-        chosen = onnxruntime_library(cuda=cuda, cache=cache)
+        chosen = onnxruntime_library(cuda=cuda)
     else:
         chosen = open_library(library, "register").path
     from rmsnorm_export.runtime.session import session_options as plain_options
@@ -202,14 +191,13 @@ def session_options(
     return plain_options(optimize=True, threads=threads, kernels=chosen)
 
 
-def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None) -> Path:
+def use_in_torch(library: StrPath | None = None) -> Path:
     """Let ``torch.ops.rmsnorm_export.*`` run the CUDA kernels of a library on CUDA tensors.
 
     Norms that the kernels do not compute stay with PyTorch's own operators; a warning says so.
 
     Args:
         library: of ``rx.plugin.build(runtime="torch")``; None: as it was built.
-        cache: folder of the builds; by default that of ``build``.
 
     Returns:
         The library.
@@ -218,7 +206,7 @@ def use_in_torch(library: StrPath | None = None, *, cache: StrPath | None = None
         BackendMissingError: PyTorch is not installed, or nothing is built.
         InputError: ``library`` cannot be loaded, or belongs to another version of this package.
     """
-    chosen = find_build("torch", cache).path("functions") if library is None else Path(library)
+    chosen = find_build("torch").path("functions") if library is None else Path(library)
     import rmsnorm_export.torch  # noqa: F401
     from rmsnorm_export.torch.operator.kernels import use
 

@@ -15,27 +15,16 @@ from onnx import helper
 
 from rmsnorm_export.lower.portable import creator_names
 from rmsnorm_export.op import abi
+from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import (
-    BFLOAT16,
-    DOMAIN,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    IN_KERNELS,
-    PLUGIN_NAMESPACE,
-    PLUGIN_VERSION,
-    Kind,
-    NormSpec,
-)
 from rmsnorm_export.runtime.metrics import ulp_error
 from rmsnorm_export.runtime.session import has_cuda_nodes, onnxruntime, run_session
 from rmsnorm_export.runtime.support import CPU, CUDA
 from rmsnorm_export.tensorrt.plugin.libraries import session_options
 
-_TYPES = (FLOAT, FLOAT16, BFLOAT16, DOUBLE)
-_MAX_ULP = {FLOAT: 3, DOUBLE: 8}
+_TYPES = (op.FLOAT, op.FLOAT16, op.BFLOAT16, op.DOUBLE)
+_MAX_ULP = {op.FLOAT: 3, op.DOUBLE: 8}
 """From the reference, for sums of another order and the sigmoid; of a half type 1."""
 
 _Trial = tuple[str, Callable[[], str]]
@@ -63,15 +52,15 @@ def _functions(request: Mapping[str, str]) -> Iterator[_Trial]:
     """Load the C functions as PyTorch's operators do, and ask for every operator."""
     functions = abi.functions(Path(request["library"]))
 
-    def ask(kind: Kind) -> str:
+    def ask(kind: op.Kind) -> str:
         half = abi.TYPES["float16"]
         problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
-        problem.set_norm(NormSpec(kind=kind))
+        problem.set_norm(op.NormSpec(kind=kind))
         if refused := functions.rmsnorm_refusal(ctypes.byref(problem)):
             raise ValueError(refused.decode())
         return ""
 
-    for kind in get_args(Kind):
+    for kind in get_args(op.Kind):
         yield kind, functools.partial(ask, kind)
 
 
@@ -85,12 +74,12 @@ def _creators(request: Mapping[str, str]) -> Iterator[_Trial]:
     elif registry.load_library(request["library"]) is None:
         raise ValueError("the registry's load_library returned nothing")
 
-    def creator(kind: Kind, name: str) -> str:
-        creator = registry.get_creator(name, PLUGIN_VERSION, PLUGIN_NAMESPACE)
+    def creator(kind: op.Kind, name: str) -> str:
+        creator = registry.get_creator(name, op.PLUGIN_VERSION, op.PLUGIN_NAMESPACE)
         if creator is None:
-            raise ValueError(f"no creator is of the namespace {PLUGIN_NAMESPACE}")
-        own = NormSpec(kind=kind).attributes()
-        values: dict[str, Any] = {name: own[name] for name in own if name in IN_KERNELS}
+            raise ValueError(f"no creator is of the namespace {op.PLUGIN_NAMESPACE}")
+        own = op.NormSpec(kind=kind).attributes()
+        values: dict[str, Any] = {name: own[name] for name in own if name in op.IN_KERNELS}
         if name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
         fields = tuple(field.name for field in creator.field_names)
@@ -103,7 +92,7 @@ def _creators(request: Mapping[str, str]) -> Iterator[_Trial]:
                 raise ValueError(f"it accepts {wrong}")
         return f"{len(fields)} fields, those of the operator"
 
-    for kind in get_args(Kind):
+    for kind in get_args(op.Kind):
         for name in sorted(creator_names(kind)):
             yield f"create {name}", functools.partial(creator, kind, name)
     del logger  # it has to live until here
@@ -134,22 +123,22 @@ def _onnxruntime_nodes(request: Mapping[str, str]) -> Iterator[_Trial]:
     ort, options = onnxruntime(), session_options(request["library"], threads=1)
     cuda = has_cuda_nodes(request["library"]) and CUDA in ort.get_available_providers()
     providers: list[str] = [CUDA, CPU] if cuda else [CPU]
-    for dtype, kind in itertools.product(_TYPES, get_args(Kind)):
+    for dtype, kind in itertools.product(_TYPES, get_args(op.Kind)):
         model, feeds, exact = _norm_case(kind, dtype)
         open_session = functools.partial(ort.InferenceSession, model, options, providers=providers)
         trial = functools.partial(_compared, open_session, feeds, exact, _MAX_ULP.get(dtype, 1))
         yield f"{kind} {type_name(dtype)} ({providers[0]})", trial
 
 
-def _norm_case(kind: Kind, dtype: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
+def _norm_case(kind: op.Kind, dtype: int) -> tuple[bytes, dict[str, Array], dict[str, Array]]:
     """Make one norm, its inputs and its exact outputs; rows are even, as CUDA turns no others."""
     random, stored = np.random.default_rng(0), numpy_dtype(dtype)
-    spec = NormSpec(kind=kind, epsilon=2.0**-16, rotary_dim=40 * (kind == "RotaryRMSNorm"))
+    spec = op.NormSpec(kind=kind, epsilon=2.0**-16, rotary_dim=40 * (kind == "RotaryRMSNorm"))
     x, second = (random.normal(0, 2, (3, 112)).astype(stored) for _ in range(2))
     x[1, 7] = np.inf
     scale, bias = (random.normal(1, 1, (112,)).astype(stored) for _ in range(2))
     cos, sin = (random.normal(0, 1, (1, spec.rotary_dim)).astype(stored) for _ in range(2))
-    more: dict[Kind, dict[str, Array]] = {
+    more: dict[op.Kind, dict[str, Array]] = {
         "RMSNorm": {},
         "SkipRMSNorm": {"residual": second},
         "GatedRMSNorm": {"gate": second},
@@ -160,12 +149,12 @@ def _norm_case(kind: Kind, dtype: int) -> tuple[bytes, dict[str, Array], dict[st
     outputs = dict(zip(("y", "sum"), exact if isinstance(exact, tuple) else (exact,), strict=False))
     attributes: dict[str, Any] = dict(spec.written())
     graph = helper.make_graph(
-        [helper.make_node(kind, [*feeds], [*outputs], domain=DOMAIN, **attributes)],
+        [helper.make_node(kind, [*feeds], [*outputs], domain=op.DOMAIN, **attributes)],
         "norm",
         [helper.make_tensor_value_info(k, dtype, array.shape) for k, array in feeds.items()],
         [helper.make_tensor_value_info(k, dtype, x.shape) for k in outputs],
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(op.DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return model.SerializeToString(), feeds, outputs
 

@@ -20,10 +20,7 @@ PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda", "torch"]
 kernels (``runtime="onnxruntime", cuda=True``), or the CUDA kernels in PyTorch."""
 
 LIBRARIES: dict[PluginRuntime, dict[Style, str]] = {
-    "tensorrt": {
-        "load_library": "librmsnorm_plugin.so",
-        "dlopen": "librmsnorm_plugin_autoload.so",
-    },
+    "tensorrt": {"load_library": "librmsnorm_plugin.so", "dlopen": "librmsnorm_plugin_autoload.so"},
     "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
     "onnxruntime-cuda": {"register": "librmsnorm_onnxruntime_cuda.so"},
     "torch": {"functions": "librmsnorm_torch.so"},
