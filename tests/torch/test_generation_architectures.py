@@ -61,7 +61,7 @@ def test_states_beside_keys_begin_as_zeros_in_one_graph(kind: str, tmp_path: Pat
 @pytest.mark.thorough
 def test_a_prompt_that_one_graph_does_not_take_is_no_difference(tmp_path: Path) -> None:
     """Mamba's scan is traced for as many tokens as it is given."""
-    composed("mamba2").save_pretrained(tmp_path / "saved")
+    decoder("mamba2").save_pretrained(tmp_path / "saved")
     arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
     assert main([*arguments, "--multi-token", "--verify"]) == 7
 
