@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -27,10 +28,11 @@ from rmsnorm_export.runtime.session import (
     open_session,
     run_session,
 )
-from tests.tools.corpus import architectures
 from tests.tools.corpus.arch_table import ENTRIES
-from tests.tools.corpus.exporters import Export
 from tests.tools.lib.command import say
+
+if TYPE_CHECKING:
+    from tests.tools.corpus.exporters import Export
 
 HEADINGS = (
     "file", "one kernel:", "one node in the file:", "kernels of the raw file lost:",
@@ -83,7 +85,10 @@ def held_out(only: Sequence[str] = ()) -> Iterator[Export]:
 
     Left out is what has no RMSNorm, is not made from settings that others share, or not exported.
     """
+    # PyTorch is not imported by the processes whose memory `times` measures.
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from tests.tools.corpus import architectures
 
     tested = {entry.model_type for entry in ENTRIES.values()}
     names = only or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)

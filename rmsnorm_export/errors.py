@@ -95,7 +95,7 @@ class BackendMissingError(Error):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """End of a command or a step, as it is told and recorded.
+    """End of a command or a step, as it is printed and recorded.
 
     Attributes:
         what: happened, one sentence.

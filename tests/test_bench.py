@@ -31,7 +31,7 @@ def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
     importlib.import_module(f"bench.{path.stem}")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.export
 def test_bench_decode_speed(tmp_path: Path) -> None:
     """With exporters that fail in the place of others': a row says so, and ours are timed."""

@@ -166,7 +166,7 @@ def test_what_is_timed_is_right(op: Any, dtype: str, rows: int) -> None:
         makers["ours"](speed.Work("norm", 4, 1 << 21, "float16"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(
     kernel_build.find_nvcc() is None, reason="no nvcc: pip install 'rmsnorm-export[plugin]'"
 )

@@ -24,7 +24,7 @@ _WEIGHTS = {
     "embed": "weights are stored in the model file",
 }
 
-_EMPTY = "empty: its weights stand in another file, and transformers looks for this one"
+_EMPTY = "empty: its weights are in another file, and transformers looks for this one"
 
 
 def is_folder(argument: str) -> bool:

@@ -33,7 +33,7 @@ from rmsnorm_export.torch.generation.structures import checked_metadata
 from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32
-"""Greedy tokens that are compared where nobody says how many."""
+"""Greedy tokens that are compared by default."""
 
 
 def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:

@@ -29,7 +29,7 @@ class NamedDecoder:
 
     Attributes:
         dtype: of its caches, and so of the weights before they were quantized.
-        pads: it is told positions, so that rows may be padded on the left.
+        pads: it takes positions, so that rows may be padded on the left.
     """
 
     def __init__(self, bundle: Bundle) -> None:

@@ -46,7 +46,7 @@ def run_pipeline(
 
     Returns:
         The outcome of every step; it does not raise when one fails: see ``passed``, ``exit_code``
-        and ``require()``. The same stands in ``FOLDER/deploy.json``.
+        and ``require()``. The same is written to ``FOLDER/deploy.json``.
 
     Raises:
         UsageError: the file has a table, key or value that cannot be used, ``until`` is a step

@@ -64,7 +64,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     except OSError as error:
         problem, fix = error.strerror or str(error), "check the path"
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        problem, fix = one_line(str(error), 300), "correct it there; strings stand in quotes"
+        problem, fix = one_line(str(error), 300), "correct it there; strings need quotes"
     found = f"{short(str(path), 300)}: {problem}"
     raise InputError("The pipeline file cannot be read.", found=found, fix=fix)
 

@@ -39,7 +39,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at ``opset`` of the default domain, by ``onnx.version_converter``.
 
     Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
-    size converts. Model-local functions are inlined, but for those that stand in for operators of
+    size converts. Model-local functions are inlined, but for those that replace operators of
     com.microsoft. What was lowered is checked by the operators of that opset.
 
     Raises:
@@ -52,7 +52,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     weights: dict[str, ir.TensorProtocol] = {}
     try:
         if copy.functions:
-            # The converter leaves functions as they are, at their old opset. One that stands in for
+            # The converter leaves functions as they are, at their old opset. One that replaces
             # ONNX Runtime's operator is not run where that is.
             copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
         for node in copy.graph.all_nodes():

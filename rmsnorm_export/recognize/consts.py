@@ -95,7 +95,7 @@ class Constants:
     def repeated(self, value: ir.Value | None) -> np.ndarray | None:
         """``value`` if it is a stored constant whose elements are all one number, else None.
 
-        Rows of up to 65,536 elements are read, if they stand in the file itself.
+        Rows of up to 65,536 elements are read, if they are in the file itself.
         """
         if value is None:
             return None

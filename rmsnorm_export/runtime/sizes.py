@@ -161,7 +161,7 @@ def shapes_option(use: Use, **facts: Any) -> Any:
     """Make the field ``shapes`` of a record, which is checked before any model is read."""
 
     def readable(value: Shapes) -> Shapes:
-        # Every range is a profile of its own, so an input may stand in several.
+        # Every range is a profile of its own, so an input may be in several.
         for part in [value] if isinstance(value, str | Mapping) or not use.ranges else value:
             read(part, None, use)
         return value

@@ -384,7 +384,7 @@ def test_the_command_with_fusions(tmp_path: Path, capsys: pytest.CaptureFixture[
     for one in report["reports"].values():
         assert one["fusions"]["operators"]["GroupQueryAttention"] == [0, 2]
     assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
-    assert "decode.onnx.data (empty: its weights stand in another file" in capsys.readouterr().out
+    assert "decode.onnx.data (empty: its weights are in another file" in capsys.readouterr().out
 
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:
