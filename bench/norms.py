@@ -24,7 +24,7 @@ from bench.chart import Bar, bars
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.session import (
     executed_graph,
-    is_norm_kernel,
+    is_norm,
     open_session,
     run_session,
 )
@@ -118,8 +118,8 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
     wanted = export.output().astype(np.float64)
     error = np.abs(output - wanted).max() / np.abs(wanted).max()
     return Count(
-        min(sum(map(is_norm_kernel, executed.node)), export.norms),
-        min(sum(map(is_norm_kernel, onnx.load(path).graph.node)), export.norms),
+        min(sum(map(is_norm, executed.node)), export.norms),
+        min(sum(map(is_norm, onnx.load(path).graph.node)), export.norms),
         len(executed.node),
         float(error) if np.isfinite(error) else float("inf"),
     )

@@ -26,7 +26,13 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, make_inputs
-from rmsnorm_export.runtime.session import Device, onnxruntime, open_session, run_session
+from rmsnorm_export.runtime.session import (
+    Device,
+    is_norm,
+    onnxruntime,
+    open_session,
+    run_session,
+)
 from rmsnorm_export.runtime.sizes import (
     POINTS,
     Declared,
@@ -46,6 +52,10 @@ DEFAULT_SIZES = ((1, 16), (1, 128), (4, 128))
 
 _PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 _FAILED = "failed: "
+_FUSED_BEFORE = (
+    "norms of this model are one node already: to measure the gain, compare with what "
+    "optimize --target plain writes of it"
+)
 _CPU: Device = "cpu"
 
 Feeds = Mapping[str, Array]
@@ -84,6 +94,7 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         runtime=f"ONNX Runtime, {plural(run.threads, 'thread')}",
         machine=machine(load_before),
         versions=versions_of(_PACKAGES),
+        notes=(_FUSED_BEFORE,) if any(map(is_norm, run.loaded.model.graph.all_nodes())) else (),
         seconds=time.perf_counter() - start,
     )
 

@@ -53,7 +53,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.runtime.session import (
     NoKernelError,
     executed_graph,
-    is_norm_kernel,
+    is_norm,
     place_of_kernels,
     run_onnxruntime,
     runtime_name,
@@ -314,7 +314,7 @@ def _is_one_kernel(pair: site.SitePair, feeds: _Arrays, kernels: str | None) -> 
         executed = executed_graph(content, kernels=kernels)
     except Error:
         return None
-    return sum(map(is_norm_kernel, executed.node)) == 1
+    return sum(map(is_norm, executed.node)) == 1
 
 
 def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:

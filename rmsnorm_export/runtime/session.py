@@ -28,7 +28,7 @@ from rmsnorm_export.system.reading import LARGEST_LIBRARY, check_library, read_f
 
 Device = Literal["cpu", "cuda"]
 
-_NORM_KERNELS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
+_NORMS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
 
 
 class NoKernelError(NotRunError):
@@ -161,9 +161,9 @@ def executed_graph(
         return onnx.load(path).graph
 
 
-def is_norm_kernel(node: onnx.NodeProto) -> bool:
-    """Tell whether a node of an executed graph is a norm: there functions are inlined."""
-    return node.op_type in _NORM_KERNELS or node.domain == DOMAIN
+def is_norm(node: onnx.NodeProto | ir.Node) -> bool:
+    """Tell whether a node is a norm, by its operator."""
+    return node.op_type in _NORMS or node.domain == DOMAIN
 
 
 def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:

@@ -55,6 +55,16 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     assert from_json(to_json(result), Benchmark) == result
 
 
+def test_a_model_whose_norms_are_one_node_already_is_no_model_before(
+    path: Path, tmp_path: Path
+) -> None:
+    fused = tmp_path / "fused.onnx"
+    rx.optimize(path).save(fused)
+    (note,) = measured(fused, targets=("ort",), shapes="x=1x40").notes
+    assert "--target plain" in note
+    assert measured(path, targets=("ort",), shapes="x=1x40").notes == ()
+
+
 def test_a_wrong_target_is_not_ranked_and_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
