@@ -46,8 +46,8 @@ class Requirement(Options):
         written=int | str,
         read=functools.partial(msgspec.convert, type=Literal["all"] | Count, strict=False),
         metavar="N|all",
-        help="Fail with exit code 5 and write no model unless N norms are one node; all: unless "
-        "there is a norm and none was refused (look-alikes do not count).",
+        help="Fail with exit code 5 and write no model unless N norms are one node; all: fail "
+        "unless there is a norm and none was refused (look-alikes do not count).",
     )
 
     def unmet(self, report: Report, *, name: str = "") -> RequirementError | None:
@@ -155,7 +155,7 @@ class RewriteOptions(InspectOptions):
         None,
         help="Then quantize the weights of products by ONNX Runtime's quantizers (MatMulNBits for "
         "int4, dynamic for int8). The target is ort. Exit code 4 where outputs change by more "
-        "than 0.5 (int8: 0.1) of their largest element.",
+        "than 0.5, for int8 0.1, of their largest element.",
     )
     progress: Progress | None = progress_option()
 
