@@ -36,6 +36,7 @@ from typing import Any
 from bench import norms
 from bench.graphs import HARD, write_decoder, write_hard
 from bench.norms import PORTABLE
+from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole
 from tests.tools.lib.command import RESULTS, module_command, module_environment, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
@@ -196,7 +197,12 @@ def _norms(options: argparse.Namespace) -> int:
         except ImportError as error:
             say(f"without {name}: {error}")
     for export in norms.held_out(options.models):
-        models.append((export, norms.count_all(export, tools, options.library)))
+        try:
+            counts = norms.count_all(export, tools, options.library)
+        except Error as error:
+            say(f"{export.key}: ONNX Runtime does not run the raw file: {error.found}")
+            continue
+        models.append((export, counts))
         say(f"{export.key}: {norms.brief(*models[-1])}")
         if len(engines) < options.engines and "float32" in export.key:
             engines.append([export.key, *norms.engine_cells(export, tools)])
