@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def measure(
     row: Record = {"model": kind, "tokens": {}, "notes": {}, "consumers": {}}
     with tempfile.TemporaryDirectory(prefix="decoders_") as name:
         for form in arguments.forms:
+            if (kind, FORMS[form][0]) == ("mamba2", CACHE):  # it has no keys and values to fix
+                continue
             row["tokens"][form] = _written(row, form, Path(name) / form.replace(" ", "_"))
         if arguments.engines and "norms" in row:
             row["consumers"]["TensorRT-RTX"] = _built(Path(name), next(Path(name).iterdir()))
@@ -96,22 +99,22 @@ def _written(row: Record, form: str, folder: Path) -> str:
     cache, dtype = FORMS[form]
     model = decoder(row["model"], dtype)
     try:
-        made = export_generation(model, folder, static_cache=cache)
+        exported = export_generation(model, folder, static_cache=cache)
         feeds = sample_inputs(model, {})
         outcome = verify_generation(model, folder, feeds, tokens=TOKENS, static_cache=cache)
     except Error as error:
         return _refused(error)
-    counts = {graph: len(report.fused) for graph, report in made.reports.items()}
-    refused = [
-        site.module or site.node for report in made.reports.values() for site in report.unfused
-    ]
+    counts = {graph: len(report.fused) for graph, report in exported.reports.items()}
+    unfused = [site for report in exported.reports.values() for site in report.unfused]
     row.setdefault("norms", counts)
-    row.setdefault("refused", refused)
-    details = filter(None, (outcome.reason, outcome.not_run, *outcome.notes[1:]))
+    row.setdefault("refused", [site.module or site.node for site in unfused])
+    if outcome.not_run:
+        return f"not run: {outcome.not_run}"
+    details = filter(None, (outcome.reason, *outcome.notes[1:]))
     if note := "; ".join(details):
         row["notes"][form] = note
-    same = outcome.notes[0].removesuffix(" greedy tokens are the same") if outcome.notes else ""
-    return same if outcome.passed or not same else f"{same}, beyond the bounds"
+    same = outcome.notes[0].removesuffix(" greedy tokens are the same")
+    return same if outcome.passed else f"{same}, beyond the bounds"
 
 
 def _refused(error: Error) -> str:
@@ -212,7 +215,7 @@ def _measure_speed(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measure, print and write; 1 when ONNX Runtime writes other tokens than the bounds allow."""
+    """Measure, print and write; 1 when ONNX Runtime does not write tokens within the bounds."""
     arguments = _arguments()
     if arguments.speed:
         return _measure_speed(arguments)
@@ -242,7 +245,8 @@ def main() -> int:
         writer.close()
     print(page)
     say(written)
-    return int(any("beyond" in text for row in ordered for text in row["tokens"].values()))
+    written_in_ort = [text for row in ordered for text in row["tokens"].values()]
+    return int(not all(re.fullmatch(r"\d+ of \d+", text) for text in written_in_ort))
 
 
 if __name__ == "__main__":

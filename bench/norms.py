@@ -115,8 +115,8 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
     executed = executed_graph(str(path), kernels=kernels)
     session = open_session(path, optimize=True, threads=1, kernels=kernels)
     output = next(iter(run_session(session, export.inputs()).values())).astype(np.float64)
-    wanted = export.output().astype(np.float64)
-    error = np.abs(output - wanted).max() / np.abs(wanted).max()
+    expected = export.output().astype(np.float64)
+    error = np.abs(output - expected).max() / np.abs(expected).max()
     return Count(
         min(sum(map(is_norm, executed.node)), export.norms),
         min(sum(map(is_norm, onnx.load(path).graph.node)), export.norms),
@@ -155,8 +155,8 @@ def count_engine(export: Export, tool: Tool | None) -> tuple[int, int]:
         built = rx.build_engine(
             path, path.with_suffix(".engine"), backend="tensorrt-rtx", shapes=shapes
         )
-    told = [norm.how for norm in built.record.norms if norm.how != "unknown"]
-    return sum(how != "unfused" for how in told), len(told)
+    ways = [norm.how for norm in built.record.norms if norm.how != "unknown"]
+    return sum(how != "unfused" for how in ways), len(ways)
 
 
 def is_wrong(export: Export, count: Count, raw: Count) -> bool:
@@ -185,8 +185,8 @@ def engine_cells(export: Export, tools: Mapping[str, Tool]) -> list[str]:
     cells = []
     for label in ENGINES:
         try:
-            fused, told = count_engine(export, tools.get(label))
-            cells.append(f"{fused} of {told}")
+            fused, total = count_engine(export, tools.get(label))
+            cells.append(f"{fused} of {total}")
         except Exception as error:  # of the runtime, whatever it is
             cells.append(first_line(error, 60))
     return cells

@@ -72,9 +72,9 @@ def _key_text(entry: Any) -> str:
     kind, default = expected(entry.hint), entry.facts.shown
     if not default and entry.default not in (None, ()):
         default = "" if entry.default is REQUIRED else json.dumps(entry.default)
-    known = f"  [default: {default}]" if default else ""
-    known = "  [required]" if entry.default is REQUIRED else known
-    return f"{entry.facts.help} {kind[:1].upper()}{kind[1:]}.{known}"
+    end = f"  [default: {default}]" if default else ""
+    end = "  [required]" if entry.default is REQUIRED else end
+    return f"{entry.facts.help} {kind[:1].upper()}{kind[1:]}.{end}"
 
 
 def setup(app: Any) -> None:

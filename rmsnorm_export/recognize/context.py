@@ -52,7 +52,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def same_tensors(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
-    """Certainly the same; those in other files, or are large, are not read."""
+    """Certainly the same; large ones and those in other files are not read."""
     if a is None or b is None or a is b:
         return a is not None and b is not None
     alike = a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and a.nbytes <= _MOST_COMPARED

@@ -61,7 +61,7 @@ class Recognition:
 
     Attributes:
         matches: the norms, in graph order.
-        opaque: why of nodes that are a norm by their operator no more is known.
+        opaque: nodes that are a norm by their operator, in a form that is not understood.
         refusals: a reason for every other value that looked like a norm.
         types: element types and shapes, as far as they were asked for.
         crossed: functions that hold a part of what may be a norm, the rest of which does not stand

@@ -43,4 +43,5 @@ def test_gpus(
     assert time.perf_counter() - start < 10
     assert len(backends.gpus()) == len(listed)
     if len(listed) == 2:
-        assert building._architectures(None) == "90,120"
+        settings = building._cmake_settings("torch", building._architectures(None), None, None)
+        assert "-DCMAKE_CUDA_ARCHITECTURES=90;120" in settings
