@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
@@ -30,7 +31,7 @@ def drop_redundant(model: ir.Model) -> None:
     sizes = _Sizes(model)
     rules: dict[str, Callable[[ir.Node], ir.Value | None]] = {
         "Reshape": sizes.same_view,
-        "Expand": sizes.same_view,
+        "Expand": sizes.expanded,
         "Transpose": sizes.unmoved,
         "Where": sizes.choice_of_rows,
         "And": sizes.other_condition,
@@ -67,6 +68,51 @@ class _Sizes:
             view = producer_of(value, "Reshape", "Unsqueeze", "Squeeze")
             value = view.inputs[0] if view and standard(node) == "Reshape" else None
         return None if dims is None else value
+
+    def expanded(self, node: ir.Node) -> ir.Value | None:
+        """Return what an Expand takes, or one of the number to which sums of numbers come back."""
+        value, (dtype, dims) = node.inputs[0], self._types.info(node.outputs[0])
+        if (same := self.same_view(node)) is not None or value is None or not dims:
+            return same
+        number = self._summed(value)
+        if number is value or dtype is None:
+            return None
+        if self._types.info(number)[0] != dtype:
+            number = _added(node, "Cast", number, to=dtype)
+        return _added(node, "Expand", number, node.inputs[1])
+
+    def _summed(self, value: ir.Value) -> ir.Value:
+        """Return the integer with which constants are summed that come to nothing, or the value.
+
+        Sums wrap around, and a Cast to fewer bits keeps the lowest, so that all of it is exact.
+        """
+        number, total, term = value, 0, self._single(value)
+        while term is not None:
+            if total == 0:
+                number = term
+            node = term.producer()
+            term, constant = (None, 0) if node is None else self._term(node)
+            total, term = total + constant, self._single(term)
+        return number
+
+    def _term(self, node: ir.Node) -> tuple[ir.Value | None, int]:
+        """Return what a node adds a constant integer to, and that; or None."""
+        operator, first = standard(node), node.inputs[0]
+        if operator == "Cast":
+            types = [self._types.info(one)[0] for one in (*node.inputs, *node.outputs) if one]
+            return (first if types == [ir.DataType.INT64, ir.DataType.INT32] else None), 0
+        if operator not in ("Add", "Sub", "Gather"):
+            return None, 0
+        left, right = map(self._integer, node.inputs)
+        if operator == "Add" and left is not None:
+            return node.inputs[1], left
+        if right is None or (operator == "Gather" and right):
+            return None, 0
+        return first, right if operator == "Add" else -right
+
+    def _single(self, value: ir.Value | None) -> ir.Value | None:
+        """Return the value if it has one element."""
+        return value if self._dims(value) in ((), (1,)) else None
 
     def unmoved(self, node: ir.Node) -> ir.Value | None:
         """Return what a Transpose takes, where it moves axes of one element alone."""
@@ -129,9 +175,9 @@ class _Sizes:
 
     def _count(self, value: ir.Value | None) -> _Count | None:
         """Return what is known of integers that number places."""
-        array, node = self._constants.array(value), None if value is None else value.producer()
-        if array is not None and array.size == 1 and array.dtype.kind == "i":
-            return _Count(None, int(array.reshape(())))
+        if (constant := self._integer(value)) is not None:
+            return _Count(None, constant)
+        node = None if value is None else value.producer()
         operator = standard(node)
         if node is None or operator not in _COUNTING:
             return None
@@ -161,6 +207,13 @@ class _Sizes:
         old = [a for a in range(len(dims)) if a not in axes and a - len(dims) not in axes]
         return dataclasses.replace(count, axis=old[count.axis] - len(dims))
 
+    def _integer(self, value: ir.Value | None) -> int | None:
+        """Return a constant of one integer."""
+        array = self._constants.array(value)
+        if array is None or array.size != 1 or array.dtype.kind != "i":
+            return None
+        return int(array.reshape(()))
+
     def _dims(self, value: ir.Value | None) -> Dims:
         """Return the sizes of a value where all of them are known by number or by name."""
         dims = None if value is None else self._types.info(value)[1]
@@ -177,7 +230,9 @@ def _is_natural(size: Size) -> bool:
     return str(size.simplify().value).isdecimal()
 
 
-def _added(before: ir.Node, operator: str, *inputs: ir.Value | Sequence[int] | None) -> ir.Value:
+def _added(
+    before: ir.Node, operator: str, *inputs: ir.Value | Sequence[int] | None, **attributes: Any
+) -> ir.Value:
     """Return the output of a node that is put before another one; its integers are constants."""
     tape = ir.tape.Tape()
     values = [
@@ -186,7 +241,7 @@ def _added(before: ir.Node, operator: str, *inputs: ir.Value | Sequence[int] | N
         else tape.op("Constant", [], {"value_ints": one})
         for one in inputs
     ]
-    output = tape.op(operator, values)
+    output = tape.op(operator, values, attributes)
     assert before.graph is not None
     before.graph.insert_before(before, tape.nodes)
     return output
