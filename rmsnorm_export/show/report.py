@@ -1,11 +1,13 @@
 """The report of ``optimize`` and ``inspect``.
 
 Made for a model with 200 norms: as text it is one line that says it all, then groups of sites, and
-of refusals, that differ in nothing but their names.
+of refusals, that differ in nothing but their names. What ``optimize`` has done is not listed unless
+``-v`` asks for it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from packaging.version import Version
@@ -38,15 +40,17 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     done = "fusable" if report.planned else "fused"
     if TARGETS[report.target or "portable"].form != "one node":
         done = "can be written out" if report.planned else "written out"
+    listed = report.planned or verbose > 0
     for title, sites in ((done, report.fused), ("kept as is", report.kept)):
-        if sites:
+        if sites and listed:
             shown = site_lines(sites) if verbose > 0 else group_lines(sites)
             lines += titled(f"{title} ({len(sites)})", shown)
     lines += [
         *refusal_lines(report, verbose=verbose),
         *health_lines(report, verbose=verbose),
     ]
-    return [*lines, *_outcome(report, output, brief=verbose < 1)]
+    notes = [] if listed else _site_notes(report)
+    return [*lines, *_outcome(report, [*notes, *output], brief=verbose < 1)]
 
 
 def report_sections(report: Report) -> list[Section]:
@@ -133,7 +137,7 @@ def _compared_lines(changed: Fusions | Quantization) -> list[Line]:
 
 
 def _next_step(report: Report) -> list[Line]:
-    """Return what to do in the runtime at hand, and where the others are listed."""
+    """Return what to do in the runtime at hand, and what is listed elsewhere."""
     known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
     here = ((entry, version_of(entry.runtime)) for entry in known)
     entry, version = next((pair for pair in here if pair[1]), (None, ""))
@@ -144,10 +148,17 @@ def _next_step(report: Report) -> list[Line]:
         best = BY_NAME[name][-1].target == report.target
         step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
     count = sum(not entry.reason for entry in report.runs_in)
-    others = f"runs in {count} of {len(report.runs_in)} runtimes (-v names them)"
+    more = "" if report.planned else ", and lists the sites"
+    others = f"runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
     lines: list[Line] = [f"  {others}"] if report.runs_in else []
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
     return lines if asked or not lines else [(f"next: {step}", "bold"), *lines]
+
+
+def _site_notes(report: Report) -> list[Line]:
+    """Return what there is to say of sites that are not listed, each once, with their number."""
+    counts = Counter(note for site in (*report.fused, *report.kept) for note in site.notes)
+    return [f"note: {plural(n, 'site')}: {one_line(note)}" for note, n in counts.items()]
 
 
 def _runner_lines(report: Report) -> list[Line]:

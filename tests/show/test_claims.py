@@ -104,9 +104,17 @@ CLAIMS: dict[str, tuple[rx.Report, rx.Report]] = {
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_claim_is_made_where_it_holds(claim: str) -> None:
-    holds, fails = map(to_text, CLAIMS[claim])
+    holds, fails = (to_text(report) + to_text(report, verbose=1) for report in CLAIMS[claim])
     assert claim in holds
     assert claim not in fails
+
+
+def test_what_optimize_has_done_is_listed_where_it_is_asked_for() -> None:
+    """Of ``inspect``, whose result the list is, always."""
+    done = _optimized(GAIN)
+    assert "fused (1)" in to_text(done, verbose=1)
+    assert "fused (1)" not in to_text(done)
+    assert "fusable (1)" in to_text(rx.inspect(GAIN()))
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "opencv", "tract"])
