@@ -55,8 +55,9 @@ def measure_speed(kind: str, folder: Path, repeats: int, commands: dict[str, str
     """Export a model by every exporter and time its decode graphs in turn."""
     model = decoder(kind, **SIZES)
     model.save_pretrained(folder / "source")
-    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))  # the builder asks for one
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder / "source")
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="b")
+    tokenizer.save_pretrained(folder / "source")  # the builder asks for one, and for a last token
     rows: list[Record] = []
     paths: dict[str, Path] = {}
     for name, cache, path, seconds in _graphs(model, folder, commands):
