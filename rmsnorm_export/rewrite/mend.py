@@ -225,9 +225,7 @@ class _Tape(ir.tape.Tape):
         shape, dtype: of what they compute, unless it is said.
     """
 
-    def __init__(
-        self, stem: str, names: Names, shape: ir.Shape | None, dtype: ir.DataType
-    ) -> None:
+    def __init__(self, stem: str, names: Names, shape: ir.Shape | None, dtype: ir.DataType) -> None:
         super().__init__()
         self.stem, self.names, self.shape, self.dtype = stem, names, shape, dtype
 
