@@ -19,7 +19,7 @@ from rmsnorm_export.system.packages import pip_install, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.tensorrt.plugin import build_tools, find_builds
-from rmsnorm_export.tensorrt.plugin.result import Built, Tool
+from rmsnorm_export.tensorrt.plugin.result import Built, Check, Tool
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -50,21 +50,6 @@ class Component:
     install: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SelfTest:
-    """A tiny model made in memory and optimized for one target.
-
-    Attributes:
-        name: what was tested.
-        passed: it did what it should.
-        detail: what was measured, or what went wrong.
-    """
-
-    name: str
-    passed: bool
-    detail: str
-
-
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis(Shown):
     """Outcome of `doctor`.
@@ -77,7 +62,8 @@ class Diagnosis(Shown):
         components: packages, required ones first.
         build_tools: what building the TensorRT plugin needs.
         plugins: the builds that can be used.
-        self_tests: one per target; () when a required package is not ok.
+        self_tests: a tiny model made in memory and optimized for each target; () when a required
+            package is not ok.
         works: every required package is ok and every self test passed.
     """
 
@@ -88,7 +74,7 @@ class Diagnosis(Shown):
     components: tuple[Component, ...]
     build_tools: tuple[Tool, ...]
     plugins: tuple[Built, ...]
-    self_tests: tuple[SelfTest, ...]
+    self_tests: tuple[Check, ...]
     works: bool
 
     @property
@@ -195,7 +181,7 @@ def _look_for(package: Component) -> Component:
     return dataclasses.replace(package, status="ok", version=version, detail=detail)
 
 
-def _try(target: Target, with_runtime: bool) -> SelfTest:
+def _try(target: Target, with_runtime: bool) -> Check:
     """Optimize the norm for a target; ``with_runtime``: prove it in ONNX Runtime, too."""
     import onnx.parser
 
@@ -206,10 +192,10 @@ def _try(target: Target, with_runtime: bool) -> SelfTest:
         report = optimize(onnx.parser.parse_model(_MODEL), target=target, prove=with_runtime).report
         reasons = [refusal.reason for refusal in report.refused]
         if reasons or len(report.fused) != 1:
-            return SelfTest(name, False, f"the norm was not made one node: {', '.join(reasons)}")
+            return Check(name, False, f"the norm was not made one node: {', '.join(reasons)}")
     except Exception as error:  # whatever is wrong here is what the user asked to see
-        return SelfTest(name, False, " ".join(f"{type(error).__name__}: {error}".split()))
+        return Check(name, False, " ".join(f"{type(error).__name__}: {error}".split()))
     (site,) = report.fused
     if site.proof is None:
-        return SelfTest(name, True, f"{site.op}; not run, as onnxruntime is not installed")
-    return SelfTest(name, site.proof.passed, f"{site.op}, run in ONNX Runtime and in float64")
+        return Check(name, True, f"{site.op}; not run, as onnxruntime is not installed")
+    return Check(name, site.proof.passed, f"{site.op}, run in ONNX Runtime and in float64")

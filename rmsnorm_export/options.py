@@ -288,9 +288,9 @@ def written(record: Any) -> dict[str, Any]:
     return values
 
 
-def keywords(record: Any) -> dict[str, Any]:
-    """Return the options of a record as keyword arguments."""
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+def keywords(record: Any, base: Any = None) -> dict[str, Any]:
+    """Return the options of a record, or only those of a base of it, as keyword arguments."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(base or record)}
 
 
 def members(hint: Any) -> list[Any]:

@@ -85,7 +85,7 @@ class SiteBuilder:
         self._types = context.types
         self._unique = context.names
         self._name = f"{_stem(match)}/{kind}"
-        self._nodes: list[ir.Node] = []
+        self._tape = ir.tape.Tape()
         self.initializers: list[ir.Value] = []
 
     def lowered(self, *replace: tuple[ir.Value, ir.Value], **more: Any) -> Lowered:
@@ -98,7 +98,8 @@ class SiteBuilder:
         new = dict(replace)
         # Twins first: of values that become one, the last gives it its name.
         pairs = [*((twin, new[one]) for twin, one in twins if one in new), *replace]
-        return Lowered(self._nodes, pairs, self._numerics, self._match, self.initializers, **more)
+        nodes = self._tape.nodes
+        return Lowered(nodes, pairs, self._numerics, self._match, self.initializers, **more)
 
     def norm(
         self,
@@ -111,17 +112,16 @@ class SiteBuilder:
         name: str | None = None,
     ) -> None:
         """Append the norm node; None in ``outputs`` is an output that is not asked for."""
-        node = ir.node(
+        self._tape.op_multi_out(
             op_type,
-            list(inputs),
-            dict(attributes),
+            inputs,
+            attributes,
             domain=domain,
             version=1 if domain else None,
             outputs=[ir.Value(name="") if v is None else v for v in outputs],
             name=name or self._unique(self._name),
             metadata_props=_provenance(self._match, self._numerics),
         )
-        self._nodes.append(node)
 
     def like(self, value: ir.Value, dtype: int, suffix: str) -> ir.Value:
         """Return a new value with the shape of ``value`` and element type ``dtype``."""
@@ -152,7 +152,7 @@ class SiteBuilder:
 
     def taken(self) -> list[ir.Node]:
         """Return the nodes so far, which are then no longer here."""
-        nodes, self._nodes = self._nodes, []
+        nodes, self._tape = [*self._tape.nodes], ir.tape.Tape()
         return nodes
 
     def reshape(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
@@ -165,11 +165,9 @@ class SiteBuilder:
     def _value(
         self, dims: ir.Shape | Sequence[int | str | None] | None, dtype: int | None, suffix: str
     ) -> ir.Value:
-        return ir.Value(
-            name=self._unique(f"{self._name}_{suffix}"),
-            shape=None if dims is None else ir.Shape(dims),
-            type=None if dtype is None else ir.TensorType(ir.DataType(dtype)),
-        )
+        element_type = None if dtype is None else ir.DataType(dtype)
+        shape = None if dims is None else ir.Shape(dims)  # of its own
+        return ir.val(self._unique(f"{self._name}_{suffix}"), element_type, shape)
 
     def _constant(self, array: Array, dtype: int, suffix: str) -> ir.Value:
         value = constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
@@ -186,24 +184,22 @@ class SiteBuilder:
     ) -> ir.Value:
         """Append a node beside the norm; its output is ``result``."""
         name = self._unique(f"{self._name}_{suffix}")
-        self._nodes.append(ir.node(op_type, inputs, attributes, outputs=[result], name=name))
-        return result
+        return self._tape.op(op_type, inputs, attributes, output=result, name=name)
 
-    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None], suffix: str) -> list[ir.Value]:
+    def copy(
+        self, node: ir.Node, inputs: Sequence[ir.Value | None], suffix: str
+    ) -> Sequence[ir.Value]:
         """Append ``node`` of a function body with other inputs; return its values."""
-        attributes = list(node.attributes.values())
-        results = [self._value(None, None, suffix) for _ in node.outputs]
-        self._nodes.append(
-            ir.Node("", node.op_type, inputs, attributes, outputs=results, name=results[0].name)
+        outputs = [self._value(None, None, suffix) for _ in node.outputs]
+        return self._tape.op_multi_out(
+            node.op_type, inputs, node.attributes, outputs=outputs, name=outputs[0].name
         )
-        return results
 
 
 def constant(name: str, array: Array, dtype: int) -> ir.Value:
     """Return a new initializer, in no graph yet."""
     tensor = ir.Tensor(array, dtype=ir.DataType(dtype), name=name)
-    shape, of = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
-    return ir.Value(name=name, shape=shape, type=of, const_value=tensor)
+    return ir.val(name, const_value=tensor)
 
 
 class SharedConstants:

@@ -201,14 +201,8 @@ class _Walk:
             except (OSError, ValueError, TypeError) as error:
                 where, fix = f"{value.name!r}: {error}", "check the external data of the model"
                 raise _no_cut("a constant cannot be read", where, fix) from error
-        new = ir.Value(
-            name=f"c{len(self.constants)}",
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(tensor.shape.numpy()),
-            const_value=tensor,
-        )
-        self.constants.append(new)
-        return new
+        self.constants.append(ir.val(f"c{len(self.constants)}", const_value=tensor))
+        return self.constants[-1]
 
 
 def _tensor_type(element: int | None) -> ir.TensorType | None:

@@ -28,6 +28,7 @@ from rmsnorm_export.proof.operators import (
     kernel_of,
     run_reference,
 )
+from rmsnorm_export.recognize.consts import constant_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
@@ -170,7 +171,10 @@ class _Evaluator:
         if node.domain in DEFAULT_DOMAINS and node.op_type in ("Cast", "CastLike"):
             return [self._cast(node, tensors, attributes)]
         if node.domain in DEFAULT_DOMAINS and node.op_type == "Constant":
-            return [_constant(_constant_array(attributes))]
+            if (tensor := constant_tensor(attributes)) is None:
+                fix = "use a tensor, float or integer constant"
+                raise cannot_evaluate("Constant", f"attributes {sorted(attributes)}", fix)
+            return [_constant(np.asarray(tensor.numpy()))]
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
         opset = opsets.get("", opsets.get("ai.onnx", 1))
@@ -287,15 +291,3 @@ def _stored_value(attribute: ir.Attr) -> Any:
     if attribute.type in _FLOAT_ATTRIBUTES:
         return np.asarray(attribute.value, dtype=np.float32).astype(np.float64).tolist()
     return attribute.value
-
-
-def _constant_array(attributes: Mapping[str, ir.Attr]) -> Array:
-    for name, attribute in attributes.items():
-        if name == "value":
-            return np.asarray(attribute.as_tensor().numpy())
-        if name in ("value_float", "value_floats"):
-            return np.asarray(attribute.value, dtype=np.float32)
-        if name in ("value_int", "value_ints"):
-            return np.asarray(attribute.value, dtype=np.int64)
-    fix = "use a tensor, float or integer constant"
-    raise cannot_evaluate("Constant", f"attributes {sorted(attributes)}", fix)

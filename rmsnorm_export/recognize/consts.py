@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -127,7 +127,7 @@ class Constants:
         if value in self.earlier:
             return self._array(self.earlier[value], depth + 1)
         if node.op_type == "Constant":
-            tensor = constant_tensor(node)
+            tensor = constant_tensor(node.attributes)
             return None if tensor is None else _small_array(tensor)
         if node.op_type not in _FOLLOWED:
             return None
@@ -225,7 +225,9 @@ def _stored(value: ir.Value) -> ir.TensorProtocol | None:
     if value.is_initializer():
         return None if value.is_graph_input() else value.const_value
     node = producer_of(value, "Constant")
-    return None if node is None or depends_on_caller(node) else constant_tensor(node)
+    if node is None or depends_on_caller(node):
+        return None
+    return constant_tensor(node.attributes)
 
 
 def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndarray | None:
@@ -238,9 +240,9 @@ def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndar
         return None
 
 
-def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor of a Constant node, or its numbers as one."""
-    for name, attribute in node.attributes.items():
+def constant_tensor(attributes: Mapping[str, ir.Attr]) -> ir.TensorProtocol | None:
+    """The tensor among the attributes of a Constant node, or its numbers as one."""
+    for name, attribute in attributes.items():
         if name == "value":
             return attribute.as_tensor()
         if name in _VALUE_TYPES:

@@ -14,9 +14,9 @@ from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.quantizer import quantizer
+from rmsnorm_export.recognize.quantizer import Codes, quantizer
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.rotary import rotary
+from rmsnorm_export.recognize.rotary import Embedding, rotary
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import bounded
 
@@ -46,9 +46,9 @@ def finish(ctx: Context, folds: Collection[Fold]) -> tuple[Match, ...]:
         if taken.x not in outputs:
             taken = _residual(ctx, taken, folded, "residual" in folds)
         if "codes" in folds and not behind:
-            taken = _quantizer(ctx, taken)
+            taken = _with_behind(taken, quantizer(ctx, taken))
         if "rotary" in folds and not behind:
-            taken = _rotary(ctx, taken)
+            taken = _with_behind(taken, rotary(ctx, taken))
         matches.append(taken)
     return tuple(matches)
 
@@ -75,24 +75,15 @@ def _kept_apart(match: Match, refusal: Refusal) -> Match:
     return dataclasses.replace(match, apart=(*match.apart, refusal))
 
 
-def _quantizer(ctx: Context, match: Match) -> Match:
-    """Return the norm with what makes codes of its output."""
-    outcome = quantizer(ctx, match)
+def _with_behind(match: Match, outcome: Codes | Embedding | Refusal | None) -> Match:
+    """Return the norm with what makes codes of its output, or the rotary embedding behind it."""
     if outcome is None:
         return match
     if isinstance(outcome, Refusal):
         return _kept_apart(match, outcome)
-    codes, how, edges = outcome
-    return _grown(match, output=codes, quantized=how, edges=(*match.edges, *edges))
-
-
-def _rotary(ctx: Context, match: Match) -> Match:
-    """Return the norm with the rotary embedding behind it."""
-    outcome = rotary(ctx, match)
-    if outcome is None:
-        return match
-    if isinstance(outcome, Refusal):
-        return _kept_apart(match, outcome)
+    if not isinstance(outcome, Embedding):
+        codes, how, edges = outcome
+        return _grown(match, output=codes, quantized=how, edges=(*match.edges, *edges))
     spec = dataclasses.replace(
         match.spec,
         kind="RotaryRMSNorm",

@@ -11,27 +11,20 @@ from rmsnorm_export.op.spec import NormSpec, Quantize
 from rmsnorm_export.recognize.refusal import Refusal
 
 
-def name_scopes(node: ir.Node) -> list[str]:
-    """A node's ``pkg.torch.onnx.name_scopes``; [] where the exporter wrote none.
+def module_path(node: ir.Node) -> str | None:
+    """The innermost module in a node's ``pkg.torch.onnx.name_scopes``; None where there is none.
 
     They are the Python literal of a list: the modules from the outermost (``''``) inwards, then the
     traced operation.
     """
-    text = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    if text is None:
-        return []
+    text = node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]")
     try:
         scopes = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return []
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
-        return []
-    return scopes
-
-
-def module_path(node: ir.Node) -> str | None:
-    """The innermost module in ``name_scopes``, or None."""
-    return next((scope for scope in reversed(name_scopes(node)[:-1]) if scope), None)
+        return None
+    return next((scope for scope in reversed(scopes[:-1]) if scope), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.recognize.shape_rules import axes_of
 
 Codes = tuple[ir.Value, Quantized, tuple[str, ...]]
 """The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
@@ -200,13 +201,9 @@ def _clamped(
 
 def last_axis(ctx: Context, node: ir.Node, rank: int | None) -> bool:
     """Return whether a reduction is over the last axis alone and keeps it."""
-    axes = tuple(node.attributes.get_ints("axes", ()))
-    if len(node.inputs) > 1:
-        axes = ctx.constants.ints(node.inputs[1]) or ()
-    return bool(node.attributes.get_int("keepdims", 1)) and axes in (
-        (-1,),
-        *([(rank - 1,)] if rank else []),
-    )
+    last = ((-1,), (rank - 1,)) if rank else ((-1,),)
+    keeps = bool(node.attributes.get_int("keepdims", 1))
+    return keeps and axes_of(node, ctx.constants) in last
 
 
 def _rounded(ctx: Context, value: ir.Value, largest: float, nodes: set[ir.Node]) -> ir.Value | None:

@@ -207,7 +207,7 @@ def _slice(call: Call) -> Info:
 
 
 def _constant_info(call: Call) -> Info:
-    tensor = constant_tensor(call.node)
+    tensor = constant_tensor(call.node.attributes)
     return UNKNOWN if tensor is None else (tensor.dtype, tuple(tensor.shape.numpy()))
 
 

@@ -95,10 +95,10 @@ class Mender:
         # In the order of the kernels: the bias comes last.
         total = x
         for index, addend in enumerate(v for v in (skip, bias) if v is not None):
-            total = tape.op("Add", [total, addend], name=f"{stem}/Add_{index}")
+            total = tape.add("Add", [total, addend], name=f"{stem}/Add_{index}")
         epsilon = node.attributes.get_float("epsilon", 1e-12)
         attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
-        y = tape.op(native.SIMPLIFIED, [total, scale], attributes, f"{stem}/RMSNorm")
+        y = tape.add(native.SIMPLIFIED, [total, scale], attributes, f"{stem}/RMSNorm")
         tape.nodes[-1].metadata_props.update(node.metadata_props)
         old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
         new = [tape.cast(v, dtype) if half else v for v in (y, total)][: len(old)]
@@ -129,7 +129,7 @@ class Mender:
         self, tape: _Tape, x: ir.Value, epsilon: float, axes: Sequence[int]
     ) -> ir.Value:
         """Append ``1 / sqrt(mean(x ** 2) + epsilon)``, and return it in f32."""
-        square = tape.op("Mul", [x, x])
+        square = tape.add("Mul", [x, x])
         inputs, attributes = [square], dict[str, Any](keepdims=1)
         if self.opset >= _AXES_INPUT:
             inputs.append(tape.constant(np.array(axes, np.int64), "axes"))
@@ -137,9 +137,9 @@ class Mender:
             attributes["axes"] = axes
         tape.shape = None
         number = np.array(np.float32(epsilon), numpy_dtype(tape.dtype))
-        mean = tape.op("ReduceMean", inputs, attributes)
-        root = tape.op("Sqrt", [tape.op("Add", [mean, tape.constant(number, "epsilon")])])
-        inverse = tape.op("Reciprocal", [root])
+        mean = tape.add("ReduceMean", inputs, attributes)
+        root = tape.add("Sqrt", [tape.add("Add", [mean, tape.constant(number, "epsilon")])])
+        inverse = tape.add("Reciprocal", [root])
         return inverse if tape.dtype == _FLOAT else tape.cast(inverse, _FLOAT)
 
     def _spread(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> ir.Value:
@@ -189,10 +189,10 @@ class Mender:
         if ones:
             size = tape.constant(np.array([ones], np.int64), "size")
             fill = ir.tensor([1.0], dtype=wide)
-            scale = tape.op("ConstantOfShape", [size], {"value": fill}, shape=ir.Shape([ones]))
+            scale = tape.add("ConstantOfShape", [size], {"value": fill}, shape=ir.Shape([ones]))
         result = tape.again(node, [x, scale], old)
         if ones:
-            result = tape.op("Mul", [result, factor], shape=old.shape)
+            result = tape.add("Mul", [result, factor], shape=old.shape)
         if final != wide:
             result = tape.cast(result, final)
         old.type = ir.TensorType(final)
@@ -216,23 +216,20 @@ class Mender:
         return 0 if flat and dims[-1:] == (n,) else n
 
 
-@dataclasses.dataclass(eq=False)
-class _Tape:
+class _Tape(ir.tape.Tape):
     """Nodes in the place of one.
 
-    Attributes:
+    Args:
         stem: of their names.
         names: gives unique names.
         shape, dtype: of what they compute, unless it is said.
     """
 
-    stem: str
-    names: Names
-    shape: ir.Shape | None
-    dtype: ir.DataType
-    nodes: list[ir.Node] = dataclasses.field(default_factory=list)
+    def __init__(self, stem: str, names: Names, shape: ir.Shape | None, dtype: ir.DataType) -> None:
+        super().__init__()
+        self.stem, self.names, self.shape, self.dtype = stem, names, shape, dtype
 
-    def op(
+    def add(
         self, kind: str, inputs: Sequence[ir.Value | None], attributes: Attributes | None = None,
         name: str = "", shape: ir.Shape | None = None, dtype: ir.DataType | None = None,
     ) -> ir.Value:  # fmt: skip
@@ -241,26 +238,25 @@ class _Tape:
         if not name:
             name = self.names(f"{self.stem}/{kind}")
             output.name = self.names(f"{name}_output")
-        self.nodes.append(ir.node(kind, inputs, attributes, outputs=[output], name=name))
-        return output
+        return self.op(kind, inputs, attributes, output=output, name=name)
 
     def cast(self, value: ir.Value, to: ir.DataType | None = None) -> ir.Value:
         """Append a Cast, to the type of the tape unless it is said."""
         to = to or self.dtype
-        return self.op("Cast", [value], {"to": int(to)}, "", value.shape or self.shape, to)
+        return self.add("Cast", [value], {"to": int(to)}, "", value.shape or self.shape, to)
 
     def constant(self, array: np.ndarray, label: str) -> ir.Value:
         """Append a Constant, which bodies of functions may hold, too."""
         tensor = ir.tensor(array)
         name = self.names(f"{self.stem}/{label}")
         shape = ir.Shape(array.shape)
-        output = self.op("Constant", [], {"value": tensor}, name, shape, tensor.dtype)
+        output = self.add("Constant", [], {"value": tensor}, name, shape, tensor.dtype)
         output.name = name
         return output
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None], like: ir.Value) -> ir.Value:
         """Append the norm itself, with these inputs and one output."""
-        output = self.op(node.op_type, inputs, node.attributes, shape=like.shape)
+        output = self.add(node.op_type, inputs, node.attributes, shape=like.shape)
         self.nodes[-1].name = node.name
         self.nodes[-1].metadata_props.update(node.metadata_props)
         return output

@@ -88,8 +88,7 @@ def inspect(source: Source, options: HealthOptions) -> Report:
         reports = {n: inspect(f, **keywords(options)) for n, f in folder.files.items()}
         seconds = time.perf_counter() - start
         return cast("Report", GenerationExport(folder.folder, reports, (), "", seconds))
-    own = {field.name for field in dataclasses.fields(InspectOptions)}
-    rewrite = OptimizeOptions(**{k: v for k, v in keywords(options).items() if k in own})
+    rewrite = OptimizeOptions(**keywords(options, InspectOptions))
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
         plan = plan_rewrite(loaded.model, rewrite)

@@ -137,6 +137,5 @@ class _Marks:
         """Return the result of a new node, which is put at the end of the graph."""
         self._count += 1
         out = ir.Value(name=f"{_MARK}{self._count}")
-        attrs = ir.convenience.convert_attributes(attributes)
-        graph.append(ir.Node("", op, inputs, attrs, outputs=[out]))
+        graph.append(ir.node(op, inputs, attributes, outputs=[out]))
         return out

@@ -198,3 +198,11 @@ def test_a_norm_is_of_its_module_and_not_of_the_sum_in_front(target: Target, sil
     assert report.fused[0].module == "layers.1.norm"
     assert [rx.inspect(proto).kept[0].module] == ["layers.1.norm"]
     assert [p.value for p in node.metadata_props if p.key == key] == ["['', 'layers.1.norm', 'op']"]
+
+
+@pytest.mark.parametrize("text", ["[", "5", "('', 'layers.0', 'op')", "['', 1, 'op']", "{[]: 1}"])
+def test_what_is_no_list_of_names_tells_no_module(text: str) -> None:
+    source = model(norm("x", "y"))
+    for node in source.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=text)
+    assert rx.inspect(source).fused[0].module is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 import re
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from rmsnorm_export.records import to_dict, to_json
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.layers import by_profile, layers_of
@@ -111,7 +111,7 @@ def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResu
             version=built["version"],
             versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
             gpus=backends.gpus(),
-            built=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            built=utc_now(),
             seconds=round(answer.seconds, 3),
             inputs=ready.inputs,
             outputs=ready.outputs,

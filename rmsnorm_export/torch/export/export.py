@@ -12,7 +12,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.save import SaveResult, check_output
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.options import entries, takes
+from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.rewrite.result import Report, Result
@@ -88,8 +88,7 @@ def convert(
     """As `export`, without writing a file: the result, and the exporter's log."""
     model, log = trace(module, args, dataclasses.replace(options, opset=_opset(options)))
     tell(options.progress, RECOGNISING)
-    shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
-    result = optimize(model, **shared | {"target": options.form})
+    result = optimize(model, **keywords(options, RewriteOptions) | {"target": options.form})
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
     return dataclasses.replace(result, report=report), log
