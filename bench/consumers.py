@@ -7,6 +7,7 @@ with, the tokens.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shlex
@@ -116,12 +117,19 @@ def speak_clearly(model: Any) -> Any:
     """Return the model with likely tokens far apart, and its last one never among them.
 
     onnxruntime-genai keeps the last token out of beams before it normalises, transformers behind;
-    and without a last token it takes the one that pads.
+    and without a last token it takes the one that pads. A small decoder behind an encoder would
+    repeat one token, whatever the encoder reads: it gets a head of its own, and larger weights.
     """
     import torch
 
     model.config.eos_token_id = model.generation_config.eos_token_id = END
     with torch.no_grad():
+        if model.config.is_encoder_decoder:
+            for weight in model.parameters():
+                weight *= 16 if weight.ndim > 1 else 1
+            head = copy.deepcopy(model.get_output_embeddings())
+            head.weight.normal_(0, 0.05, generator=torch.Generator().manual_seed(5))
+            model.set_output_embeddings(head)
         head = model.get_output_embeddings().weight
         head *= 40
         head[END] = 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsnorm_export.compare.named import NamedDecoder, not_together, session_of
+from rmsnorm_export.compare.named import Calls, NamedDecoder, not_together, session_of
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
@@ -31,9 +31,6 @@ from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.generation.structures import checked_metadata
 from rmsnorm_export.torch_options import SourceOptions
-
-_Call = Callable[..., Any]
-_Calls = Mapping[str, _Call]
 
 TOKENS = 32
 """Greedy tokens that are compared by default."""
@@ -197,7 +194,9 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 
 @contextlib.contextmanager
-def _in_place(model: Any, forward: _Call, encoders: _Calls, *, static: bool) -> Iterator[None]:
+def _in_place(
+    model: Any, forward: Callable[..., Any], encoders: Calls, *, static: bool
+) -> Iterator[None]:
     """Let graphs run in the place of ``model.forward`` and of encoders, which they are given."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(model, "forward", functools.partial(forward)))
@@ -209,7 +208,9 @@ def _in_place(model: Any, forward: _Call, encoders: _Calls, *, static: bool) -> 
         yield
 
 
-def _components(model: Any, bundle: Bundle, empty: Callable[[], Any]) -> tuple[_Call, _Calls]:
+def _components(
+    model: Any, bundle: Bundle, empty: Callable[[], Any]
+) -> tuple[Callable[..., Any], Calls]:
     """Return what runs in the place of ``model.forward`` and of the encoders, by their names.
 
     Args:

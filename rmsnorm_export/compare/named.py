@@ -26,6 +26,9 @@ from rmsnorm_export.torch.generation.names import OF_DECODER
 
 _CACHE_TYPES = {"float32": torch.float32, "float16": torch.float16}
 
+Calls = Mapping[str, Callable[..., Any]]
+"""What runs in the place of methods, by a name."""
+
 _STATE = re.compile(r"(?:past_key_values|present)\.(\d+)\.(?:decoder\.|(encoder\.))?(key|value)")
 
 
@@ -59,7 +62,7 @@ class NamedDecoder:
             raise not_together((problem and f"caches {problem}") or ", ".join(bundle.files))
         self._type = types.pop()
         self.dtype: FloatName = float_name(self._type)
-        self.encoders = {"encoder": self._encode} if "encoder" in self._graphs else {}
+        self.encoders: Calls = {"encoder": self._encode} if "encoder" in self._graphs else {}
         self.pads = bool(self.encoders) or "position_ids" in self._inputs["decode"]
 
     def open(self, reference: Any) -> None:
@@ -103,9 +106,9 @@ class NamedDecoder:
         states = {part: answers[name] for name in answers if (part := _part(name))}
         for part, keys in states.items():
             if part.kind == "key" and not (part.cross and past):
-                added = (keys, states[dataclasses.replace(part, kind="value")])
-                added = added if part.cross else tuple(one[:, :, past:] for one in added)
-                caches[part.cross].update(*added, part.layer)
+                values = states[dataclasses.replace(part, kind="value")]
+                start = 0 if part.cross else past
+                caches[part.cross].update(keys[:, :, start:], values[:, :, start:], part.layer)
         return CausalLMOutputWithPast(logits=answers["logits"])
 
     def _run(self, role: str, given: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -41,6 +41,7 @@ PROMPTS = np.random.default_rng(0)
 
 
 ENCODED, SIDES = ("t5", "bart", "whisper"), ("decoder", "encoder")
+HEADS = ("attention_heads", "key_value_heads")
 
 
 def model_of(kind: str, **changes: Any) -> Any:
@@ -394,7 +395,7 @@ def test_a_wrong_graph_beside_others_differs(graph: str, encoded: Path, tmp_path
     assert rx.verify(encoded / "saved", broken, generate=3).passed
     model = onnx.load(broken / f"{graph}.onnx", load_external_data=False)
     scale = next(one for one in model.graph.initializer if one.name.endswith("norm.weight"))
-    scale.raw_data = np.full(32, 1.1, np.float32).tobytes()
+    scale.raw_data = np.full(32, 1.5, np.float32).tobytes()
     onnx.save(model, broken / f"{graph}.onnx")
     assert rx.verify(encoded / "saved", broken, generate=3).verdict == "differ"
 
@@ -402,8 +403,21 @@ def test_a_wrong_graph_beside_others_differs(graph: str, encoded: Path, tmp_path
 def test_a_folder_with_a_graph_too_many_is_not_put_together(encoded: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(encoded / "made", tmp_path / "folder"))
     shutil.copy(folder / "decoder_model.onnx", folder / "decoder_model_merged.onnx")
-    outcome = rx.verify(encoded / "saved", folder, generate=3)
-    assert "decoder_model_merged" in outcome.not_run
+    with pytest.raises(rx.Error, match="not put together") as caught:
+        rx.verify(encoded / "saved", folder, generate=3)
+    assert "decoder_model_merged" in caught.value.found
+
+
+def test_an_input_that_optimum_does_not_give_is_refused(tmp_path: Path) -> None:
+    """Moonshine reads sound as samples; its graphs are traced before that is seen."""
+    sides = {f"{side}_num_{what}": 2 for side in SIDES for what in ("hidden_layers", *HEADS)}
+    config = transformers.MoonshineConfig(hidden_size=32, vocab_size=64, **sides)
+    model = transformers.MoonshineForConditionalGeneration(config).eval()
+    inputs = {"input_values": torch.zeros(2, 4000)}
+    with pytest.raises(rx.UsageError, match="all that it reads") as caught:
+        rx.export_generation(model, tmp_path / "made", names="optimum", inputs=inputs)
+    assert "input_values" in caught.value.found
+    assert not (tmp_path / "made").exists()
 
 
 # The client of the examples.

@@ -154,9 +154,9 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     tell(options.progress, RECOGNISING)
     for component in components:
         name_dimensions(component.model, component.caches, options.static_cache, states)
-        name, taken = component.name, {}
+        name = component.name
         if by_layer:
-            name, taken = OPTIMUM[name] if beside else ("model", taken)
+            name, taken = OPTIMUM[name] if beside else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
         result = optimize(component.model, **shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it

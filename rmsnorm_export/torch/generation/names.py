@@ -32,6 +32,7 @@ OPTIMUM = {
 }
 """The files of an encoder and its decoder, and their inputs by transformers' names."""
 
+_ENCODED = ("encoder_outputs.last_hidden_state", 3)
 _RESULTS = {"logits", "last_hidden_state"}
 
 
@@ -40,7 +41,7 @@ def name_dimensions(
 ) -> None:
     """Use ``batch``, ``sequence`` and ``past`` for the symbols that tracing invented, in place.
 
-    A mask over cache and tokens has the dimension ``past + sequence``; what an encoder has read is
+    A mask over cache and tokens has the dimension ``past + sequence``; what an encoder has made is
     of ``encoder_sequence``.
 
     Args:
@@ -78,12 +79,13 @@ def name_dimensions(
             if isinstance(size, int):
                 call(dim, size)
     total = past if past.isdecimal() else f"{past} + {sequence}" if past else "sequence"
-    encoded = "encoder_sequence" if "decoder_input_ids" in shapes else total
+    # Of sound an encoder may read more frames than it gives; of text tracing finds one length.
+    total = "encoder_input" if "decoder_input_ids" in shapes else total
     masks = ("attention_mask", 2), ("token_type_ids", 2), ("mm_token_type_ids", 2)
-    for name, rank in (*masks, ("encoder_outputs.last_hidden_state", 3)):
+    for name, rank in (_ENCODED, *masks):
         if len(shapes.get(name, ())) == rank:
             call(shapes[name][0], "batch")
-            call(shapes[name][1], encoded)
+            call(shapes[name][1], "encoder_sequence" if name == _ENCODED[0] else total)
     for value in _values(model):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(names, dim) for dim in value.shape])
@@ -115,8 +117,9 @@ def name_by_layer(
     parts = {v: caches.get(state_name(str(v.name))) for v in (*graph.inputs, *graph.outputs)}
     for name, output in states_of(graph).items():
         if parts[inputs[name]] is None or not output:
-            what, found = f"This model's cache cannot be held by {consumer}.", f"{name}, which is "
-            raise UsageError(what, found=f"{found}no layer's keys or values", fix="omit --names")
+            what = f"This model's cache cannot be held by {consumer}."
+            found = f"{name}, which is no layer's keys or values"
+            raise UsageError(what, found=found, fix="omit --names")
     unasked = {None, *(part for v in graph.inputs if (part := parts[v]) and part.cross)}
     kept = [v for v in graph.outputs if v.name in _RESULTS or parts[v] not in unasked]
     graph.outputs[:] = kept
@@ -128,12 +131,12 @@ def name_by_layer(
             if part := parts[value]:
                 side = ("encoder." if part.cross else "decoder.") if taken else ""
                 value.name = f"{cache}.{part.layer}.{side}{part.kind}"
-    for value in graph.inputs if taken else ():
-        if not parts[value]:
-            if value.name not in taken:
+    for name, value in inputs.items() if taken else ():
+        if value.is_graph_input() and not parts[value]:
+            if name not in taken:
                 what = f"{consumer} does not give this model all that it reads."
-                raise UsageError(what, found=f"the input {value.name}", fix="omit --names")
-            value.name = taken[value.name]
+                raise UsageError(what, found=f"the input {name}", fix="omit --names")
+            value.name = taken[name]
     passes.NameFixPass()(model)
 
 
