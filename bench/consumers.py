@@ -7,6 +7,7 @@ with, the tokens.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shlex
@@ -24,7 +25,7 @@ CASES: dict[str, dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {
     "optimum": {
         "greedy": ((9, 5), {}),
         "beams": ((9, 5), _BEAMS),
-        "sampled": ((9, 5), {"do_sample": True, "top_k": 20}),
+        "sampled": ((9, 5), {"do_sample": True, "top_k": 20, "temperature": 1.0}),
     },
     "genai": {
         "one row": ((5,), {}),
@@ -36,7 +37,8 @@ CASES: dict[str, dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {
 }
 """What each is asked: how long the rows are, and settings of the generation.
 
-Rows are padded on the left for optimum, on the right, which is its way, for onnxruntime-genai."""
+Rows are padded on the left for optimum, on the right, which is its way, for onnxruntime-genai; an
+encoder reads them where there is one."""
 
 
 PACKAGES = {
@@ -115,12 +117,19 @@ def speak_clearly(model: Any) -> Any:
     """Return the model with likely tokens far apart, and its last one never among them.
 
     onnxruntime-genai keeps the last token out of beams before it normalises, transformers behind;
-    and without a last token it takes the one that pads.
+    and without a last token it takes the one that pads. A small decoder behind an encoder would
+    repeat one token, whatever the encoder reads: it gets a head of its own, and larger weights.
     """
     import torch
 
     model.config.eos_token_id = model.generation_config.eos_token_id = END
     with torch.no_grad():
+        if model.config.is_encoder_decoder:
+            for weight in model.parameters():
+                weight *= 16 if weight.ndim > 1 else 1
+            head = copy.deepcopy(model.get_output_embeddings())
+            head.weight.normal_(0, 0.05, generator=torch.Generator().manual_seed(5))
+            model.set_output_embeddings(head)
         head = model.get_output_embeddings().weight
         head *= 40
         head[END] = 0
@@ -144,20 +153,30 @@ def expected(model: Any, consumer: str, case: dict[str, Any]) -> list[list[int]]
 
 
 def _by_generate(model: Any, ids: Any, mask: Any, how: dict[str, Any]) -> list[list[int]]:
+    """Let a model go on with texts; one that hears is given noise of Whisper's length for each."""
     import torch
 
+    feeds = {"input_ids": ids, "attention_mask": mask}
+    if model.main_input_name == "input_features":
+        sizes = model.config.num_mel_bins, 2 * model.config.max_source_positions
+        drawn = torch.Generator().manual_seed(ids.shape[1])
+        feeds = {"input_features": torch.randn(len(ids), *sizes, generator=drawn)}
     torch.manual_seed(1)
     length = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}
     settings = {"do_sample": False, "pad_token_id": 0, **length, **how}
-    written: list[list[int]] = model.generate(ids, attention_mask=mask, **settings).tolist()
+    written: list[list[int]] = model.generate(**feeds, **settings).tolist()
     return [row[-TOKENS:] for row in written]
 
 
 def _optimum(folder: str, cases: Iterable[dict[str, Any]]) -> list[list[list[int]]]:
     import torch
-    from optimum.onnxruntime import ORTModelForCausalLM
+    from optimum import onnxruntime
+    from transformers import AutoConfig
 
-    model = ORTModelForCausalLM.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder)
+    head = "SpeechSeq2Seq" if hasattr(config, "num_mel_bins") else "Seq2SeqLM"
+    kind = f"ORTModelFor{head if config.is_encoder_decoder else 'CausalLM'}"
+    model = getattr(onnxruntime, kind).from_pretrained(folder)
     return [
         _by_generate(model, torch.tensor(case["ids"]), torch.tensor(case["mask"]), case["how"])
         for case in cases

@@ -71,8 +71,9 @@ class GenerationOptions(_WrittenOptions):
         "transformers",
         help="Names of inputs and outputs, and whose runtime loads the folder. transformers: its "
         "ExportedModel; optimum: past_key_values.0.key and present.0.key, which servers know, too, "
-        "in one graph (--multi-token); genai: the same for onnxruntime-genai, with its "
-        "genai_config.json, and with --fusions a cache in one buffer where attention allows it.",
+        "in one graph (--multi-token), or three of an encoder and its decoder; genai: the same for "
+        "onnxruntime-genai, with its genai_config.json, and with --fusions a cache in one buffer "
+        "where attention allows it.",
     )
     part: Literal["whole", "language-model"] = option(
         "whole",

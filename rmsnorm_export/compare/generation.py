@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsnorm_export.compare.named import NamedDecoder
+from rmsnorm_export.compare.named import Calls, NamedDecoder, not_together, session_of
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
 from rmsnorm_export.graph.bundle import Bundle, bundle_at, open_folder
-from rmsnorm_export.graph.load import load_model, serialize
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
-from rmsnorm_export.runtime.session import open_session, runtime_name
+from rmsnorm_export.runtime.session import runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.caches import cache_in, whole_caches
@@ -101,9 +101,9 @@ def verify_generation(
 
     Args:
         model: of transformers, which was exported.
-        path: the folder that ``export_generation`` made, or another exporter, of one graph with
-            the names ``past_key_values.0.key``. A graph that counts positions itself is given
-            rows without padding.
+        path: the folder that ``export_generation`` made, or another exporter, of one graph, or
+            an encoder and two, with names as ``past_key_values.0.key``. A graph that counts
+            positions itself is given rows without padding.
         inputs: as for ``export_generation``.
         tokens: how many to generate; None: 32, or as many as a static cache holds.
         static_cache, part: of the export.
@@ -130,11 +130,11 @@ def verify_generation(
             reference = cache_in(expected)
             if named is not None:
                 named.open(reference)
-                in_its_place = _named_forward(model, named)
+                forward, encoders = named.forward, named.encoders
             else:
                 empty = functools.partial(_emptied, reference, static_cache)
-                in_its_place = _in_place_of_forward(model, bundle, empty)
-            with in_its_place:
+                forward, encoders = _components(model, bundle, empty)
+            with _in_place(model, forward, encoders, static=named is None):
                 computed = _generated(model, feeds, config, _forced(chosen))
     except NotRunError as error:
         return not_run(error, **how)
@@ -194,14 +194,24 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 
 @contextlib.contextmanager
-def _named_forward(model: Any, named: NamedDecoder) -> Iterator[None]:
-    with whole_caches(static=False), replaced(model, "forward", functools.partial(named.forward)):
+def _in_place(
+    model: Any, forward: Callable[..., Any], encoders: Calls, *, static: bool
+) -> Iterator[None]:
+    """Let graphs run in the place of ``model.forward`` and of encoders, which they are given."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(model, "forward", functools.partial(forward)))
+        for name, (owner, method) in encoders_of(model).items():
+            if name in encoders:
+                by = functools.partial(encoders[name], getattr(owner, method))
+                stack.enter_context(replaced(owner, method, by))
+        stack.enter_context(whole_caches(static=static))
         yield
 
 
-@contextlib.contextmanager
-def _in_place_of_forward(model: Any, bundle: Bundle, empty: Callable[[], Any]) -> Iterator[None]:
-    """Let ``model.forward`` run the components of a folder.
+def _components(
+    model: Any, bundle: Bundle, empty: Callable[[], Any]
+) -> tuple[Callable[..., Any], Calls]:
+    """Return what runs in the place of ``model.forward`` and of the encoders, by their names.
 
     Args:
         model, bundle: whose, and the folder.
@@ -212,11 +222,9 @@ def _in_place_of_forward(model: Any, bundle: Bundle, empty: Callable[[], Any]) -
         NotRunError: ONNX Runtime does not load a component.
     """
     runners = _runners(model, bundle)
-    encoders = encoders_of(model)
+    encoders = encoders_of(model).keys() & runners.keys()
     if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
-        what = "The components of this model are not put together here."
-        fix = "compare two folders component by component, without --generate"
-        raise NotRunError(what, found=", ".join(runners), fix=fix)
+        raise not_together(", ".join(runners))
     seen = 0
 
     def forward(**kwargs: Any) -> Any:
@@ -232,13 +240,7 @@ def _in_place_of_forward(model: Any, bundle: Bundle, empty: Callable[[], Any]) -
         _count(cache_in(answer), seen)
         return answer
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(model, "forward", forward))
-        for name in encoders.keys() & runners.keys():
-            by = functools.partial(_encoded, runners[name], getattr(*encoders[name]))
-            stack.enter_context(replaced(*encoders[name], by))
-        stack.enter_context(whole_caches(static=True))
-        yield
+    return forward, {name: functools.partial(_encoded, runners[name]) for name in encoders}
 
 
 def _emptied(cache: Any, static_cache: int | None) -> Any:
@@ -262,10 +264,7 @@ def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
     for name, file in bundle.files.items():
         entry = bundle.manifest["components"][name]["metadata"]
         metadata = ExportMetadata(**checked_metadata(model, name, entry))
-        loaded = load_model(file)
-        content, where = serialize(loaded.model), loaded.folder
-        session = open_session(content, optimize=True, external_folder=where)
-        runners[name] = OnnxModelRunner(metadata, session)
+        runners[name] = OnnxModelRunner(metadata, session_of(load_model(file)))
     return runners
 
 

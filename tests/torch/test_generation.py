@@ -278,6 +278,7 @@ def sizeless() -> Any:
 
 
 TEXT = {"input_ids": torch.tensor([[5, 6]])}
+BOTH = {"names": "optimum", "multi_token": True}
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[rx.Error], str]] = {
     "no head": (lambda: llama().model, {}, rx.InputError, "that generates"),
     "a name": (lambda: "a folder", {}, rx.InputError, "give a model of from_pretrained"),
@@ -285,7 +286,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], type[rx.Error], str]
     "unknown images": (sizeless, {}, rx.InputError, "--part language-model"),
     "one graph": (lambda: decoder_of("llava"), {"multi_token": True}, rx.UsageError, "omit it"),
     "a long cache": (llama, {"static_cache": 65}, rx.UsageError, "7 to 64"),
-    "t5": (lambda: decoder_of("t5"), {"names": "optimum"}, rx.UsageError, "encoder, prefill"),
+    "t5": (lambda: decoder_of("t5"), {"names": "genai"}, rx.UsageError, "encoder, prefill"),
+    "t5 as one graph": (lambda: decoder_of("t5"), BOTH, rx.UsageError, "encoder, prefill"),
     "a folder in use": (llama, {"path": "."}, rx.UsageError, "not empty"),
     "a file": (llama, {"path": "notes.txt"}, rx.InputError, "is no folder"),
     "no folder": (llama, {"path": "a/b"}, rx.InputError, "No such file"),

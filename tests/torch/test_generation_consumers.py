@@ -40,9 +40,14 @@ SIZES = {"hidden_size": 64, "head_dim": 16}
 PROMPTS = np.random.default_rng(0)
 
 
+ENCODED, SIDES = ("t5", "bart", "whisper"), ("decoder", "encoder")
+HEADS = ("attention_heads", "key_value_heads")
+
+
 def model_of(kind: str, **changes: Any) -> Any:
     """One with heads that attention rotates itself."""
-    return speak_clearly(decoder_of(kind, **({} if kind == "deepseek_v3" else SIZES), **changes))
+    sizes = {} if kind in ("deepseek_v3", *ENCODED) else SIZES
+    return speak_clearly(decoder_of(kind, **sizes, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +252,7 @@ def test_names_files_and_graphs_that_disagree_are_refused(
 
 
 @pytest.mark.parametrize("names", ["optimum", "genai"])
-@pytest.mark.parametrize(
-    "case", ["a fixed size", pytest.param("mamba2", marks=pytest.mark.slow), "t5"]
-)
+@pytest.mark.parametrize("case", ["a fixed size", pytest.param("mamba2", marks=pytest.mark.slow)])
 def test_a_cache_that_a_consumer_cannot_hold_is_refused(
     names: str, case: str, tmp_path: Path
 ) -> None:
@@ -324,7 +327,7 @@ def optimum(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind",
-    ["llama", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "deepseek_v3"],
+    ["llama", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "deepseek_v3", *ENCODED],
 )
 def test_optimum_writes_the_tokens_of_pytorch(kind: str, optimum: str, tmp_path: Path) -> None:
     """Greedily, with beams, and at random with a seed; a row is padded on the left."""
@@ -343,6 +346,78 @@ def test_one_graph_holds_all_tokens_behind_a_window(kind: str, tmp_path: Path) -
     heads = {value.shape[1] for value in session.get_inputs() if ".key" in value.name}
     assert heads == {"heads" if kind == "phi3" else 2}
     assert verify_generation(model, tmp_path / "made", {}, tokens=24).passed
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved T5, and beside it its export for optimum."""
+    folder = tmp_path_factory.mktemp("encoded")
+    model_of("t5").save_pretrained(folder / "saved")
+    exported(folder / "saved", folder / "made", "--names", "optimum", "--verify")
+    return folder
+
+
+def names_of(values: Any) -> list[str]:
+    return [value.name for value in values]
+
+
+def test_an_encoder_and_its_decoder_are_named_as_optimum_reads_them(encoded: Path) -> None:
+    """It gives the cache by the order of the inputs; the states of the encoder are given once."""
+    sessions = {path.stem: InferenceSession(path) for path in encoded.glob("made/*.onnx")}
+    inputs = {name: names_of(one.get_inputs()) for name, one in sessions.items()}
+    outputs = {name: names_of(one.get_outputs()) for name, one in sessions.items()}
+    layers = [f"{n}.{side}.{k}" for n in (0, 1) for side in SIDES for k in ("key", "value")]
+    own = [f"present.{layer}" for layer in layers if "decoder" in layer]
+    assert {name: set(some) for name, some in inputs.items() if "past" not in name} == {
+        "encoder_model": {"input_ids", "attention_mask"},
+        "decoder_model": {"input_ids", "encoder_hidden_states", "encoder_attention_mask"},
+    }
+    ids, mask, *past = inputs["decoder_with_past_model"]
+    assert {ids, mask} == {"input_ids", "encoder_attention_mask"}
+    assert past == [f"past_key_values.{layer}" for layer in layers]
+    assert outputs == {
+        "encoder_model": ["last_hidden_state"],
+        "decoder_model": ["logits", *(f"present.{layer}" for layer in layers)],
+        "decoder_with_past_model": ["logits", *own],
+    }
+
+
+def test_weights_of_an_encoder_and_two_decoders_are_stored_once(encoded: Path) -> None:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(encoded / "saved")
+    stored = sum(path.stat().st_size for path in encoded.glob("made/*.data"))
+    assert stored <= sum(weight.nbytes for weight in model.parameters())
+
+
+@pytest.mark.parametrize("graph", ["encoder_model", "decoder_model", "decoder_with_past_model"])
+def test_a_wrong_graph_beside_others_differs(graph: str, encoded: Path, tmp_path: Path) -> None:
+    """As one of a folder that another program has written."""
+    broken = Path(shutil.copytree(encoded / "made", tmp_path / "broken"))
+    assert rx.verify(encoded / "saved", broken, generate=3).passed
+    model = onnx.load(broken / f"{graph}.onnx", load_external_data=False)
+    scale = next(one for one in model.graph.initializer if one.name.endswith("norm.weight"))
+    scale.raw_data = np.full(32, 1.5, np.float32).tobytes()
+    onnx.save(model, broken / f"{graph}.onnx")
+    assert rx.verify(encoded / "saved", broken, generate=3).verdict == "differ"
+
+
+def test_a_folder_with_a_graph_too_many_is_not_put_together(encoded: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoded / "made", tmp_path / "folder"))
+    shutil.copy(folder / "decoder_model.onnx", folder / "decoder_model_merged.onnx")
+    with pytest.raises(rx.Error, match="not put together") as caught:
+        rx.verify(encoded / "saved", folder, generate=3)
+    assert "decoder_model_merged" in caught.value.found
+
+
+def test_an_input_that_optimum_does_not_give_is_refused(tmp_path: Path) -> None:
+    """Moonshine reads sound as samples; its graphs are traced before that is seen."""
+    sides = {f"{side}_num_{what}": 2 for side in SIDES for what in ("hidden_layers", *HEADS)}
+    config = transformers.MoonshineConfig(hidden_size=32, vocab_size=64, **sides)
+    model = transformers.MoonshineForConditionalGeneration(config).eval()
+    inputs = {"input_values": torch.zeros(2, 4000)}
+    with pytest.raises(rx.UsageError, match="all that it reads") as caught:
+        rx.export_generation(model, tmp_path / "made", names="optimum", inputs=inputs)
+    assert "input_values" in caught.value.found
+    assert not (tmp_path / "made").exists()
 
 
 # The client of the examples.

@@ -40,7 +40,7 @@ def cache_parts(feeds: Mapping[str, Any]) -> dict[str, CachePart]:
 
     paths = {id(tensor): path for path, tensor in get_leaf_tensors(dict(feeds)).items()}
     parts: dict[str, CachePart] = {}
-    for cache, cross in _caches(cache_in(feeds)):
+    for cross, cache in caches_of(cache_in(feeds)).items():
         for number, layer in enumerate(cache.layers):
             for kind in ("key", "value"):  # a layer of another kind has none
                 if (path := paths.get(id(getattr(layer, f"{kind}s", None)))) is not None:
@@ -48,14 +48,13 @@ def cache_parts(feeds: Mapping[str, Any]) -> dict[str, CachePart]:
     return parts
 
 
-def _caches(cache: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield a cache; of an encoder-decoder its two, and whether each is of the encoder."""
+def caches_of(cache: Any) -> dict[bool, Any]:
+    """Map False to a cache; of an encoder-decoder True to that of the encoder's result, too."""
     from transformers.cache_utils import EncoderDecoderCache
 
     if isinstance(cache, EncoderDecoderCache):
-        yield from ((cache.self_attention_cache, False), (cache.cross_attention_cache, True))
-    elif cache is not None:
-        yield cache, False
+        return {False: cache.self_attention_cache, True: cache.cross_attention_cache}
+    return {} if cache is None else {False: cache}
 
 
 @contextlib.contextmanager

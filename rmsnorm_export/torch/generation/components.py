@@ -106,7 +106,7 @@ def _stages(
         if stages or inputs.keys() & begun.keys() - TEXT:
             raise UsageError(
                 "A model with an encoder has no decode of several tokens.",
-                found="--multi-token" if options.names == "transformers" else options.names,
+                found=f"{type(model).__name__} as one graph: --multi-token, or --names",
                 fix="omit it: encoder, prefill and decode are written; or --part language-model",
             )
         del calls["prefill"]  # decode is that, too, with an empty cache

@@ -42,7 +42,7 @@ from rmsnorm_export.torch.generation.consumers import (
 )
 from rmsnorm_export.torch.generation.encoders import ONE_SIZE
 from rmsnorm_export.torch.generation.inputs import sample_inputs
-from rmsnorm_export.torch.generation.names import States, name_by_layer, name_dimensions
+from rmsnorm_export.torch.generation.names import OPTIMUM, States, name_by_layer, name_dimensions
 from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
@@ -131,17 +131,18 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()
     check_generative(model)
-    one_graph = options.names != "transformers"
-    if one_graph and options.static_cache is not None:
+    by_layer = options.names != "transformers"
+    beside = options.names == "optimum" and model.config.is_encoder_decoder
+    if by_layer and options.static_cache is not None:
         raise UsageError(
             f"{options.names} cannot hold a cache of fixed size.",
             found=f"--names {options.names} with --static-cache {options.static_cache}",
             fix="omit one of them",
         )
-    if one_graph:
+    if by_layer and not beside:
         options = dataclasses.replace(options, multi_token=True)
     companions = tokenizer_files(model)
-    with whole_caches(static=False) if one_graph else contextlib.nullcontext():
+    with whole_caches(static=False) if by_layer else contextlib.nullcontext():
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
@@ -149,15 +150,17 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     models: dict[str, ir.Model] = {}
     reports: dict[str, Report] = {}
     states: States = {}
+    caches = {path: part for one in components for path, part in one.caches.items()}
     tell(options.progress, RECOGNISING)
     for component in components:
         name_dimensions(component.model, component.caches, options.static_cache, states)
-        if one_graph:
-            name_by_layer(component.model.graph, component.caches, options.names)
+        name = component.name
+        if by_layer:
+            name, taken = OPTIMUM[name] if beside else ("model", {})
+            name_by_layer(component.model, caches, options.names, taken)
         result = optimize(component.model, **shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
-        name = "model" if one_graph else component.name
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
         notes = (*result.report.notes, *_notes(model, result.model.graph, options.names))
@@ -166,13 +169,14 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     if options.fusions or options.quantize:
         share_weights(models.values())
-    config = model.config.get_text_config() if options.names == "optimum" else model.config
-    if options.names == "optimum":
+    config = model.config
+    if options.names == "optimum" and not beside:
+        config = config.get_text_config()
         allow_empty_of_optimum(config, models["model"].graph)
     return Decoder(
         models=models,
         reports=reports,
-        manifest=None if one_graph else _manifest(components),
+        manifest=None if by_layer else _manifest(components),
         configs=(config, model.generation_config),
         genai=genai_config(model, models["model"].graph) if genai else None,
         companions=companions,
