@@ -338,6 +338,18 @@ def test_a_model_that_branches_on_values_is_refused(tmp_path: Path) -> None:
         rx.export_generation(decoder_of("bart", torch.float16), tmp_path / "made")
 
 
+def test_a_loop_over_tokens_takes_prompts_of_one_length(tmp_path: Path) -> None:
+    """Jamba's scan: the graph says so, and a shorter prompt is not broadcast."""
+    made = rx.export_generation(decoder_of("jamba"), tmp_path / "made")
+    inputs = onnx.load(made.path / "prefill.onnx", load_external_data=False).graph.input
+    assert [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim] == [0, 5]
+    assert any("takes 5 tokens alone" in note for note in made.reports["prefill"].notes)
+    assert not any("alone" in note for note in made.reports["decode"].notes)
+    feeds = {"input_ids": torch.tensor([[0, 1]]), "attention_mask": torch.tensor([[0, 1]])}
+    outcome = verify_generation(decoder_of("jamba"), made.path, feeds)
+    assert "invalid dimensions for input: input_ids" in outcome.not_run
+
+
 def test_more_tokens_than_a_static_cache_holds_are_refused(tmp_path: Path) -> None:
     model = llama()
     made = rx.export_generation(model, tmp_path / "made", static_cache=8).path
