@@ -112,12 +112,18 @@ def verify_generation(
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
+        UsageError: the static cache does not hold so many tokens.
     """
     feeds, bundle = sample_inputs(model, inputs, part=part), open_folder(path)
     named = NamedDecoder(bundle) if bundle.manifest is None else None
     if named and not named.pads and "attention_mask" not in inputs:
         feeds["attention_mask"] = torch.ones_like(feeds["attention_mask"])
-    room = TOKENS if static_cache is None else static_cache - feeds[written_name(model)].shape[1]
+    prompt = feeds[written_name(model)].shape[1]
+    room = TOKENS if static_cache is None else static_cache - prompt
+    if static_cache is not None and (tokens or 1) > room + 1:  # the last one is not kept
+        found = f"{prompt} and {tokens or 1} tokens, in a cache for {static_cache}"
+        fix = "compare fewer, or export with a larger --static-cache"
+        raise UsageError("The static cache does not hold the text.", found=found, fix=fix)
     config = _settings(model, tokens or min(TOKENS, room), static_cache)
     how: Any = {
         "runtime": f"PyTorch {torch.__version__} (CPU) and {runtime_name()}",

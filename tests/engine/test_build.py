@@ -146,11 +146,12 @@ def test_numbers_that_are_not_those_of_the_model_are_said(tmp_path: Path) -> Non
 
 
 def test_what_the_parser_refuses(tmp_path: Path) -> None:
-    for op, words in (
-        ("other.Frobnicate", "node 'bad' (Frobnicate)"),
-        ("rmsnorm_export.RMSNorm", "function body"),
+    for call, words in (
+        ("other.Frobnicate (x)", "node 'bad' (Frobnicate)"),
+        ("rmsnorm_export.RMSNorm (x)", "function body"),
+        ('ScatterElements <reduction = "add"> (x, i, x)', "importScatterElements"),
     ):
-        model = model_of(f"[bad] t = {op} (x) y = Tanh (t)")
+        model = model_of(f"i = Cast <to = 7> (x) [bad] t = {call} y = Tanh (t)")
         with pytest.raises(InputError) as caught:
             build_engine(model, tmp_path / "e", shapes=SHAPES)
         assert words in str(caught.value)

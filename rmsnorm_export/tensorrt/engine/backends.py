@@ -170,7 +170,8 @@ def refused(errors: Sequence[dict[str, Any]], answer: Ended, info: BackendInfo) 
         return InputError(f"{info.label} cannot read the model.", found=cause(answer), fix=fix)
     first = errors[0]
     op, inside = str(first["op"]), str(first["inside"])
-    where = f"node {quoted(str(first['node']))} ({short(op)})" if op else "the file"
+    unnamed = f"the file, in {short(str(first['function']))} of the parser"
+    where = f"node {quoted(str(first['node']))} ({short(op)})" if op else unnamed
     where += f" inside {quoted(inside)}" if inside else ""
     fix = "export the model with other operators there, or at another opset"
     if op in KINDS or re.fullmatch(_OF_ONNX_RUNTIME, op) or op == "RMSNormalization":

@@ -92,6 +92,7 @@ def _refusal(error: Any) -> dict[str, str]:
         "text": error.desc(),
         "node": error.node_name(),
         "op": error.node_operator(),
+        "function": error.func(),  # of the parser, which names no node in some
         "inside": ", ".join(map(str, stack())),
     }
 

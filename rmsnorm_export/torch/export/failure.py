@@ -11,7 +11,7 @@ from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.torch.dtypes import dtype_name
 
-_CONTROL_FLOW = re.compile("GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound")
+CONTROL_FLOW = re.compile("GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound")
 _DYNAMIC = re.compile("UserError|ConstraintViolationError|dynamic_shapes|inferred a static shape")
 
 
@@ -32,7 +32,7 @@ def explain(
         "--dtype); for an operator that ONNX lacks try a higher --opset; --debug prints PyTorch's "
         "own account"
     )
-    if _CONTROL_FLOW.match(text):
+    if CONTROL_FLOW.match(text):
         what = "The module's control flow depends on the values of a tensor."
         fix = "use torch.where or torch.cond instead of Python's if, or omit that branch"
     elif _DYNAMIC.search(text):

@@ -19,6 +19,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import TRANSFORMERS, require_package, untried
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
+from rmsnorm_export.torch.export.failure import CONTROL_FLOW
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 from rmsnorm_export.torch.generation.caches import CachePart, cache_parts, whole_caches
 from rmsnorm_export.torch.generation.encoders import Stages, encoder_calls
@@ -78,16 +79,23 @@ def trace_components(
             cause = error if isinstance(error, Error) else error.__cause__ or error
             if isinstance(cause, Error):  # which the exporter may have taken for one of the model
                 raise cause  # noqa: B904
-            drift = untried(TRANSFORMERS)
             raise InputError(
                 f"{type(model).__name__} cannot be exported for generation.",
                 found=f"{name}: {type(cause).__name__}: {first_line(cause)}",
-                fix=f"install a release that was tried: {drift}"
-                if drift
-                else "check that model.generate() runs on inputs of these shapes (--shapes); "
-                "--part language-model omits images and sound; --debug prints the traceback",
+                fix=_fix(cause),
             ) from error
     return components, "\n".join(lines)
+
+
+def _fix(cause: BaseException) -> str:
+    if drift := untried(TRANSFORMERS):
+        return f"install a release that was tried: {drift}"
+    if CONTROL_FLOW.match(type(cause).__name__):
+        return "use --dtype f32: some, as BART, branch on values of tensors in half precision"
+    return (
+        "check that model.generate() runs on inputs of these shapes (--shapes); --part "
+        "language-model omits images and sound; --debug prints the traceback"
+    )
 
 
 def _stages(

@@ -191,6 +191,10 @@ def _notes(model: Any, graph: ir.Graph, names: str) -> Iterator[str]:
         yield drift
     if any(value.name == "cu_seqlens" for value in graph.inputs):
         yield ONE_SIZE
+    # A loop over tokens is unrolled.
+    for ids in (v for v in graph.inputs if v.name in ("input_ids", "decoder_input_ids")):
+        if ids.shape and isinstance(length := ids.shape[1], int) and length > 1:
+            yield f"takes {length} tokens alone, as it was traced: pad on the left; or see --shapes"
     window = getattr(model.config.get_text_config(), "sliding_window", None)
     if names == "genai" and window and not in_one_buffer(graph):
         yield PADDED

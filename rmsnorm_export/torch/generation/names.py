@@ -55,7 +55,8 @@ def name_dimensions(
     names: dict[str, str] = {}
 
     def call(dim: int | ir.SymbolicDim, name: object) -> None:
-        if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+        # PyTorch writes a size that tracing has fixed as a symbol, "5".
+        if isinstance(dim, ir.SymbolicDim) and dim.value and not dim.value.isdecimal():
             names.setdefault(dim.value, str(name))
 
     sequence, past = "sequence", ""
@@ -64,7 +65,7 @@ def name_dimensions(
             rows, tokens, *_ = shapes[name]
             call(rows, "batch")
             call(tokens, "sequence")
-            sequence = str(tokens) if isinstance(tokens, int) else sequence
+            sequence = str(_renamed(names, tokens))
             break
     for name in states_of(model.graph):
         if not (shape := shapes.get(name)):
