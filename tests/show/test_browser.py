@@ -33,10 +33,9 @@ UNSEEN = """() => {
   const faults = new Set(), range = document.createRange(), root = document.documentElement;
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let text = texts.nextNode(); text; text = texts.nextNode()) {
-    const shown = text.parentElement.checkVisibility({visibilityProperty: true});
+    if (!text.data.trim() || !text.parentElement.checkVisibility()) continue;
     range.selectNodeContents(text);
     const inner = range.getBoundingClientRect();
-    if (!shown || !text.data.trim()) continue;
     for (let box = text.parentElement; box !== root; box = box.parentElement) {
       const style = getComputedStyle(box), outer = box.getBoundingClientRect();
       const cut = /hidden|clip/.test(style.overflow);
@@ -58,11 +57,8 @@ UNSEEN = """() => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with (
-        playwright.sync_playwright() as api,
-        api.chromium.launch(executable_path=CHROMIUM) as chromium,
-    ):
-        yield chromium
+    with playwright.sync_playwright() as api:
+        yield api.chromium.launch(executable_path=CHROMIUM)
 
 
 def faults(browser: Any, path: Path) -> list[str]:
@@ -94,10 +90,9 @@ def test_a_report_of_a_model_is_seen_whole(browser: Any, tmp_path: Path) -> None
     model = onnx.parser.parse_model(_MODEL)
     result = rx.optimize(model, prove=True, drawings=True)
     report = change(result.report, refused=(REFUSAL, ALIKE))
-    both = rx.verify(model, result.model)
+    both = sections_of(rx.verify(model, result.model), "Both models", compared=("a.onnx", LONG))
     path = tmp_path / "page.html"
-    sections = sections_of(both, "Both models", compared=("a.onnx", LONG))
-    path.write_text(to_html(report, about=[LONG], sections=sections), encoding="utf-8")
+    path.write_text(to_html(report, about=[LONG], sections=both), encoding="utf-8")
     assert faults(browser, path) == []
 
 
@@ -107,9 +102,9 @@ def test_the_site_is_seen_whole(browser: Any, tmp_path: Path) -> None:
         pytest.importorskip(package, reason="Sphinx is not installed: pip install '.[docs]'")
     docs = Path(__file__).resolve().parents[2] / "docs"
     subprocess.run([sys.executable, "-m", "sphinx", "-q", docs, tmp_path], check=True)
-    pages = [path for path in tmp_path.rglob("*.html") if "_static" not in path.parts]
+    pages = sorted(path for path in tmp_path.rglob("*.html") if "_static" not in path.parts)
     assert len(pages) > 20
-    assert [line for path in sorted(pages) for line in faults(browser, path)] == []
+    assert [line for path in pages for line in faults(browser, path)] == []
 
 
 @pytest.mark.parametrize(
