@@ -21,6 +21,7 @@ import onnx
 
 import rmsnorm_export as rx
 from bench.chart import Bar, bars
+from rmsnorm_export.errors import Error
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.session import (
     executed_graph,
@@ -29,7 +30,6 @@ from rmsnorm_export.runtime.session import (
     run_session,
 )
 from tests.tools.corpus.arch_table import ENTRIES
-from tests.tools.lib.command import say
 
 if TYPE_CHECKING:
     from tests.tools.corpus.exporters import Export
@@ -80,28 +80,47 @@ class Count:
 MISSING = Count(problem="the tool did not write the file")
 
 
-def held_out(only: Sequence[str] = ()) -> Iterator[Export]:
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A model that is not counted: the key of its export, and why."""
+
+    key: str
+    reason: str
+
+
+def held_out(only: Sequence[str] = ()) -> Iterator[Export | LeftOut]:
     """Yield the causal language models of transformers that no test here uses, tiny, in two types.
 
-    Left out is what has no RMSNorm, is not made from settings that others share, or not exported.
+    Args:
+        only: types of model instead of all.
     """
     # PyTorch is not imported by the processes whose memory `times` measures.
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    from tests.tools.corpus import architectures
+    from tests.tools.corpus.architectures import TYPES
 
     tested = {entry.model_type for entry in ENTRIES.values()}
     names = only or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)
-    for name, dtype in itertools.product(names, architectures.TYPES):
-        try:
-            model, inputs = architectures.make(name, dtype)
-            norms = sum(architectures.count_norms(model, *inputs.values()).values())
-            export = architectures.export_architecture(name, dtype) if norms else None
-        except Exception as error:  # a model's own code fails in its own ways
-            say(f"{name}, {dtype}: {first_line(error, 100)}")
-            continue
-        if export is not None and export.path is not None:
-            yield export
+    yield from itertools.starmap(_held_out, itertools.product(names, TYPES))
+
+
+def _held_out(name: str, dtype: str) -> Export | LeftOut:
+    from tests.tools.corpus import architectures
+
+    key = f"{name}-{dtype}"
+    try:
+        _ = ENTRIES[name]
+    except KeyError:
+        return LeftOut(key, "no tiny model from the settings that the others share")
+    try:
+        model, inputs = architectures.make(name, dtype)
+        norms = architectures.count_norms(model, *inputs.values())
+    except Exception as error:  # a model's own code fails in its own ways
+        return LeftOut(key, f"PyTorch does not run the tiny model: {first_line(error, 100)}")
+    if not norms:
+        return LeftOut(key, "no RMSNorm")
+    export = architectures.export_architecture(name, dtype)
+    return export if export.path else LeftOut(key, f"not exported: {export.reason[:100]}")
 
 
 def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Count:
@@ -125,10 +144,16 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
     )
 
 
-def count_all(export: Export, tools: Mapping[str, Tool], kernels: Path | None) -> dict[str, Count]:
+def count_all(
+    export: Export, tools: Mapping[str, Tool], kernels: Path | None
+) -> dict[str, Count] | LeftOut:
     """Return the counts of one model: as it is, and as each tool writes it."""
     assert export.path is not None
-    counts = {RAW: count_norms(export.path, export)}
+    try:
+        counts = {RAW: count_norms(export.path, export)}
+    except Error as error:
+        found = error.found[:100]
+        return LeftOut(export.key, f"ONNX Runtime does not run what PyTorch wrote: {found}")
     for label, tool in tools.items():
         with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             path = Path(folder) / "model.onnx"
@@ -192,17 +217,37 @@ def engine_cells(export: Export, tools: Mapping[str, Tool]) -> list[str]:
     return cells
 
 
-def losses(models: Sequence[tuple[Export, dict[str, Count]]]) -> list[str]:
-    """Return a line for each model in which a file of ours has fewer kernels than the raw one."""
+def shortfalls(models: Sequence[tuple[Export, dict[str, Count]]]) -> list[str]:
+    """Return a line for each file of ours with fewer kernels than the raw one, or than promised."""
     lines = []
     for export, counts in models:
         for label, count in counts.items():
-            if label.startswith("ours") and count.kernels < counts[RAW].kernels:
-                less = (
-                    f"{count.kernels} of {export.norms} norms, the raw file {counts[RAW].kernels}"
-                )
+            promised = counts[RAW].kernels if label == PORTABLE else export.norms
+            if label.startswith("ours") and count.kernels < promised:
+                less = f"{count.kernels} of {export.norms} norms, raw {counts[RAW].kernels}"
                 lines.append(f"- {export.key}, {label}: {count.problem or less}")
-    return ["Where ours has fewer than the raw file:", "", *lines] if lines else []
+    title = (
+        "Where a file of ours has a norm in pieces, or the portable one fewer than the raw file:"
+    )
+    return [title, "", *lines, ""] if lines else []
+
+
+def model_type(one: Export | LeftOut) -> str:
+    """Return the name that transformers has for the type of a model."""
+    return one.key.rpartition("-")[0]
+
+
+def left_out(models: Sequence[LeftOut]) -> list[str]:
+    """Return a line for each reason, with its types of model; a type of number where it is one."""
+    by_reason: dict[str, dict[str, list[str]]] = {}
+    for one in models:
+        dtype = one.key.rpartition("-")[2]
+        by_reason.setdefault(one.reason, {}).setdefault(model_type(one), []).append(dtype)
+    lines = []
+    for reason, types in sorted(by_reason.items()):
+        names = [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
+        lines.append(f"- {reason} ({len(types)}): {', '.join(names)}")
+    return ["Not counted:", "", *lines] if lines else []
 
 
 def chart(table: Sequence[Sequence[str]], every: int, versions: Mapping[str, str]) -> str:

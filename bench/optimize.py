@@ -35,7 +35,6 @@ from typing import Any
 from bench import norms
 from bench.graphs import HARD, write_decoder, write_hard
 from bench.norms import PORTABLE
-from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole
 from tests.tools.lib.command import RESULTS, module_command, module_environment, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results
@@ -194,17 +193,19 @@ def _times(options: argparse.Namespace) -> int:
 def _norms(options: argparse.Namespace) -> int:
     """Return 1 when ours failed, or is wrong."""
     start, output = Start(), options.output or RESULTS / "norms.json"
-    tools, models, engines = {}, [], []
+    tools, models, left_out, engines = {}, [], [], []
     for name, make in TOOLS.items():
         try:
             tools |= {name: make()} if name != FLOOR else {}
         except ImportError as error:
             say(f"without {name}: {error}")
     for export in norms.held_out(options.models):
-        try:
+        counts = export
+        if not isinstance(export, norms.LeftOut):
             counts = norms.count_all(export, tools, options.library)
-        except Error as error:
-            say(f"{export.key}: ONNX Runtime does not run the raw file: {error.found}")
+        if isinstance(counts, norms.LeftOut):
+            left_out.append(counts)
+            say(f"{counts.key}: {counts.reason}")
             continue
         models.append((export, counts))
         say(f"{export.key}: {norms.brief(*models[-1])}")
@@ -213,13 +214,18 @@ def _norms(options: argparse.Namespace) -> int:
             say(f"engines: {engines[-1]}")
     every = sum(export.norms for export, _ in models)
     table = norms.totals(models)
-    head = [f"{len(models)} models, {every:,} norms by PyTorch's count"]
+    counted = {norms.model_type(export) for export, _ in models}
+    types = counted | {norms.model_type(one) for one in left_out}
+    head = [
+        f"{len(counted)} of {len(types)} types of model, {len(models)} exports, {every:,} norms"
+    ]
     report = start.facts(*PACKAGES, "torch", "transformers", "tensorrt_rtx")
     above = [*about(report), *head]
     report |= {
         "norms": every,
         "rows": [dict(zip(norms.HEADINGS, row, strict=True)) for row in table],
         "models": norms.details(models),
+        "left_out": {one.key: one.reason for one in left_out},
         "engines": engines,
     }
     print_table(norms.HEADINGS, table, above=above)
@@ -227,7 +233,7 @@ def _norms(options: argparse.Namespace) -> int:
     page += [norms.MEANING, "", *markdown_table(norms.HEADINGS, table)]
     if engines:
         page += ["", norms.ENGINE_MEANING, "", *markdown_table(norms.ENGINE_HEADINGS, engines)]
-    page += ["", *norms.losses(models)]
+    page += ["", *norms.shortfalls(models), *norms.left_out(left_out)]
     print(write_results(report, "\n".join(page) + "\n", output))
     write_whole(output.with_suffix(".svg"), norms.chart(table, every, report["versions"]))
     return int(any(row[0].startswith("ours") and row[-2:] != ["0", "0"] for row in table))

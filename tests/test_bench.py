@@ -79,10 +79,14 @@ def test_bench_optimize(tmp_path: Path) -> None:
 @pytest.mark.export
 def test_bench_norms(tmp_path: Path) -> None:
     """Of a model whose norms have no weight, ONNX Runtime fuses none unless they are its nodes."""
+    names = ("nanochat", "bert", "gemma3n")
     done = _run(
-        "bench.optimize", "norms", "--models", "nanochat", "--output", str(tmp_path / "norms.json")
+        "bench.optimize", "norms", "--models", *names, "--output", str(tmp_path / "norms.json")
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "norms.md").read_text(encoding="utf-8")
+    assert "1 of 3 types of model, 2 exports" in page
+    assert "- no RMSNorm (1): bert\n- no tiny model from " in page
     report = json.loads((tmp_path / "norms.json").read_text(encoding="utf-8"))
     kernels = {row["file"]: int(row["one kernel:"]) for row in report["rows"]}
     assert report["norms"] == kernels["ours ort"] == kernels["ours onnx"] > 0

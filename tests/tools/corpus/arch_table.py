@@ -68,7 +68,7 @@ _DEEPSEEK_V4: dict[str, Any] = {
 }  # fmt: skip
 
 
-_LARGEST = 8e6
+_LARGEST = 2e7
 """Parameters of a model that is made on demand."""
 
 
@@ -110,20 +110,35 @@ def _size(entry: Entry) -> float:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _runs(entry: Entry) -> bool:
+    """Return whether a model runs; some take settings that their code does nothing with."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.for_model(entry.model_type, **{**COMMON, **entry.settings})
+    try:
+        with torch.no_grad():
+            transformers.AutoModelForCausalLM.from_config(config).eval()(torch.ones((2, 7)).long())
+    except Exception:  # each model fails in its own way
+        return False
+    return True
+
+
 class _Entries(dict[str, Entry]):
     """The entries below, and on demand one for any other causal language model."""
 
     def __missing__(self, model_type: str) -> Entry:
-        """Return the smallest model of a type that the settings above can make.
+        """Return the smallest model of a type that runs, of those that the settings above can make.
 
         Raises:
             KeyError: it is no such type, or has its sizes elsewhere and is large.
         """
         entries = [Entry(model_type, "", more) for more in ({}, _EXPERTS, _LATENT, _LINEAR)]
-        size, _, entry = min((_size(entry), i, entry) for i, entry in enumerate(entries))
-        if size > _LARGEST:
+        sizes = [_size(entry) for entry in entries]
+        small = [i for i in sorted(range(4), key=sizes.__getitem__) if sizes[i] <= _LARGEST]
+        if not small:
             raise KeyError(model_type)
-        return entry
+        return entries[next((i for i in small if _runs(entries[i])), small[0])]
 
 
 _TESTED: dict[str, Entry] = {
