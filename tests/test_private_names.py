@@ -92,7 +92,8 @@ def resolved(name: str) -> object:
         except ImportError:
             continue
         for part in parts[end:]:
-            value = getattr(value, part)
+            fields = vars(value).get("__annotations__", {})  # those of an object
+            value = fields[part] if part in fields else getattr(value, part)
         return value
     raise ImportError(name)
 

@@ -55,9 +55,9 @@ class NamedDecoder:
         decode = self._graphs.get("decode")
         states = states_of(decode.model.graph) if decode else {}
         types = {self._inputs["decode"][name].dtype for name in states} or {"none"}
-        known = {name for name, output in states.items() if output or ".encoder." in name}
-        unknown = states.keys() - filter(_part, known)
-        problem = ", ".join(sorted(unknown) or sorted(types - _CACHE_TYPES.keys()))
+        kept = {name for name, output in states.items() if output or ".encoder." in name}
+        others = states.keys() - filter(_part, kept)
+        problem = ", ".join(sorted(others) or sorted(types - _CACHE_TYPES.keys()))
         if not len(self._graphs) == len(bundle.files) in (1, 3) or problem:
             raise not_together((problem and f"caches {problem}") or ", ".join(bundle.files))
         self._type = types.pop()
@@ -111,12 +111,12 @@ class NamedDecoder:
                 caches[part.cross].update(keys[:, :, start:], values[:, :, start:], part.layer)
         return CausalLMOutputWithPast(logits=answers["logits"])
 
-    def _run(self, role: str, given: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def _run(self, role: str, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         for name in self._inputs[role]:
-            if not isinstance(given.get(name), torch.Tensor):
+            if not isinstance(values.get(name), torch.Tensor):
                 what = "The graph takes an input that generate() does not give."
                 raise NotRunError(what, found=name, fix="compare it without --generate")
-        feeds = {name: given[name].numpy() for name in self._inputs[role]}
+        feeds = {name: values[name].numpy() for name in self._inputs[role]}
         answers = run_session(self._sessions[role], feeds)
         return {name: torch.from_numpy(array) for name, array in answers.items()}
 

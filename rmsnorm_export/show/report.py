@@ -98,7 +98,7 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _outcome(report: Report, output: Sequence[str], *, brief: bool) -> list[Line]:
+def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Line]:
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
     fusions = [] if report.fusions is None else _fusion_lines(report.fusions)

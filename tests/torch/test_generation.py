@@ -345,7 +345,7 @@ def test_a_loop_over_tokens_takes_prompts_of_one_length(tmp_path: Path) -> None:
     made = rx.export_generation(decoder_of("jamba"), tmp_path / "made")
     inputs = onnx.load(made.path / "prefill.onnx", load_external_data=False).graph.input
     assert [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim] == [0, 5]
-    assert any("takes 5 tokens alone" in note for note in made.reports["prefill"].notes)
+    assert any("takes prompts of 5 tokens alone" in note for note in made.reports["prefill"].notes)
     assert not any("alone" in note for note in made.reports["decode"].notes)
     feeds = {"input_ids": torch.tensor([[0, 1]]), "attention_mask": torch.tensor([[0, 1]])}
     outcome = verify_generation(decoder_of("jamba"), made.path, feeds)

@@ -22,7 +22,8 @@ from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import CONTROL_FLOW
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 from rmsnorm_export.torch.generation.caches import CachePart, cache_parts, whole_caches
-from rmsnorm_export.torch.generation.encoders import Stages, encoder_calls
+from rmsnorm_export.torch.generation.encoders import Stages, encoder_calls, replaced
+from rmsnorm_export.torch.generation.guards import lengths_of
 from rmsnorm_export.torch.generation.inputs import TEXT, written_name
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ class Component:
         model: the graph, every norm spelled out; its weights are the module's.
         metadata: ``ExportMetadata`` of transformers: what its runner needs to call the graph.
         caches: paths of the keys and values among its inputs.
+        lengths: the fewest and the most tokens of a prompt; None: any number, or unknown.
     """
 
     name: str
     model: ir.Model
     metadata: Any
     caches: Mapping[str, CachePart]
+    lengths: tuple[int, int] | None
 
 
 def trace_components(
@@ -139,7 +142,15 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
     )
     exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
     caches = cache_parts(feeds)
-    model, metadata = exporter.export_program(module, feeds, config=config)
+    lengths, export = None, torch.onnx.export
+
+    def looked_at(program: Any, *args: Any, **how: Any) -> Any:
+        nonlocal lengths
+        lengths = lengths_of(program, feeds)
+        return export(program, *args, **how)
+
+    with replaced(torch.onnx, "export", looked_at):
+        model, metadata = exporter.export_program(module, feeds, config=config)
     metadata.export_config = {
         **json.loads(config.to_json_string()),
         "multi_token_decode": options.multi_token,
@@ -158,7 +169,7 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
             found=f"{name}: {', '.join(sorted(strange)) or 'no input is followed by an output'}",
             fix=f"install {TRANSFORMERS}; without --task the model is exported without cache",
         )
-    return Component(name, model, metadata, caches)
+    return Component(name, model, metadata, caches, lengths)
 
 
 def check_generative(model: Any) -> None:

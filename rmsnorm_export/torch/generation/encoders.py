@@ -46,6 +46,9 @@ def inputs_of(call: Any, *args: Any, **feeds: Any) -> dict[str, Any]:
     inputs = {**dict(zip(inspect.signature(call).parameters, args, strict=False)), **feeds}
     if "grid_thw" in inputs:
         precompute_export_inputs(call.__self__, inputs)
+        for name, value in inputs.items():  # it computes in float32; the exporter casts
+            if torch.is_tensor(value) and value.is_floating_point():
+                inputs[name] = value.to(call.__self__.dtype)
         for name in {"cu_seqlens", "cu_window_seqlens"} & inputs.keys():
             lengths = inputs[name].diff()
             if (lengths != lengths[0]).any():

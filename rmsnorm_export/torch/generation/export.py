@@ -163,7 +163,10 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
             write_rows(result.model)
         models[name] = result.model
         source = f"{type(model).__name__}, {component.name}"
-        notes = (*result.report.notes, *_notes(model, result.model.graph, options.names))
+        notes = (
+            *result.report.notes,
+            *_notes(model, component, result.model.graph, options.names),
+        )
         reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
@@ -185,16 +188,19 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     )
 
 
-def _notes(model: Any, graph: ir.Graph, names: str) -> Iterator[str]:
+def _notes(model: Any, component: Component, graph: ir.Graph, names: str) -> Iterator[str]:
     """Yield what the consumer of a graph has to know."""
     if drift := untried(TRANSFORMERS):
         yield drift
     if any(value.name == "cu_seqlens" for value in graph.inputs):
         yield ONE_SIZE
-    # A loop over tokens is unrolled.
-    for ids in (v for v in graph.inputs if v.name in ("input_ids", "decoder_input_ids")):
-        if ids.shape and isinstance(length := ids.shape[1], int) and length > 1:
-            yield f"takes {length} tokens alone, as it was traced: pad on the left; or see --shapes"
+    if component.lengths is not None:
+        least, most = component.lengths
+        numbers = f"{least} tokens" if least == most else f"{least} to {most} tokens"
+        yield (
+            f"takes prompts of {numbers} alone, as a loop over tokens was traced (--shapes sets "
+            "their length); pad shorter ones on the left; longer ones may give wrong numbers"
+        )
     window = getattr(model.config.get_text_config(), "sliding_window", None)
     if names == "genai" and window and not in_one_buffer(graph):
         yield PADDED

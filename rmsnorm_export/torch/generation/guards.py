@@ -1,0 +1,65 @@
+"""The prompts for which a traced graph computes what its module does.
+
+PyTorch unrolls a loop over chunks of tokens (Qwen3-Next) as often as it ran in the trace, and keeps
+what it assumed of sizes as guards, for which ONNX has no place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+
+from rmsnorm_export.torch.generation.inputs import TEXT
+
+_MOST = 2**15
+"""Tokens up to which guards are asked."""
+
+
+def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the fewest and the most tokens for which a trace holds; None: any number, or unknown.
+
+    Args:
+        program: a ``torch.export.ExportedProgram``.
+        feeds: with which it was traced.
+    """
+    text = {n: feeds[n] for n in (*TEXT, "decoder_input_ids") if torch.is_tensor(feeds.get(n))}
+    ids = text.get("input_ids", text.get("decoder_input_ids"))
+    if ids is None or ids.dim() < 2 or ids.shape[1] == 1:
+        return None
+    # The others are about the layout of memory, and about sizes that tracing does not tell apart.
+    written = (guard for guard in program._guards_code if not re.search("!=|>=", guard))
+    guards = [compile(guard, "guard", "eval") for guard in written]
+
+    def holds(tokens: int) -> bool:
+        sizes = {n: (len(v), *_resized(v.shape[1:], ids.shape[1], tokens)) for n, v in text.items()}
+        tensors = {n: torch.empty(shape, device="meta") for n, shape in sizes.items()}
+        return all(_holds(guard, tensors) for guard in guards)
+
+    traced = ids.shape[1]
+    if not holds(traced) or (holds(1) and holds(_MOST)):
+        return None
+    return _last(holds, traced, 0), _last(holds, traced, _MOST + 1)
+
+
+def _last(holds: Callable[[int], bool], good: int, bad: int) -> int:
+    """Return the last number that holds on the way from one that does to one that does not."""
+    while abs(bad - good) > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
+
+
+def _resized(shape: tuple[int, ...], size: int, other: int) -> list[int]:
+    return [other if dim == size else dim for dim in shape]
+
+
+def _holds(guard: CodeType, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Tell whether a guard holds, or is about something else than the text."""
+    try:
+        return bool(eval(guard, {"L": tensors}))
+    except (LookupError, AttributeError, TypeError, NameError):
+        return True
