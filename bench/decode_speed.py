@@ -5,7 +5,7 @@ process, on one thread of ONNX Runtime with its optimizer. A time is that of the
 other programs cost little, in sessions that are opened anew each round: where weights lie in memory
 makes a graph faster or slower by more than its nodes do. Shares are medians over the rounds of the
 median of the pairs with the first graph. optimum-cli and onnxruntime-genai's builder are run by the
-commands of --cli and --builder, which may call an environment of their own; what fails is said.
+commands of --cli and --builder, which may call an environment of their own; what fails is shown.
 Exports of this process are timed, too, by the processor's time.
 """
 

@@ -76,13 +76,13 @@ class Row:
 
     def remarks(self) -> list[str]:
         """Operators, reasons of refusals and notes of sites, each once with its number."""
-        said = Counter(_operator(site) for site in self.report.fused)
-        said.update(f"refused: {refusal.message}" for refusal in self.report.refused)
-        said.update(f"left outside: {refusal.message}" for refusal in self.report.unfolded)
+        texts = Counter(_operator(site) for site in self.report.fused)
+        texts.update(f"refused: {refusal.message}" for refusal in self.report.refused)
+        texts.update(f"left outside: {refusal.message}" for refusal in self.report.unfolded)
         notes = (note for site in self.report.fused for note in site.notes)
         whole, part = "part of the norm stays as it was", "left outside"
-        said.update(note.replace(whole, part) for note in notes)
-        return [f"{n} x {text}" for text, n in said.items()]
+        texts.update(note.replace(whole, part) for note in notes)
+        return [f"{n} x {text}" for text, n in texts.items()]
 
     def cells(self) -> list[str]:
         """The line of the table."""

@@ -132,7 +132,7 @@ def _within(step: Step, seconds: float, machine: Machine, built: Built, tell: Te
         tell("wrong", f"{step.name}: not done after {seconds:.0f} s")
         with contextlib.suppress(ProcessLookupError):  # it ends just now
             os.killpg(process.pid or 0, signal.SIGKILL)
-    except EOFError:  # it has said all
+    except EOFError:  # it has written all
         process.join()
         if process.exitcode:
             tell("wrong", f"{step.name}: the process ended with {process.exitcode}")

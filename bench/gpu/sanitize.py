@@ -11,7 +11,7 @@ from tests.tools.driver import Job
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 _FOUND = 99
-"""The exit code that it is told to end with when it has found something."""
+"""The exit code that it ends with when it has found something."""
 
 
 def run(

@@ -1,7 +1,7 @@
 """onnxruntime: the transformers optimizer fuses a norm over channels to one over all later axes
 
 A norm over axis 1 of [1, 8, 5, 5] becomes SimplifiedLayerNormalization with axis 1, which is a
-norm over axes 1, 2 and 3: the numbers are wrong, and nothing is said. Timm's RmsNorm2d is such a
+norm over axes 1, 2 and 3: the numbers are wrong, without a warning. Timm's RmsNorm2d is such a
 norm. Expected: no fusion where the reduced axis is not the last one.
 """
 

@@ -49,7 +49,7 @@ def progress(state: State, message: str) -> Iterator[Progress]:
 
     Yields:
         What to call with the work at hand, the steps that are over and the steps in all: the
-        spinner becomes a bar, and the log is told.
+        spinner becomes a bar, and goes to the log.
     """
     import logging
 

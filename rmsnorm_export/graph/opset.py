@@ -155,7 +155,7 @@ def _restore(source: ir.Graph, result: ir.Graph) -> None:
     """Put back what the converter drops, and drop the sizes that it invents.
 
     It names every size that it does not know (``unk__0``), and tells the outputs what it infers; a
-    model says of its inputs and outputs what it said before.
+    model says of its inputs and outputs what it did before.
     """
     sizes = [size for value in _values(source) for size in value.shape or ()]
     named = {size.value for size in sizes if not isinstance(size, int)}

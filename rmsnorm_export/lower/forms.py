@@ -1,7 +1,7 @@
 """In which form an operator without a rounding attribute says a norm, and under which class.
 
 Both operators of the other targets take X, a scale and epsilon, and compute in one way. With x of
-type T and the row normalised in S, ``v = x / sqrt(mean(x ** 2) + epsilon)``, a norm is said as::
+type T and the row normalised in S, ``v = x / sqrt(mean(x ** 2) + epsilon)``, a norm is written as::
 
     plain   Y = norm(X, g)                                    all in T
     wide    Y = Cast_T(norm(Cast_S(X), S(g)))                 T(v * g): the scale before the cast
@@ -103,7 +103,7 @@ class OneOperator:
         stash_type: what the attribute says; None: the type in which the row is normalised.
         scales_first: T in a half type means T(v * g) by the operator's definition.
         min_opset: lowest version of the default domain; 0: any.
-        reordered_note: said of a ``plain`` node that drops the rounding before the scale.
+        reordered_note: of a ``plain`` node that drops the rounding before the scale.
         folds_residuals: the target has an operator for a norm and the sum in front of it.
     """
 
@@ -156,7 +156,7 @@ class OneOperator:
         """Lower ``match``, or else the largest part of it that can be lowered.
 
         The other nodes of the source stay as they are. When nothing can be lowered the refusal is
-        that of the largest part whose operator could have said it.
+        that of the largest part whose operator could express it.
         """
         refusals: list[Refusal] = []
         part: Match | None = match
@@ -173,8 +173,8 @@ class OneOperator:
                 return _with_what_stays(outcome, match, refusals)
             refusals.append(outcome)
             part = part.inner
-        told = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
-        return dataclasses.replace(told, kind="norm")
+        refusal = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
+        return dataclasses.replace(refusal, kind="norm")
 
     def _unclamped(
         self, match: Match, scale: ScaleInput, context: LowerContext

@@ -30,7 +30,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.runtime.support import everywhere
 
-_SAID_WITH_A_SUM = SAID - {"epsilon_clamp"}
+_ATTRIBUTES_WITH_A_SUM = SAID - {"epsilon_clamp"}
 
 
 class _OnnxRuntime(OneOperator):
@@ -80,8 +80,8 @@ def _residual_kept(
         why = ("the operator has no such element type", type_name(dtype))
     elif spec.epsilon_clamp:
         why = ("the operator has no clamp", f"x / max(rms, {spec.epsilon:.6g})")
-    elif unsaid := spec.beyond(_SAID_WITH_A_SUM):
-        why = ("the operator does not know the attribute", unsaid)
+    elif absent := spec.beyond(_ATTRIBUTES_WITH_A_SUM):
+        why = ("the operator does not know the attribute", absent)
     elif spec.axis != -1:
         why = ("the operator normalises the last axis only", f"axis {spec.axis}")
     elif x is None or not same_where_added(x, other):

@@ -271,7 +271,7 @@ def _row_sizes(
     """Sizes of the normalised axes.
 
     Declared by x, or by a weight; known to lowering, which made a weight or a Reshape of it; from
-    n; or small where nothing is said.
+    n; or small where none is given.
     """
     spec, axes, n = match.spec, -match.spec.trailing().axis, match.n
     stated = tuple(size for size in declared if size is not None)

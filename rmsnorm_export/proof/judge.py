@@ -182,7 +182,7 @@ class Judge:
 
     @property
     def _lenient(self) -> bool:
-        """The original is said to differ at the ends of the range, and the class allows it."""
+        """The original is declared to differ at the ends of the range, and the class allows it."""
         return bool(self._match.edges) and self._numerics != "exact"
 
     def _without_underflow(
@@ -238,7 +238,7 @@ class Judge:
         worst_yet, worst = self._worst, float(steps.max(initial=0.0))
         with np.errstate(all="ignore"):
             apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
-        # Sums in any order, and subnormal ones, have wide bounds of their own: told only where
+        # Sums in any order, and subnormal ones, have wide bounds of their own: reported only where
         # they were needed.
         usual = row in ("sum", Row("exact")) or worst > worst_yet.bound_ulp
         self._worst = dataclasses.replace(

@@ -194,7 +194,7 @@ class Context:
     def spoil(
         self, node: ir.Node, radial: Radial, reason: str, message: str, found: str, hint: str
     ) -> None:
-        """A flaw whose output is followed all the same, so that the refusal is told if it is
+        """A flaw whose output is followed all the same, so that the refusal is reported if it is
         divided by in the end."""
         self.flaw(radial.candidate, node, reason, message, found, hint)
         self.set_radial(node.outputs[0], dataclasses.replace(radial, spoiled=True))

@@ -241,8 +241,8 @@ def _stays_apart(
 
 def unmatched(ctx: Context) -> tuple[Refusal, ...]:
     """Return a reason for every rooted mean square that no match was made of."""
-    told = (c for c in ctx.candidates if c.rooted and not c.taken)
-    return tuple(_why_not(ctx, candidate) for candidate in told)
+    rooted = (c for c in ctx.candidates if c.rooted and not c.taken)
+    return tuple(_why_not(ctx, candidate) for candidate in rooted)
 
 
 def _why_not(ctx: Context, candidate: Candidate) -> Refusal:

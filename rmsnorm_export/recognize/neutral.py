@@ -1,7 +1,7 @@
 """Nodes whose output holds the numbers of an earlier value, in its shape.
 
 Either by themselves (Identity, a product with 1, Dropout outside training) or because they take
-back what came before (Reshape, Transpose, Neg, a narrowing Cast). Values that are told apart by
+back what came before (Reshape, Transpose, Neg, a narrowing Cast). Values that are distinguished by
 such nodes alone are one value for every fact.
 """
 

@@ -183,7 +183,7 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
 def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     number = ctx.constants.scalar(other)
     array = ctx.constants.array(other)
-    # In rows of one element the weight is a constant scalar too, told by its axis.
+    # In rows of one element the weight is a constant scalar too, known by its axis.
     row_of_one = radial.size == 1 and radial.inverse and array is not None and array.ndim
     if number is not None and not (row_of_one and number != 1.0):
         rescale(ctx, node, radial, other, number)

@@ -90,7 +90,7 @@ def _take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
     new.doc_string = new.doc_string or old.doc_string
     new.metadata_props.update(old.metadata_props)
     new.meta.update(old.meta)
-    # A graph says of its outputs what it said before, and no more.
+    # A graph declares of its outputs what it did before, and no more.
     if old.shape is not None or old.is_graph_output():
         new.shape = old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
@@ -100,7 +100,7 @@ def _take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
 
 
 def _copy_metadata(site: Lowered) -> None:
-    """Copy what an exporter said of the source nodes (module path, stack trace).
+    """Copy what an exporter recorded of the source nodes (module path, stack trace).
 
     Of two nodes that say different things the later one is right: a residual Add, which comes
     first, is of another module.

@@ -26,12 +26,12 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
     """
     least, opset = TARGETS[options.target or "portable"].min_opset, default_opset(loaded.model)
     newest = opset if options.consumer is None else options.consumer.opset or opset
-    wanted = options.opset or (newest if least <= newest < opset else opset)
-    if wanted < opset:
-        loaded = _converted(_spelled(loaded), wanted)
-    elif wanted > opset:
-        loaded = _converted(loaded, wanted)
-    if least <= wanted:
+    final = options.opset or (newest if least <= newest < opset else opset)
+    if final < opset:
+        loaded = _converted(_spelled(loaded), final)
+    elif final > opset:
+        loaded = _converted(loaded, final)
+    if least <= final:
         return loaded, plan_rewrite(loaded.model, options)
     try:
         raised = _converted(loaded, least)

@@ -48,7 +48,7 @@ def fuse(
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
     The result is run beside the model, on random inputs. Where it does not run, is off by more than
-    ``verify`` allows, or has fewer norms, attention nodes are told not to rotate; where that does
+    ``verify`` allows, or has fewer norms, attention nodes are not made to rotate; where that does
     not help, nothing is fused, and constants are folded alone: so the weights are those
     of graphs that were fused, and are stored once with them.
 

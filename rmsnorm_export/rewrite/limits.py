@@ -150,18 +150,18 @@ class Limits:
             largest, beyond = site.edge(end, self._edges)
         if largest and site.fault(0.0) is not None:
             least = site.edge(smallest(match.dtype), self._edges)[0]
-        told = {"least": least, "largest": largest // 1 or largest, "assumed": tuple(site.assumed)}
+        facts = {"least": least, "largest": largest // 1 or largest, "assumed": tuple(site.assumed)}
         if (failing := site.fault(beyond)) is None:
-            return told
+            return facts
         value, fits = failing
         dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
-        told |= {"node": name_of(node), "op": node.op_type, "computed": type_name(dtype)}
+        facts |= {"node": name_of(node), "op": node.op_type, "computed": type_name(dtype)}
         if dtype == FLOAT16:
             upcast = KEEP if converted else "--numerics upcast"
             inner = (one for one in site.values if one not in (match.output, match.sum))
             keep = tuple(one.name for one in inner if fits)
-            told |= {"cure": upcast if fits else "bfloat16", "keep": keep}
-        return told
+            facts |= {"cure": upcast if fits else "bfloat16", "keep": keep}
+        return facts
 
     def _cut(self, match: Match) -> _Site:
         """Return the norm in the first sizes in which it can be run: one row, if it can be.

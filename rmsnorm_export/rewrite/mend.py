@@ -1,7 +1,7 @@
 """Fused nodes of other targets written in a form that the target takes, where they stand.
 
 A node computes what ONNX Runtime's kernel does, or by its definition where it is ONNX's, with every
-rounding step; what cannot be said so certainly stays, and recognition gives the reason.
+rounding step; what cannot be written so certainly stays, and recognition gives the reason.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class _Tape(ir.tape.Tape):
     Args:
         stem: of their names.
         names: gives unique names.
-        shape, dtype: of what they compute, unless it is said.
+        shape, dtype: of what they compute, unless it is given.
     """
 
     def __init__(self, stem: str, names: Names, shape: ir.Shape | None, dtype: ir.DataType) -> None:
@@ -241,7 +241,7 @@ class _Tape(ir.tape.Tape):
         return self.op(kind, inputs, attributes, output=output, name=name)
 
     def cast(self, value: ir.Value, to: ir.DataType | None = None) -> ir.Value:
-        """Append a Cast, to the type of the tape unless it is said."""
+        """Append a Cast, to the type of the tape unless it is given."""
         to = to or self.dtype
         return self.add("Cast", [value], {"to": int(to)}, "", value.shape or self.shape, to)
 

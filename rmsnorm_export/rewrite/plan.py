@@ -136,11 +136,11 @@ def _recognized(
     whole norm stays.
     """
     one_node = row.form == "one node"  # what is written out anyway need not be taken in first
-    wanted: dict[Fold, bool | None] = {
+    choices: dict[Fold, bool | None] = {
         "residual": options.fold_residual, "gate": True,
         "codes": options.fold_quantize, "rotary": options.fold_rotary,
     }  # fmt: skip
-    folds = [fold for fold, is_wanted in wanted.items() if is_wanted and one_node]
+    folds = [fold for fold, is_chosen in choices.items() if is_chosen and one_node]
     recognition = recognize(model, folds)
     if not (one_node and recognition.crossed):
         return model, recognition

@@ -89,7 +89,7 @@ def _without_functions(model: ir.Model) -> ir.Model:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Site:
-    """A norm or residual sum: what is said of it, its row or sum, and its nodes."""
+    """A norm or residual sum: what is reported of it, its row or sum, and its nodes."""
 
     health: Health
     row: ir.Value

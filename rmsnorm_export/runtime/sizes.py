@@ -379,7 +379,7 @@ def input_shapes(
         inputs: of the model.
         shapes: of single inputs.
         dims: sizes by name of a dimension.
-        usual: shapes of inputs of which nothing else is said.
+        usual: shapes of inputs that are not given otherwise.
         sizes: for names in order of appearance; the last one for all further names, and for
             expressions that cannot be computed from names.
 

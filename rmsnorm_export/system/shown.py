@@ -1,7 +1,7 @@
 """Base of the results of public functions: a line, a text or a page of each.
 
-How each kind of result reads stands on the highest floor of the house, in ``show``. It is looked
-up by its name when somebody asks, so that the floors below it neither import nor load it.
+How each kind of result reads is decided in ``show``, the uppermost layer. It is looked up by its
+name when somebody asks, so that the layers below neither import nor load it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def layers_from_inspector(text: str) -> tuple[EngineLayer, ...]:
 
 
 def layers_of(inspected: str, log: str) -> tuple[tuple[EngineLayer, ...], LayersFrom]:
-    """Return the layers: the inspector's where it told more than names."""
+    """Return the layers: the inspector's where it has more than names."""
     layers = layers_from_inspector(inspected)
     if any(layer.nodes for layer in layers):
         return layers, "inspector"

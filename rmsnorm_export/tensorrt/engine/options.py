@@ -67,7 +67,7 @@ class BuildOptions(Options):
             raise UsageError(what, found=found, fix=fix)
 
     def flags(self) -> dict[str, bool | int | float | str | None]:
-        """Return what the worker is told and the record keeps."""
+        """Return what the worker gets and the record keeps."""
         names = ("version_compatible", "hardware_compatible", "tf32")
         return {
             name: getattr(self, name) for name in (*names, "memory_limit", "optimization_level")

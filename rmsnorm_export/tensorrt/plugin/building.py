@@ -88,11 +88,11 @@ def build(
     place = libraries.build_folder()
     built = None if force else libraries.packaged_build(chosen)
     if built is None:
-        wanted = _architectures(arch)
+        architectures = _architectures(arch)
         toolkit = None if isinstance(cuda, bool) else cuda
-        settings = _cmake_settings(chosen, wanted, tensorrt_include, toolkit)
+        settings = _cmake_settings(chosen, architectures, tensorrt_include, toolkit)
         if progress is not None:
-            progress(_announcement(chosen, wanted), 0, 1)
+            progress(_announcement(chosen, architectures), 0, 1)
         fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
         with refusals_as("The build cannot be written.", place, fix=fix):
             place.mkdir(parents=True, exist_ok=True)

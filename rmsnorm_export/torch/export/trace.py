@@ -174,7 +174,7 @@ def _check_dynamic(model: ir.Model, dynamic_shapes: Any) -> None:
 def _asked_axes(
     dynamic_shapes: Any, inputs: Sequence[Input]
 ) -> Iterator[tuple[Input, dict[int, Any]]]:
-    """Yield each input and what is asked of its axes, where it can be told which is whose."""
+    """Yield each input and what is asked of its axes, where it is clear which is whose."""
     leaves = pytree.tree_leaves(dynamic_shapes, is_leaf=_is_axes)
     if dynamic_shapes and len(leaves) == len(inputs):
         for value, leaf in zip(inputs, leaves, strict=True):

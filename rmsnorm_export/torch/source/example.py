@@ -92,7 +92,7 @@ class Example:
     """Inputs of a module that is exported.
 
     Attributes:
-        inputs: what the user said of the inputs; () when the source gives tensors.
+        inputs: what the user declares of the inputs; () when the source gives tensors.
         args, kwargs: the inputs.
         dynamic: dynamic dimensions, for ``torch.export``.
     """
