@@ -37,7 +37,7 @@ def test_optimize(run: Run, three: Path) -> None:
     before = three.read_bytes()
     done = run("optimize", three, "-o", "out.onnx", "--target", "onnx", "--require", "all")
     assert (done.code, done.stderr) == (0, "")
-    assert "3 x  RMSNormalization  float32  n=40  epsilon=1e-05  exact" in done.text
+    assert done.text.startswith("3 of 3 RMSNorms are one node\n")
     assert f"wrote {three.parent / 'out.onnx'} (" in done.text
     assert op_types(three.parent / "out.onnx").count("RMSNormalization") == 3
     assert three.read_bytes() == before

@@ -20,7 +20,7 @@ WORSE = change(PROOF, max_ulp=2.0, error_after=0.625, bound_ulp=4.0)
 FAILED = change(PROOF, passed=False, reason="3 ulp", max_ulp=math.nan)
 PROVED = change(SITE, proof=PROOF)
 
-HUNDREDS = """200 of 200 RMSNorms are one node
+HUNDREDS = """200 of 200 RMSNorms can be one node
 100 x  RMSNorm      float32  n=40  epsilon=1e-06  exact  scale_before_cast=1
 100 x  SkipRMSNorm  float32  n=40  epsilon=0.5    exact  scale_before_cast=1
 nodes  /layers.{0-99}/norm/Mul_1
@@ -48,13 +48,13 @@ largest difference from the original: nan ulp (1 allowed), at w"""
 @pytest.mark.parametrize(
     ("lines", "changes", "verbose", "other"),
     [
-        (HUNDREDS, {"fused": HUNDRED}, 0, "/layers.7/"),
+        (HUNDREDS, {"fused": HUNDRED, "planned": True}, 0, "/layers.7/"),
         (EVERY_SITE, {"fused": sites(30)}, 1, "30 x"),
         (REFUSED, {"refused": FORTY}, 0, "/head7/"),
         (APART, {"refused": (REFUSAL, *ALIKES)}, 0, ALIKE.hint),
         (PLANNED, {"kept": sites(2), "refused": (REFUSAL,), "planned": True}, 0, "were"),
         (ALONE, {"fused": (), "refused": (ALIKE,)}, 0, "refused"),
-        ("from   layers.{0-2}.norm", {"fused": MODULES}, 0, "layers.0"),
+        ("from   layers.{0-2}.norm", {"fused": MODULES, "planned": True}, 0, "layers.0"),
         (WORST, {"fused": (PROVED, change(SITE, name="w", proof=WORSE))}, 0, "failed"),
         (
             FAILING,
@@ -91,7 +91,7 @@ def test_the_numerics_are_those_of_the_sites(
 def test_sites_that_differ_in_one_fact_are_groups_of_their_own() -> None:
     changes = ({"op": "GatedRMSNorm"}, {"n": None}, {"numerics": "upcast"}, {"epsilon": 1e-5})
     variants = (SITE, *(change(SITE, **one) for one in (*changes, {"attributes": {}})))
-    text = to_text(change(REPORT, fused=variants))
+    text = to_text(change(REPORT, fused=variants, planned=True))
     assert text.count("1 x ") == len(variants)
     assert "n=?" in text
     assert to_text(change(REPORT, notes=("x",)), verbose=-1) == f"{REPORT.headline()}\n"

@@ -135,7 +135,7 @@ def test_checked_graphs_are_run(
             for path, before in checked.items():
                 path.write_bytes(before)
 
-    monkeypatch.setattr("rmsnorm_export.compare.generation.open_session", while_swapped)
+    monkeypatch.setattr("rmsnorm_export.compare.named.open_session", while_swapped)
     assert rx.verify(source(decoder), broken, generate=2).passed
 
 

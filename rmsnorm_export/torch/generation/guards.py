@@ -37,7 +37,7 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
     def holds(tokens: int) -> bool:
         sizes = {n: (len(v), *_resized(v.shape[1:], ids.shape[1], tokens)) for n, v in text.items()}
         tensors = {n: torch.empty(shape, device="meta") for n, shape in sizes.items()}
-        return all(_holds(guard, tensors) for guard in guards)
+        return all(_is_met(guard, tensors) for guard in guards)
 
     traced = ids.shape[1]
     if not holds(traced) or (holds(1) and holds(_MOST)):
@@ -57,7 +57,7 @@ def _resized(shape: tuple[int, ...], size: int, other: int) -> list[int]:
     return [other if dim == size else dim for dim in shape]
 
 
-def _holds(guard: CodeType, tensors: Mapping[str, torch.Tensor]) -> bool:
+def _is_met(guard: CodeType, tensors: Mapping[str, torch.Tensor]) -> bool:
     """Tell whether a guard holds, or is about something else than the text."""
     try:
         return bool(eval(guard, {"L": tensors}))
