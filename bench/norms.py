@@ -152,8 +152,8 @@ def count_all(
     try:
         counts = {RAW: count_norms(export.path, export)}
     except Error as error:
-        found = error.found[:100]
-        return LeftOut(export.key, f"ONNX Runtime does not run what PyTorch wrote: {found}")
+        reason = f"ONNX Runtime does not run what PyTorch wrote: {error.found[:100]}"
+        return LeftOut(export.key, reason)
     for label, tool in tools.items():
         with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             path = Path(folder) / "model.onnx"

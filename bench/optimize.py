@@ -200,9 +200,8 @@ def _norms(options: argparse.Namespace) -> int:
         except ImportError as error:
             say(f"without {name}: {error}")
     for export in norms.held_out(options.models):
-        counts = export
-        if not isinstance(export, norms.LeftOut):
-            counts = norms.count_all(export, tools, options.library)
+        is_counted = not isinstance(export, norms.LeftOut)
+        counts = norms.count_all(export, tools, options.library) if is_counted else export
         if isinstance(counts, norms.LeftOut):
             left_out.append(counts)
             say(f"{counts.key}: {counts.reason}")

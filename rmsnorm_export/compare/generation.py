@@ -121,9 +121,11 @@ def verify_generation(
     prompt = feeds[written_name(model)].shape[1]
     room = TOKENS if static_cache is None else static_cache - prompt
     if static_cache is not None and (tokens or 1) > room + 1:  # the last one is not kept
-        found = f"{prompt} and {tokens or 1} tokens, in a cache for {static_cache}"
-        fix = "compare fewer, or export with a larger --static-cache"
-        raise UsageError("The static cache does not hold the text.", found=found, fix=fix)
+        raise UsageError(
+            "The static cache does not hold the text.",
+            found=f"{prompt} and {tokens or 1} tokens, in a cache for {static_cache}",
+            fix="compare fewer, or export with a larger --static-cache",
+        )
     config = _settings(model, tokens or min(TOKENS, room), static_cache)
     how: Any = {
         "runtime": f"PyTorch {torch.__version__} (CPU) and {runtime_name()}",

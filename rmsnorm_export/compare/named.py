@@ -121,11 +121,11 @@ class NamedDecoder:
         return {name: torch.from_numpy(array) for name, array in answers.items()}
 
 
-def not_together(found: str) -> NotRunError:
+def not_together(graphs: str) -> NotRunError:
     """Return the error for a folder whose graphs are others than a model calls."""
     what = "The graphs of this folder are not put together here."
     fix = "compare two folders component by component, without --generate"
-    return NotRunError(what, found=found, fix=fix)
+    return NotRunError(what, found=graphs, fix=fix)
 
 
 def session_of(loaded: LoadedModel) -> Any:

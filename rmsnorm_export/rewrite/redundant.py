@@ -209,10 +209,8 @@ class _Sizes:
 
     def _integer(self, value: ir.Value | None) -> int | None:
         """Return a constant of one integer."""
-        array = self._constants.array(value)
-        if array is None or array.size != 1 or array.dtype.kind != "i":
-            return None
-        return int(array.reshape(()))
+        integers = self._constants.ints(value) or ()
+        return integers[0] if len(integers) == 1 else None
 
     def _dims(self, value: ir.Value | None) -> Dims:
         """Return the sizes of a value where all of them are known by number or by name."""

@@ -32,7 +32,7 @@ class Short(torch.nn.Module):
         return input_ids + 1 if input_ids.shape[1] <= 40 else input_ids - 1
 
 
-class Any(torch.nn.Module):
+class Sum(torch.nn.Module):
     """One that does not look at the number."""
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ class Any(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("module", "tokens", "expected"),
-    [(Chunks(), 7, (5, 8)), (Chunks(), 13, (13, 16)), (Short(), 6, (1, 40)), (Any(), 6, None)],
+    [(Chunks(), 7, (5, 8)), (Chunks(), 13, (13, 16)), (Short(), 6, (1, 40)), (Sum(), 6, None)],
 )
 def test_lengths_are_those_of_the_traced_way(
     module: torch.nn.Module, tokens: int, expected: tuple[int, int] | None

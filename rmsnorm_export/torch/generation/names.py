@@ -118,9 +118,11 @@ def name_by_layer(
     parts = {v: caches.get(state_name(str(v.name))) for v in (*graph.inputs, *graph.outputs)}
     for name, output in states_of(graph).items():
         if parts[inputs[name]] is None or not output:
-            what = f"This model's cache cannot be held by {consumer}."
-            found = f"{name}, which is no layer's keys or values"
-            raise UsageError(what, found=found, fix="omit --names")
+            raise UsageError(
+                f"This model's cache cannot be held by {consumer}.",
+                found=f"{name}, which is no layer's keys or values",
+                fix="omit --names",
+            )
     unasked = {None, *(part for v in graph.inputs if (part := parts[v]) and part.cross)}
     kept = [v for v in graph.outputs if v.name in _RESULTS or parts[v] not in unasked]
     graph.outputs[:] = kept
