@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.bundle import states_of, write_models
+from rmsnorm_export.graph.bundle import states_of
+from rmsnorm_export.graph.external import placed
+from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
-from rmsnorm_export.runtime.session import Device, open_session, run_session
+from rmsnorm_export.runtime.session import Device, open_session, ort_value, run_session
 from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.tokens import pad_first_row
 
@@ -54,54 +58,91 @@ class Comparison:
         return words if self.outputs else ""
 
 
-def compare_beside(
-    before: ir.Model,
-    after: ir.Model,
-    *,
-    seed: int,
-    device: Device = "cpu",
-    rtol: float | None = None,
-    dims: Dims | None = None,
-) -> Comparison:
-    """Return how far the outputs of ``after`` are from those of ``before``.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """What a model gives for random inputs.
+
+    Attributes:
+        feeds: the inputs, by name.
+        outputs: by name.
+        filled: outputs that are caches -> tokens in them; the rest of a cache may hold anything.
+        problem: why there are none, or "".
+    """
+
+    feeds: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    filled: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    problem: str = ""
+
+
+def run_reference(model: ir.Model, *, seed: int, dims: Dims | None = None) -> Reference:
+    """Run a model on random inputs.
 
     Args:
-        before, after: of the same inputs and outputs.
+        model: left as it is.
         seed: of the inputs.
-        device: for ``after``.
-        rtol: the largest share that is allowed; None: that of ``verify`` for the type.
         dims: sizes of dimensions by their names; None: those that inputs are tried with.
+    """
+    declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
+    candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
+    states = states_of(model.graph)
+    try:
+        with _opened(model) as session:
+            feeds, (filled, outputs) = inputs.first_run(
+                candidates(), lambda fed: (pad_first_row(fed, states), run_session(session, fed))
+            )
+    except Error as error:
+        return Reference(problem=f"the graph before does not run: {one_line(error.found, 300)}")
+    unlike = without_evidence(outputs)
+    problem = "; ".join(f"{name}: {why}" for name, why in unlike.items())
+    return Reference(feeds, outputs, dict.fromkeys(states.values(), filled), problem)
+
+
+def compare_with(
+    reference: Reference, model: ir.Model, *, device: Device = "cpu", rtol: float | None = None
+) -> Comparison:
+    """Return how far the outputs of a model are from those of another one before a pass.
+
+    Args:
+        reference: of the model before.
+        model: of the same inputs and outputs.
+        device: for the model.
+        rtol: the largest share that is allowed; None: that of ``verify`` for the type.
 
     Raises:
         WrongError: an output is further off than is allowed.
     """
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-beside-") as folder:
-        write_models({"before": before, "after": after}, Path(folder))
-        declared, limits = inputs.graph_inputs(before), inputs.index_limits(before)
-        candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
-        try:
-            states, session = states_of(before.graph), open_session(Path(folder, "before.onnx"))
-            feeds, (filled, expected) = inputs.first_run(
-                candidates(), lambda fed: (pad_first_row(fed, states), run_session(session, fed))
-            )
-        except Error as error:
-            unknown = f"the graph before does not run: {one_line(error.found, 300)}"
-            return Comparison(unknown=unknown)
-        if unlike := without_evidence(expected):
-            unknown = "; ".join(f"{name}: {why}" for name, why in unlike.items())
-            return Comparison(unknown=unknown)
-        try:
-            computed = run_session(open_session(Path(folder, "after.onnx"), device=device), feeds)
-        except Error as error:
-            return Comparison(unknown=one_line(error.found, 300), after_fails=True)
-    slots = {name: filled if name in states.values() else 0 for name in expected}
+    if reference.problem:
+        return Comparison(unknown=reference.problem)
+    expected = reference.outputs
+    try:
+        with _opened(model, device) as session:
+            computed = run_session(session, reference.feeds)
+    except Error as error:
+        return Comparison(unknown=one_line(error.found, 300), after_fails=True)
     shares = [
-        _share_off(name, computed[name], expected[name], slots[name], rtol) for name in expected
+        _share_off(name, computed[name], expected[name], reference.filled.get(name, 0), rtol)
+        for name in expected
     ]
     first = next(iter(expected))
     one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
     same = int((one == other).sum())
     return Comparison(len(expected), max(shares), same, one.size)
+
+
+@contextlib.contextmanager
+def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
+    """Provide a session that reads large weights where they are in memory."""
+    weights = {}
+    with lent_slots(model) as slots:
+        for slot in slots:
+            value = model.graph.initializers.get(slot.name)
+            is_own = value is not None and value.const_value is slot.tensor
+            if is_own and slot.nbytes >= LARGE_BYTES and slot.tensor.dtype.bitwidth >= 8:
+                weights[slot.name] = ort_value(slot.tensor.numpy())
+                slot.put(placed(slot.tensor, "in memory", "", None))
+        content = serialize(model)
+    yield open_session(content, device=device, weights=weights)
 
 
 def own_copy(model: ir.Model) -> ir.Model:

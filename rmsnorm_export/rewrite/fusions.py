@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -18,12 +18,17 @@ from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.rewrite import buffers
-from rmsnorm_export.rewrite.beside import WrongError, compare_beside, own_copy
+from rmsnorm_export.rewrite.beside import (
+    Reference,
+    WrongError,
+    compare_with,
+    own_copy,
+    run_reference,
+)
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.redundant import drop_redundant
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import Device, onnxruntime
-from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.packages import TRANSFORMERS, pip_install
 
@@ -34,7 +39,6 @@ _COUNTED = ("MatMul", "Softmax", "Gemm", *_NORMS)
 _PROVIDERS = {"cuda": CUDA, "webgpu": "WebGpuExecutionProvider", "dml": "DmlExecutionProvider"}
 """Names of the providers in ONNX Runtime; the others run on the CPU."""
 
-_ALL = "all of them"
 _NOT_ON_CPU = "_pack_sibling_matmuls"
 """transformers' step that makes one product of several: no faster on a CPU, for what is split
 behind it is copied, and the weights are no longer those of a graph that is left alone."""
@@ -63,17 +67,14 @@ def fuse(
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
     problem = compared = not_compared = ""
-    for left_out in ("", "rotary embeddings in attention nodes", _ALL):
-        fused = own_copy(model)
+    calls = buffers.CALLS if prompts_alone else (None,)
+    attempts = _attempts(model, provider, prompts_alone)
+    references = [run_reference(model, seed=seed, dims=dims) for dims in calls]
+    for left_out in attempts:
         try:
-            steps = _listed_steps(provider, left_out)
-            if prompts_alone:
-                steps = [*map(buffers.as_one_row, steps), buffers.count_by_mask]
-            elif left_out != _ALL:
-                steps.append(drop_redundant)
-            _apply(steps, fused)
-            for dims in buffers.CALLS if prompts_alone else (None,):
-                compared, not_compared = _compare(model, fused, provider, seed, dims)
+            fused = attempts[left_out]()
+            for reference in references:
+                compared, not_compared = _compare(reference, fused, provider)
             break
         except WrongError as error:
             problem = problem or str(error)
@@ -94,15 +95,17 @@ def fuse(
     )
 
 
-def _listed_steps(provider: FusionProvider, left_out: str) -> list[Step]:
-    """Return what is done: onnxscript's optimizer and, unless ``left_out``, transformers' fusions.
+def _attempts(
+    model: ir.Model, provider: FusionProvider, prompts_alone: bool
+) -> Mapping[str, Callable[[], ir.Model]]:
+    """Return the ways to fuse, to be tried in turn, by what they leave out.
 
     Without a cache, GroupQueryAttention counts positions up from the first element of
     ``position_ids``, for every row, which is wrong in a batch with padding on the left: so
     embeddings may be left out, and stay nodes of their own.
 
     Raises:
-        BackendMissingError: there is no such module.
+        BackendMissingError: transformers has no such module, or onnxscript is missing.
     """
     try:
         from onnxscript import optimizer
@@ -113,27 +116,42 @@ def _listed_steps(provider: FusionProvider, left_out: str) -> list[Step]:
             found=first_line(error),
             fix=pip_install(TRANSFORMERS, "[torch]"),
         ) from error
-    if left_out == _ALL:
-        return [optimizer.optimize]
     listed: list[Any] = [
         step
         for step, only in _STEPS
         if (only is None or provider in only)
         and not (provider == "cpu" and getattr(step, "__name__", "") == _NOT_ON_CPU)
     ]
-    for index, step in enumerate(listed):
-        if left_out and "rotary" in inspect.signature(step).parameters:
-            listed[index] = functools.partial(step, rotary=False)
+    behind = buffers.count_by_mask if prompts_alone else drop_redundant
     # Once more behind: lengths that fusions ask for are known.
-    return [optimizer.optimize, *listed, optimizer.optimize]
+    last: list[Step] = [optimizer.optimize, behind]
+
+    def applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
+        return _applied([*map(buffers.as_one_row, steps)] if prompts_alone else steps, before)
+
+    folded = functools.cache(lambda: _applied([optimizer.optimize], model))
+    attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))
+    common = functools.cache(lambda: applied(listed[:attention], folded()))
+    rest = listed[attention:]
+    apart = [functools.partial(one, rotary=False) if _may_rotate(one) else one for one in rest]
+    return {
+        "": lambda: applied([*rest, *last], common()),
+        "rotary embeddings in attention nodes": lambda: applied([*apart, *last], common()),
+        "all of them": folded,
+    }
 
 
-def _apply(steps: Sequence[Step], model: ir.Model) -> None:
-    """Run the steps on a model, in place.
+def _may_rotate(step: Step) -> bool:
+    return "rotary" in inspect.signature(step).parameters
+
+
+def _applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
+    """Return a copy of a model on which the steps were run.
 
     Raises:
         WrongError: one of them fails, or changes the names of outputs, or takes a norm apart.
     """
+    model = own_copy(before)
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
     norms = _norms(model)
     try:
@@ -152,11 +170,10 @@ def _apply(steps: Sequence[Step], model: ir.Model) -> None:
         model.opset_imports.setdefault(node.domain, 1)
     if (remaining := _norms(model)) < norms:
         raise WrongError(f"{remaining} of {norms} norms are left one node")
+    return model
 
 
-def _compare(
-    model: ir.Model, fused: ir.Model, provider: str, seed: int, dims: Dims | None
-) -> tuple[str, str]:
+def _compare(reference: Reference, fused: ir.Model, provider: str) -> tuple[str, str]:
     """Return how far the outputs are from those of the model before; or why that is not known.
 
     Raises:
@@ -167,7 +184,7 @@ def _compare(
     if elsewhere and _norms_in_attention(fused):
         return "", f"{absent} normalise queries and keys in the attention"
     device: Device = "cuda" if provider == "cuda" and not elsewhere else "cpu"
-    outcome = compare_beside(model, fused, seed=seed, device=device, dims=dims)
+    outcome = compare_with(reference, fused, device=device)
     if outcome.after_fails and not elsewhere:
         raise WrongError(f"ONNX Runtime does not run it: {outcome.unknown}")
     unknown = f"{absent} run the graph: {outcome.unknown}"

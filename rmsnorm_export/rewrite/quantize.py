@@ -13,7 +13,13 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.bundle import write_models
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.rewrite.beside import Comparison, WrongError, compare_beside, own_copy
+from rmsnorm_export.rewrite.beside import (
+    Comparison,
+    WrongError,
+    compare_with,
+    own_copy,
+    run_reference,
+)
 from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Quantize
 from rmsnorm_export.rewrite.result import Quantization
 
@@ -48,7 +54,8 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
     names = [node.op_type for node in quantized.graph.all_nodes()]
     outcome, problem = Comparison(), ""
     try:
-        outcome = compare_beside(model, quantized, seed=seed, rtol=QUANTIZED_RTOL[kind])
+        reference = run_reference(model, seed=seed)
+        outcome = compare_with(reference, quantized, rtol=QUANTIZED_RTOL[kind])
     except WrongError as error:
         problem = str(error)
     products = names.count(_PRODUCTS[kind])

@@ -11,9 +11,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.recognize.consts import Constants, producer_of, standard
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
@@ -36,6 +38,8 @@ def drop_redundant(model: ir.Model) -> None:
         "Where": sizes.choice_of_rows,
         "And": sizes.other_condition,
         "GatherND": sizes.whole_table,
+        "Shape": sizes.size_of_input,
+        "Mul": sizes.product,
     }
     for node in list(model.graph):
         rule, output = rules.get(standard(node)), node.outputs[0]
@@ -58,7 +62,7 @@ class _Sizes:
     """The rules. Each returns a value that can stand for the output of a node, or None."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._constants = Constants()
+        self._constants, self._inputs = Constants(), model.graph.inputs
         self._types = Types(model, self._constants)
 
     def same_view(self, node: ir.Node) -> ir.Value | None:
@@ -121,6 +125,44 @@ class _Sizes:
             return None
         order = [axis for axis in node.attributes.get_ints("perm", ()) if dims[axis] != 1]
         return node.inputs[0] if order and order == sorted(order) else None
+
+    def size_of_input(self, node: ir.Node) -> ir.Value | None:
+        """Return a size by its name, read off the first input that has it."""
+        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+        sizes = (self._dims(node.inputs[0]) or ())[start:end]
+        if len(sizes) != 1 or isinstance(sizes[0], int):
+            return None
+        for value in self._inputs:
+            dims = self._types.info(value)[1] or ()
+            if sizes[0] in dims:
+                axis = dims.index(sizes[0])
+                return _added(node, "Shape", value, start=axis, end=axis + 1)
+        return None
+
+    def product(self, node: ir.Node) -> ir.Value | None:
+        """Return what is multiplied by an integer one; or a choice, for a condition as a number."""
+        for value, factor in (node.inputs, node.inputs[::-1]):
+            if self._integer(factor) == 1 and self._dims(value) == self._dims(node.outputs[0]):
+                return value
+            if (choice := self._choice(node, value, self._constants.array(factor))) is not None:
+                return choice
+        return None
+
+    def _choice(
+        self, node: ir.Node, number: ir.Value | None, factor: Array | None
+    ) -> ir.Value | None:
+        """Return a choice between a factor and zero of its sign."""
+        cast, dims = producer_of(number, "Cast"), self._dims(node.outputs[0])
+        condition = None if cast is None else cast.inputs[0]
+        if condition is None or self._types.info(condition) != (ir.DataType.BOOL, dims):
+            return None
+        if factor is None or factor.size != 1 or not np.isfinite(factor).all():
+            return None
+        choices = [ir.tensor(factor), ir.tensor(factor * 0)]
+        if negated := producer_of(condition, "Not"):
+            condition = negated.inputs[0]
+            choices.reverse()
+        return _added(node, "Where", condition, *choices)
 
     def choice_of_rows(self, node: ir.Node) -> ir.Value | None:
         """Return a choice between whole rows, made before their heads are taken apart."""
@@ -229,14 +271,17 @@ def _is_natural(size: Size) -> bool:
 
 
 def _added(
-    before: ir.Node, operator: str, *inputs: ir.Value | Sequence[int] | None, **attributes: Any
+    before: ir.Node,
+    operator: str,
+    *inputs: ir.Value | ir.TensorProtocol | Sequence[int] | None,
+    **attributes: Any,
 ) -> ir.Value:
-    """Return the output of a node that is put before another one; its integers are constants."""
+    """Return the output of a node that is put before another one; its numbers are constants."""
     tape = ir.tape.Tape()
     values = [
         one
         if one is None or isinstance(one, ir.Value)
-        else tape.op("Constant", [], {"value_ints": one})
+        else tape.op("Constant", [], {"value": ir.tensor(one)})
         for one in inputs
     ]
     output = tape.op(operator, values, attributes)

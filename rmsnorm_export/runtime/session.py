@@ -62,6 +62,7 @@ def open_session(
     external_folder: str | None = None,
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return an ``InferenceSession``.
 
@@ -72,6 +73,8 @@ def open_session(
         external_folder: where the external data of serialised bytes lies.
         device: ``cuda``: the CUDA provider without TF32, and the CPU for what it has no kernel for.
         kernels: a library of custom operators to register.
+        weights: values of `ort_value` for initializers with external data, by name; to be kept as
+            long as the session is.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
@@ -84,6 +87,8 @@ def open_session(
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder
         )
+    if weights:
+        options.add_external_initializers(list(weights), list(weights.values()))
     model = source if isinstance(source, bytes) else os.fspath(source)
     providers = [(CUDA, {"use_tf32": "0"}), CPU] if device == "cuda" else [CPU]
     fix = "check the model with onnx.checker, or update onnxruntime"
@@ -226,7 +231,7 @@ def run_session(
     with _told("ONNX Runtime cannot run the model on these inputs.", fix):
         if not by_bytes:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-        values = {name: _to_ort(array) for name, array in feeds.items()}
+        values = {name: ort_value(array) for name, array in feeds.items()}
         results = session.run_with_ort_values(names, values)
         return dict(zip(names, map(_from_ort, results), strict=True))
 
@@ -234,7 +239,8 @@ def run_session(
 _BY_BYTES = {BFLOAT16: BFLOAT16_DTYPE, CODE_TYPES["fp8"][0]: np.dtype(ml_dtypes.float8_e4m3fn)}
 
 
-def _to_ort(array: Array) -> Any:
+def ort_value(array: Array) -> Any:
+    """Return an array, of bfloat16, too, as an ``OrtValue`` of the same memory if it is dense."""
     value = onnxruntime().OrtValue
     array = np.asarray(array, order="C")  # which leaves a scalar one
     if array.dtype == BFLOAT16_DTYPE:
