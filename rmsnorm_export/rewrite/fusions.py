@@ -122,9 +122,9 @@ def _attempts(
         if (only is None or provider in only)
         and not (provider == "cpu" and getattr(step, "__name__", "") == _NOT_ON_CPU)
     ]
-    behind = buffers.count_by_mask if prompts_alone else drop_redundant
     # Once more behind: lengths that fusions ask for are known.
-    last: list[Step] = [optimizer.optimize, behind]
+    again = functools.partial(optimizer.optimize, num_iterations=1)
+    last: list[Step] = [again, buffers.count_by_mask if prompts_alone else drop_redundant]
 
     def applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
         return _applied([*map(buffers.as_one_row, steps)] if prompts_alone else steps, before)

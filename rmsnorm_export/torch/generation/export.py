@@ -19,6 +19,7 @@ from rmsnorm_export.graph.bundle import (
     write_json,
     write_models,
 )
+from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.options import entries, takes
 from rmsnorm_export.rewrite.buffers import in_one_buffer
 from rmsnorm_export.rewrite.caches import write_rows
@@ -142,7 +143,8 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     if by_layer and not beside:
         options = dataclasses.replace(options, multi_token=True)
     companions = tokenizer_files(model)
-    with whole_caches(static=False) if by_layer else contextlib.nullcontext():
+    caches_of_all_tokens = whole_caches(static=False) if by_layer else contextlib.nullcontext()
+    with no_gc(), caches_of_all_tokens:
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
     shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
