@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import Constants, constant_tensor
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim, Elements, Unnamed, slice_range
 
 Dims = Elements
@@ -101,34 +101,6 @@ def _elementwise(call: Call) -> Info:
     )
 
 
-def _shape(call: Call) -> Info:
-    dims, attributes = call.inputs[0][1], call.node.attributes
-    asked = slice(attributes.get_int("start", 0), attributes.get_int("end", None))
-    return (ir.DataType.INT64, None if dims is None else (len(dims[asked]),))
-
-
-def _reduce(call: Call) -> Info:
-    (dtype, dims), axes = call.inputs[0], axes_of(call.node, call.constants)
-    if dims is None or not axes or not all(-len(dims) <= a < len(dims) for a in axes):
-        return (dtype, None)
-    gone = {axis % len(dims) for axis in axes}
-    if call.node.attributes.get_int("keepdims", 1):
-        return (dtype, tuple(1 if i in gone else d for i, d in enumerate(dims)))
-    return (dtype, tuple(d for i, d in enumerate(dims) if i not in gone))
-
-
-def _transpose(call: Call) -> Info:
-    dtype, dims = call.inputs[0]
-    order: Sequence[int] = call.node.attributes.get_ints("perm", ())
-    if not order and dims is not None:
-        order = tuple(reversed(range(len(dims))))
-    if not order or sorted(order) != list(range(len(order))):
-        return (dtype, dims if dims == () else None)
-    if dims is None or len(dims) != len(order):
-        return (dtype, (None,) * len(order) if dims is None else None)
-    return (dtype, tuple(dims[i] for i in order))
-
-
 def _reshape(call: Call) -> Info:
     dtype, dims = call.inputs[0]
     target = call.elements.get(1)
@@ -206,11 +178,6 @@ def _slice(call: Call) -> Info:
     return (dtype, tuple(result))
 
 
-def _constant_info(call: Call) -> Info:
-    tensor = constant_tensor(call.node.attributes)
-    return UNKNOWN if tensor is None else (tensor.dtype, tuple(tensor.shape.numpy()))
-
-
 def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
     """Return the elements of a row from ``axis`` to ``last``; None where that is not static."""
     if dims is None or axis is None or len(dims) < -axis:
@@ -236,10 +203,6 @@ def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum"), _elementwise),
-    "Constant": _constant_info,
-    "Shape": _shape,
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), _reduce),
-    "Transpose": _transpose,
     "Reshape": _reshape,
     "Expand": _expand,
     "ConstantOfShape": _filled,
