@@ -16,7 +16,7 @@ from rmsnorm_export.graph.bundle import states_of
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, lent_slots
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.names import values_in
@@ -136,13 +136,18 @@ def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
     weights = {}
     with lent_slots(model) as slots:
         for slot in slots:
-            value = model.graph.initializers.get(slot.name)
-            is_own = value is not None and value.const_value is slot.tensor
-            if is_own and slot.nbytes >= LARGE_BYTES and slot.tensor.dtype.bitwidth >= 8:
+            if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
                 slot.put(placed(slot.tensor, "in memory", "", None))
         content = serialize(model)
     yield open_session(content, device=device, weights=weights)
+
+
+def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:
+    """Return whether ONNX Runtime takes a tensor from memory: one of the main graph, and used."""
+    if initializer is None or initializer.const_value is not slot.tensor or not initializer.uses():
+        return False
+    return slot.nbytes >= LARGE_BYTES and slot.tensor.dtype.bitwidth >= 8
 
 
 def own_copy(model: ir.Model) -> ir.Model:

@@ -32,7 +32,7 @@ def drop_redundant(model: ir.Model) -> None:
         return
     sizes = _Sizes(model)
     rules: dict[str, Callable[[ir.Node], ir.Value | None]] = {
-        "Reshape": sizes.same_view,
+        "Reshape": sizes.view,
         "Expand": sizes.expanded,
         "Transpose": sizes.unmoved,
         "Where": sizes.choice_of_rows,
@@ -47,6 +47,7 @@ def drop_redundant(model: ir.Model) -> None:
         if value is not None:
             output.replace_all_uses_with(value)
     passes.RemoveUnusedNodesPass()(model)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     passes.CommonSubexpressionEliminationPass()(model)
 
 
@@ -72,6 +73,15 @@ class _Sizes:
             view = producer_of(value, "Reshape", "Unsqueeze", "Squeeze")
             value = view.inputs[0] if view and standard(node) == "Reshape" else None
         return None if dims is None else value
+
+    def view(self, node: ir.Node) -> ir.Value | None:
+        """Return ``same_view``; or the sine or cosine of a view, which both have in common."""
+        same, part = self.same_view(node), producer_of(node.inputs[0], "Cos", "Sin")
+        if same is not None or part is None or len(part.outputs[0].uses()) > 1:
+            return same
+        allowzero = node.attributes.get_int("allowzero", 0)
+        angles = _added(node, "Reshape", part.inputs[0], node.inputs[1], allowzero=allowzero)
+        return _added(node, part.op_type, angles)
 
     def expanded(self, node: ir.Node) -> ir.Value | None:
         """Return what an Expand takes, or one of the number to which sums of numbers come back."""
@@ -158,11 +168,7 @@ class _Sizes:
             return None
         if factor is None or factor.size != 1 or not np.isfinite(factor).all():
             return None
-        choices = [ir.tensor(factor), ir.tensor(factor * 0)]
-        if negated := producer_of(condition, "Not"):
-            condition = negated.inputs[0]
-            choices.reverse()
-        return _added(node, "Where", condition, *choices)
+        return _added(node, "Where", condition, ir.tensor(factor), ir.tensor(factor * 0))
 
     def choice_of_rows(self, node: ir.Node) -> ir.Value | None:
         """Return a choice between whole rows, made before their heads are taken apart."""

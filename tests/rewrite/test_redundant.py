@@ -1,4 +1,4 @@
-"""Sums of numbers that come back to their first term, as fusions write them, go from a graph."""
+"""Sums that come back to their first term, sizes, and masks as numbers take fewer nodes."""
 
 from __future__ import annotations
 
@@ -77,3 +77,89 @@ def test_what_looks_alike_is_kept(name: str) -> None:
     before, after = _before_and_after(*ALIKE[name])
     assert [n.op_type for n in after.graph] == [n.op_type for n in before.graph]
     _check_same(before, after)
+
+
+_NAMED = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[batch, 6] x, bool[batch, n] mask) => ({out} y)
+<int64[3] sizes = {{0, 2, 3}}, int64[3] parts = {{0, 3, 2}},
+ int64[1] one = {{1}}, int64[2] ones = {{1, 1}}, float least = {{-3.4e38}},
+ float endless = {{-inf}}, int64 three = {{3}}, float[1, 1, 1] cube = {{2}}> {{
+  {lines}
+}}"""
+_ROWS = "a = Relu (x) \n b = Reshape (a, sizes) \n"
+FEWER = {
+    "a size of a view": (
+        "int64[1]",
+        f"{_ROWS} c = Shape <start = 0, end = 1> (b) \n y = Identity (c)",
+        ["Shape", "Identity"],
+    ),
+    "a size times one": (
+        "int64[1]",
+        f"{_ROWS} c = Shape <start = 0, end = 1> (b) \n d = Mul (one, c) \n y = Identity (d)",
+        ["Shape", "Identity"],
+    ),
+    "a mask": (
+        "float[batch, n]",
+        "a = Cast <to = 1> (mask) \n b = Mul (a, least) \n y = Identity (b)",
+        ["Where", "Identity"],
+    ),
+    "a mask that is turned": (
+        "float[batch, n]",
+        "a = Not (mask) \n b = Cast <to = 1> (a) \n c = Mul (least, b) \n y = Identity (c)",
+        ["Not", "Where", "Identity"],  # ONNX Runtime's Where loses the sign of a zero in front
+    ),
+    "views of a sine and a cosine": (
+        "float[batch, 3, 2]",
+        "a = Sin (x) \n b = Reshape (a, parts) \n c = Cos (x) \n d = Reshape (c, parts) \n"
+        "y = Add (b, d)",
+        ["Reshape", "Sin", "Cos", "Add"],
+    ),
+    "a mask of whole numbers": (
+        "int64[batch, n]",
+        "a = Cast <to = 7> (mask) \n b = Mul (three, a) \n y = Identity (b)",
+        ["Where", "Identity"],
+    ),
+}
+KEPT = {
+    "a size that is computed": "a = NonZero (x) \n y = Shape <start = 1, end = 2> (a)",
+    "two sizes": f"{_ROWS} c = Shape <end = 2> (b) \n y = Identity (c)",
+    "a sine that is read as it is, too": (
+        "a = Sin (x) \n b = Reshape (a, parts) \n c = ReduceSum (b) \n d = ReduceSum (a) \n"
+        "y = Add (c, d)"
+    ),
+    "more elements": "a = Shape <end = 1> (x) \n b = Mul (a, ones) \n y = Identity (b)",
+    "zero times infinity": "a = Cast <to = 1> (mask) \n b = Mul (a, endless) \n y = Identity (b)",
+    "a higher rank": "a = Cast <to = 1> (mask) \n b = Mul (a, cube) \n y = Identity (b)",
+    "a number": "a = Cast <to = 1> (x) \n b = Mul (a, least) \n y = Identity (b)",
+}
+
+
+def _named(out: str, lines: str) -> tuple[ir.Model, ir.Model]:
+    before = ir.from_onnx_text(_NAMED.format(out=out, lines=lines))
+    ShapeInferencePass()(before)
+    after = before.clone()
+    drop_redundant(after)
+    sessions = [open_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
+    feeds = {"x": np.arange(-6, 6, dtype=np.float32).reshape(2, 6)}
+    feeds["mask"] = np.array([[True, False, True], [False, False, True]])
+    first, second = (run_session(session, feeds)["y"] for session in sessions)
+    assert (first.dtype, first.shape, first.tobytes()) == (
+        second.dtype,
+        second.shape,
+        second.tobytes(),
+    )
+    return before, after
+
+
+@pytest.mark.parametrize("name", FEWER)
+def test_sizes_and_masks_take_fewer_nodes(name: str) -> None:
+    out, lines, operators = FEWER[name]
+    _, after = _named(out, lines)
+    assert [node.op_type for node in after.graph if node.op_type != "Constant"] == operators
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_other_sizes_and_masks_are_kept(name: str) -> None:
+    kind = "int64" if "Shape" in KEPT[name] else "float"
+    before, after = _named(f"{kind}[]", KEPT[name])
+    assert [n.op_type for n in after.graph] == [n.op_type for n in before.graph]
