@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,14 +34,13 @@ _HOMES = {
 """Class of a result -> the module that shows it, and what the names of its functions begin with."""
 
 
-def _function(result: object, form: str) -> Callable[..., Any] | None:
-    """Return what makes the blocks or the sections of a result; None where nothing does."""
-    module, prefix = _HOMES.get(type(result).__name__, ("", ""))
-    if not module:
-        return None
-    home = importlib.import_module(f"{__name__}.{module}")
-    function: Callable[..., Any] | None = getattr(home, f"{prefix}_{form}", None)
-    return function
+def _function(result: object, form: str) -> Any:
+    """Return what makes the blocks of a result; or its sections, None where nothing does."""
+    name = type(result).__name__
+    if name not in _HOMES:
+        raise TypeError(f"{name} has no lines to show")
+    module, prefix = _HOMES[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), f"{prefix}_{form}", None)
 
 
 def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence[Block]:
@@ -55,10 +54,7 @@ def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence
     Raises:
         TypeError: nothing makes lines of it.
     """
-    function = _function(result, "blocks")
-    if function is None:
-        raise TypeError(f"{type(result).__name__} has no lines to show")
-    blocks: Sequence[Block] = function(result, verbose=verbose, **options)
+    blocks: Sequence[Block] = _function(result, "blocks")(result, verbose=verbose, **options)
     return blocks
 
 

@@ -11,6 +11,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Report, Site
 from rmsnorm_export.show.drawing import Pictures, pictures
 from rmsnorm_export.show.page import Section
@@ -140,15 +141,11 @@ def rewrite_sections(report: Report) -> list[Section]:
         for kind in grouped(sites, lambda site: (*_sameness(site), site.drawing))
     ]
     blocks: list[Block | Pictures] = []
-    drawn: set[int] = set()
+    drawings = dict[int | None, Drawing](enumerate(report.drawings))
     for kind in kinds[:MOST]:
         blocks += group_lines(kind)
-        position = kind[0].drawing
-        if position is None or position in drawn:
-            continue
-        drawn.add(position)
-        if position in range(len(report.drawings)):  # a report may come from a file
-            blocks.append(pictures(report.drawings[position]))
+        if drawing := drawings.pop(kind[0].drawing, None):
+            blocks.append(pictures(drawing))
     if len(kinds) > MOST:
         blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
     blocks.append(_meanings(every))
