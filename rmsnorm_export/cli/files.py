@@ -91,9 +91,9 @@ class Files:
         self._read[argument] = [piped_in(data)]
         return data
 
-    def remember(self, argument: str) -> None:
-        """Note the files of a MODEL argument as they are."""
-        if self._audited and argument not in self._read:
+    def remember(self, argument: str | None) -> None:
+        """Note the files of a MODEL argument, or of another if there is one, as they are."""
+        if argument is not None and self._audited and argument not in self._read:
             from rmsnorm_export.deploy.stamp import files_of
             from rmsnorm_export.system.provenance import file_states
 

@@ -107,8 +107,7 @@ def finish_written(
     result = report or written or GenerationExport(Path(), reports, (), "", 0.0)
     sizes = [(path, path.stat().st_size) for path in outputs]
     lines = [f"wrote {path} ({f'{size:,} bytes' if size else _EMPTY})" for path, size in sizes]
-    lines += notes
-    lines = lines if written else ["nothing was written"]
+    lines = [*lines, *notes] if written else ["nothing was written"]
     files.finish(result, error, outputs=outputs, extra=extra, output=lines)
 
 
