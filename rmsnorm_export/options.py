@@ -93,15 +93,10 @@ class OptionFacts:
     flat: bool = False
 
 
-def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
-    def make_field(default: Any, /, *args: P.args, **more: P.kwargs) -> Any:
-        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **more)})
+def option(default: Any, /, **facts: Any) -> Any:
+    """Make a field of a record: its default, or ``REQUIRED``, and the ``OptionFacts`` of it."""
+    return dataclasses.field(default=default, metadata={_KEY: OptionFacts(**facts)})
 
-    return make_field
-
-
-option = _field_maker(OptionFacts)
-"""A field of a record: its default, or ``REQUIRED``, and what ``OptionFacts`` says of it."""
 
 REQUIRED = dataclasses.MISSING
 
