@@ -50,9 +50,8 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     from rmsnorm_export.graph.save import check_output
 
     files.check(source, place)
-    named = None if source == console.STDIO else source
-    if of_graphs and named is not None:
-        open_folder(named)
+    if of_graphs and source != console.STDIO:
+        open_folder(source)
     if place == console.STDIO:
         problem = "stdout is a terminal" if sys.stdout.isatty() else ""
         problem = "it is a folder of graphs" if of_graphs else problem

@@ -33,7 +33,10 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
         verbose: as for ``show.show_blocks``.
         output: lines that say where the output went (``optimize``).
     """
-    lines = _verdict(report)
+    # Good where no RMSNorm stays as it was, bad where a proof fails.
+    good = (report.fused or report.kept) and not report.unfused
+    kind = "bad" if report.unproved else "good" if good else "warn"
+    lines: list[Line] = [(report.headline(), kind)]
     if verbose < 0:
         return lines
     lines += _facts(report)
@@ -45,10 +48,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
         if sites and listed:
             shown = site_lines(sites) if verbose > 0 else group_lines(sites)
             lines += titled(f"{title} ({len(sites)})", shown)
-    lines += [
-        *refusal_lines(report, verbose=verbose),
-        *health_lines(report, verbose=verbose),
-    ]
+    lines += refusal_lines(report, verbose=verbose) + health_lines(report, verbose=verbose)
     notes = [] if listed else _site_notes(report)
     return [*lines, *_outcome(report, [*notes, *output], brief=verbose < 1)]
 
@@ -62,13 +62,6 @@ def report_sections(report: Report) -> list[Section]:
         *refusal_sections(report),
         *([Section("Health", health_lines(report))] if report.health else []),
     ]
-
-
-def _verdict(report: Report) -> list[Line]:
-    """Return the first line: good where no RMSNorm stays as it was, bad where a proof fails."""
-    good = (report.fused or report.kept) and not report.unfused
-    kind = "bad" if report.unproved else "good" if good else "warn"
-    return [(report.headline(), kind)]
 
 
 def _facts(report: Report) -> list[Line]:
