@@ -1,7 +1,7 @@
 """Results for people: text and one page, from the same lines and tables.
 
-A module shows one kind of result: ``X_blocks`` makes its lines and tables, the verdict first; where
-a page is more than these, ``X_sections`` makes its sections.
+A module shows one kind of result, or a few: ``KIND_blocks`` makes its lines and tables, the verdict
+first; where a page is more than these, ``KIND_sections`` makes its sections.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rmsnorm_export.records import kind_of
+
 if TYPE_CHECKING:
     from rmsnorm_export.show.page import Section
     from rmsnorm_export.show.text import Block, Line
 
 _HOMES = {
-    "Benchmark": ("benchmark", "benchmark"),
-    "Built": ("plugin", "built"),
-    "CheckResult": ("plugin", "plugin_check"),
-    "CommandLines": ("plugin", "loader"),
-    "Components": ("folder", "components"),
-    "Deployment": ("deployment", "deployment"),
-    "Diagnosis": ("doctor", "diagnosis"),
-    "EngineRecord": ("engine", "record"),
-    "EngineResult": ("engine", "engine"),
-    "GenerationExport": ("folder", "generation"),
-    "Packaged": ("package", "package"),
-    "Report": ("report", "report"),
-    "Verification": ("verification", "verification"),
+    "benchmark": "Benchmark",
+    "deployment": "Deployment",
+    "doctor": "Diagnosis",
+    "engine": "EngineRecord EngineResult",
+    "folder": "Components GenerationExport",
+    "package": "Packaged",
+    "plugin": "Built CheckResult CommandLines",
+    "report": "Report",
+    "verification": "Verification",
 }
-"""Class of a result -> the module that shows it, and what the names of its functions begin with."""
+"""Module -> the classes of results that it shows."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def _function(result: object, form: str) -> Any:
     """Return what makes the blocks of a result; or its sections, None where nothing does."""
-    name = type(result).__name__
-    if name not in _HOMES:
-        raise TypeError(f"{name} has no lines to show")
-    module, prefix = _HOMES[name]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), f"{prefix}_{form}", None)
+    kind = type(result)
+    if kind.__name__ not in _HOME:
+        raise TypeError(f"{kind.__name__} has no lines to show")
+    module = importlib.import_module(f"{__name__}.{_HOME[kind.__name__]}")
+    return getattr(module, f"{kind_of(kind)}_{form}", None)
 
 
 def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence[Block]:

@@ -17,7 +17,7 @@ from rmsnorm_export.tensorrt.engine.result import (
 _NORM_STYLES = {"unfused": "warn", "unknown": "warn"}
 
 
-def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
+def engine_result_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
     """Return the lines of a build; with ``verbose`` above 0 every norm and kernel is named."""
     record = result.record
     lines: list[Block] = [_engine_verdict(record)]
@@ -38,7 +38,7 @@ def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
     return [*lines, f"  and its record {result.sidecar.name}"]
 
 
-def record_blocks(record: EngineRecord, *, verbose: int = 0) -> list[Block]:
+def engine_record_blocks(record: EngineRecord, *, verbose: int = 0) -> list[Block]:
     """Return the lines of an engine's record."""
     lines: list[Block] = [_engine_verdict(record)]
     return lines if verbose < 0 else [*lines, _norms_table(record.norms, verbose=verbose)]
