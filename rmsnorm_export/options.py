@@ -235,14 +235,10 @@ def _path(kind: Any, value: Any) -> Any:
 def entries(record: Any) -> tuple[OptionEntry, ...]:
     """Return the options of a record, in their order."""
     hints = typing.get_type_hints(record, include_extras=True)
-    listed = []
-    for field in dataclasses.fields(record):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        facts = field.metadata.get(_KEY, OptionFacts())
-        listed.append(OptionEntry(field.name, hints[field.name], default, facts))
-    return tuple(listed)
+    return tuple(
+        OptionEntry(one.name, hints[one.name], one.default, one.metadata.get(_KEY, OptionFacts()))
+        for one in dataclasses.fields(record)
+    )
 
 
 def spread(record: Any) -> Iterator[OptionEntry]:
