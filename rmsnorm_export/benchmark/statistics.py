@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rmsnorm_export.benchmark.result import AGAIN, NO_DIFFERENCE, RAW, Timing, Verdict
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Timing, Verdict
 from rmsnorm_export.op.dtypes import Array
 
 Run = Callable[[], object]
@@ -128,7 +128,7 @@ def judge(ratio: float, low: float, high: float, floor: float) -> Verdict:
         floor: how far from 1 the interval of a second session of raw itself goes.
     """
     if abs(ratio - 1) <= max(floor, LEAST_DIFFERENCE) or low <= 1 <= high:
-        return NO_DIFFERENCE
+        return "no difference beyond noise"
     return "faster" if ratio < 1 else "slower"
 
 
