@@ -114,6 +114,8 @@ def _change_lines(changed: Fusions | Quantization) -> list[Line]:
 
 def _next_step(report: Report) -> list[Line]:
     """Return what to do in the runtime at hand, and what is listed elsewhere."""
+    if not report.runs_in:
+        return []
     known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
     here = ((entry, version_of(entry.runtime)) for entry in known)
     entry, version = next((pair for pair in here if pair[1]), (None, ""))
@@ -125,10 +127,9 @@ def _next_step(report: Report) -> list[Line]:
         step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
     count = sum(not entry.reason for entry in report.runs_in)
     more = "" if report.planned else ", and lists the sites"
-    others = f"runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
-    lines: list[Line] = [f"  {others}"] if report.runs_in else []
+    others = f"  runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
-    return lines if asked or not lines else [(f"next: {step}", "bold"), *lines]
+    return [others] if asked else [(f"next: {step}", "bold"), others]
 
 
 def _site_notes(report: Report) -> list[Line]:
