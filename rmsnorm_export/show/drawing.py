@@ -31,7 +31,7 @@ _OPERAND_NAMES = {
 }
 """Name of a constant operand, where the number alone could be taken for another."""
 
-_INPUTS = ("x", "residual", "gate", "scale", "bias")
+_RANKS = {role: rank for rank, role in enumerate(("x", "residual", "gate", "scale", "bias"))}
 _OUTPUTS = ("y", "sum", "other")
 
 
@@ -154,11 +154,7 @@ class _Arrangement:
         """Return the value that enters the first row from above: x where it does; -1: none."""
         inputs = self.nodes[self.spine[0]].inputs if self.spine else ()
         free = [v for v in inputs if not self.values[v].constant and v not in self.producer]
-        return min(free, key=self._rank, default=-1)
-
-    def _rank(self, value: int) -> int:
-        role = self.values[value].role
-        return _INPUTS.index(role) if role in _INPUTS else len(_INPUTS)
+        return min(free, key=lambda v: _RANKS.get(self.values[v].role, len(_RANKS)), default=-1)
 
     def _row(self, index: int, entering: int, below: int) -> Row:
         outputs = [v for v in self.nodes[index].outputs if self.values[v].role in _OUTPUTS]

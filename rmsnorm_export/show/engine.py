@@ -82,13 +82,11 @@ def _norms_table(norms: Sequence[EngineNorm], *, verbose: int) -> Table:
             group[0].how,
             one_line(group[0].reason) if group[0].kernels is None else str(group[0].kernels),
             _families(group),
+            *([", ".join(group[0].names)] if verbose > 0 else []),
         ]
         for group in groups
     ]
-    if verbose > 0:
-        heads.append("computed by")
-        for row, norm in zip(rows, norms, strict=True):
-            row.append(", ".join(norm.names))
+    heads += ["computed by"] if verbose > 0 else []
     styles = [_NORM_STYLES.get(group[0].how, "") for group in groups]
     return Table(f"norms ({len(norms)})", heads, rows, numbers=("norms",), styles=styles)
 

@@ -71,8 +71,7 @@ def site_lines(sites: Sequence[Site]) -> list[Line]:
         if _module_says_more(site):
             lines.append(f"      from   {site.module}")
         if site.nodes:
-            lines.append(f"      was    {site.spelling}")
-            lines.append(f"             {', '.join(site.nodes)}")
+            lines += [f"      was    {site.spelling}", f"             {', '.join(site.nodes)}"]
         if site.proof is not None:
             lines.append(f"      proof  {_proof_text(site.proof)}")
         lines += [f"      note   {one_line(note)}" for note in site.notes]
