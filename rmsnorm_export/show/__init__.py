@@ -31,15 +31,15 @@ _HOMES = {
 }
 """Module -> the classes of results that it shows."""
 
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+_SHOWN_IN = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def _function(result: object, form: str) -> Any:
     """Return what makes the blocks of a result; or its sections, None where nothing does."""
     kind = type(result)
-    if kind.__name__ not in _HOME:
+    if kind.__name__ not in _SHOWN_IN:
         raise TypeError(f"{kind.__name__} has no lines to show")
-    module = importlib.import_module(f"{__name__}.{_HOME[kind.__name__]}")
+    module = importlib.import_module(f"{__name__}.{_SHOWN_IN[kind.__name__]}")
     return getattr(module, f"{kind_of(kind)}_{form}", None)
 
 
