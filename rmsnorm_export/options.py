@@ -93,15 +93,10 @@ class OptionFacts:
     flat: bool = False
 
 
-def _field_maker(facts: Callable[P, OptionFacts]) -> Callable[Concatenate[Any, P], Any]:
-    def make_field(default: Any, /, *args: P.args, **more: P.kwargs) -> Any:
-        return dataclasses.field(default=default, metadata={_KEY: facts(*args, **more)})
+def option(default: Any, /, **facts: Any) -> Any:
+    """Make a field of a record: its default, or ``REQUIRED``, and the ``OptionFacts`` of it."""
+    return dataclasses.field(default=default, metadata={_KEY: OptionFacts(**facts)})
 
-    return make_field
-
-
-option = _field_maker(OptionFacts)
-"""A field of a record: its default, or ``REQUIRED``, and what ``OptionFacts`` says of it."""
 
 REQUIRED = dataclasses.MISSING
 
@@ -240,14 +235,10 @@ def _path(kind: Any, value: Any) -> Any:
 def entries(record: Any) -> tuple[OptionEntry, ...]:
     """Return the options of a record, in their order."""
     hints = typing.get_type_hints(record, include_extras=True)
-    listed = []
-    for field in dataclasses.fields(record):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        facts = field.metadata.get(_KEY, OptionFacts())
-        listed.append(OptionEntry(field.name, hints[field.name], default, facts))
-    return tuple(listed)
+    return tuple(
+        OptionEntry(one.name, hints[one.name], one.default, one.metadata.get(_KEY, OptionFacts()))
+        for one in dataclasses.fields(record)
+    )
 
 
 def spread(record: Any) -> Iterator[OptionEntry]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rmsnorm_export.benchmark.model import bench_model
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import RAW, Benchmark, Timing, Variant, machine
-from rmsnorm_export.benchmark.statistics import FEWEST, quartiles
+from rmsnorm_export.benchmark.statistics import FEWEST, quartiles_ms
 from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.engine import Engine
 from rmsnorm_export.compare.outputs import describe_feeds
@@ -92,8 +92,8 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
         feeds = make_inputs(declared, {}, point, seed=options.seed)
         cases[label] = describe_feeds(feeds)
         times = engine.measure(feeds, least=FEWEST, seconds=options.seconds)
-        low, median, high = (1000 * one for one in quartiles(times))
-        timings.append(Timing(RAW, engine.name, label, len(times), 1, median, low, high))
+        quarters = quartiles_ms(times)
+        timings.append(Timing(RAW, engine.name, label, len(times), 1, *quarters))
     return Benchmark(
         source=str(engine.path),
         passed=True,

@@ -230,24 +230,19 @@ class Measurement:
 
     def _time(self, provider: Device, names: Sequence[str]) -> Iterator[Timing]:
         """Time variants together, in one set of rounds for each case."""
-
-        def opened(name: str, fed: Feeds) -> Run:
-            return _runner(self.session(name, provider), fed)
-
-        how: Any = {"seconds": self.options.seconds, "seed": self.options.seed}
+        options = self.options
         for case, fed in self.feeds.items():
             self.tell(f"timing {case} on {provider}")
-            opens = [functools.partial(opened, name, fed) for name in names]
-            yield from timings(names, run_rounds(opens, **how), provider, case)
+            opens = [functools.partial(self._opened, name, provider, fed) for name in names]
+            times = run_rounds(opens, seconds=options.seconds, seed=options.seed)
+            yield from timings(names, times, provider, case)
 
-
-def _runner(session: Any, feeds: Feeds) -> Run:
-    """Return one run of a session, with as little around it as there can be."""
-    ends = (*session.get_inputs(), *session.get_outputs())
-    if any("bfloat16" in item.type for item in ends):
-        return lambda: run_session(session, feeds)
-    own = dict(feeds)
-    return lambda: session.run(None, own)
+    def _opened(self, variant: str, provider: Device, feeds: Feeds) -> Run:
+        """Open a variant; return one run of it, with as little around it as there can be."""
+        session, own = self.session(variant, provider), dict(feeds)
+        if any("bfloat16" in item.type for item in (*session.get_inputs(), *session.get_outputs())):
+            return lambda: run_session(session, own)
+        return lambda: session.run(None, own)
 
 
 def grid(declared: Mapping[str, Declared], options: BenchOptions) -> dict[str, Mapping[str, Shape]]:

@@ -13,7 +13,6 @@ from rmsnorm_export.system.shown import Shown
 RAW, AGAIN = "raw", "raw again"
 """The model as it was given, and a second session of the very same file."""
 
-NO_DIFFERENCE: Literal["no difference beyond noise"] = "no difference beyond noise"
 Verdict = Literal["baseline", "noise floor", "faster", "slower", "no difference beyond noise"]
 
 

@@ -9,7 +9,6 @@ so everything is opened several times, and each opening is one sample.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from rmsnorm_export.benchmark.result import AGAIN, NO_DIFFERENCE, RAW, Timing, Verdict
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Timing, Verdict
 from rmsnorm_export.op.dtypes import Array
 
 Run = Callable[[], object]
@@ -91,15 +90,6 @@ def _clocked(run: Run) -> float:
     return time.perf_counter() - start
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ratio:
-    """Median of ratios and its 95 % interval."""
-
-    ratio: float
-    low: float
-    high: float
-
-
 def samples(times: Times, base: Times) -> Array:
     """Return independent ratios of ``times`` to ``base``, paired by round.
 
@@ -123,43 +113,40 @@ def interval_rank(n: int) -> int:
         k += 1
 
 
-def ratio_of(values: Sequence[float] | Array) -> Ratio:
-    """Return the median of independent ratios, six at least, with its interval."""
+def ratio_of(values: Sequence[float] | Array) -> tuple[float, float, float]:
+    """Return the median of independent ratios, six at least, and the ends of its 95 % interval."""
     ranked = np.sort(values)
     k = max(1, interval_rank(len(ranked)))
-    return Ratio(float(np.median(ranked)), float(ranked[k - 1]), float(ranked[-k]))
+    return float(np.median(ranked)), float(ranked[k - 1]), float(ranked[-k])
 
 
-def judge(measured: Ratio, floor: float) -> Verdict:
+def judge(ratio: float, low: float, high: float, floor: float) -> Verdict:
     """Tell whether a ratio differs from 1 by more than noise.
 
     Args:
-        measured: of a variant to raw.
+        ratio, low, high: of a variant to raw, and its interval.
         floor: how far from 1 the interval of a second session of raw itself goes.
     """
-    within = abs(measured.ratio - 1) <= max(floor, LEAST_DIFFERENCE)
-    if within or measured.low <= 1 <= measured.high:
-        return NO_DIFFERENCE
-    return "faster" if measured.ratio < 1 else "slower"
+    if abs(ratio - 1) <= max(floor, LEAST_DIFFERENCE) or low <= 1 <= high:
+        return "no difference beyond noise"
+    return "faster" if ratio < 1 else "slower"
 
 
-def quartiles(times: Sequence[float] | Array) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile."""
-    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
-    return low, middle, high
+def quartiles_ms(seconds: Sequence[float] | Times) -> tuple[float, float, float]:
+    """Return the median, the lower and the upper quartile of seconds, in milliseconds."""
+    middle, low, high = (np.quantile(seconds, (0.5, 0.25, 0.75)) * 1e3).tolist()
+    return middle, low, high
 
 
 def timings(
     names: Sequence[str], times: Sequence[Times], provider: str, case: str
 ) -> Iterator[Timing]:
     """Yield times as ratios to those of the first name, judged by those of the second."""
-    again = ratio_of(samples(times[1], times[0]))
-    floor = max(abs(again.low - 1), abs(again.high - 1), LEAST_DIFFERENCE)
+    _, *ends = ratio_of(samples(times[1], times[0]))
+    floor = max(LEAST_DIFFERENCE, *(abs(end - 1) for end in ends))
     fixed: dict[str, Verdict] = {RAW: "baseline", AGAIN: "noise floor"}
     for name, mine in zip(names, times, strict=True):
-        ratio, all_ms = ratio_of(samples(mine, times[0])), np.ravel(mine) * 1e3
-        low, middle, high = quartiles(all_ms)
-        interval = (ratio.ratio, ratio.low, ratio.high, floor)
-        quarters = (middle, low, high)
-        verdict = fixed.get(name) or judge(ratio, floor)
-        yield Timing(name, provider, case, all_ms.size, len(mine), *quarters, *interval, verdict)
+        ratio, rounds = ratio_of(samples(mine, times[0])), np.size(mine)
+        measured = (*quartiles_ms(mine), *ratio, floor)
+        verdict = fixed.get(name) or judge(*ratio, floor)
+        yield Timing(name, provider, case, rounds, len(mine), *measured, verdict)

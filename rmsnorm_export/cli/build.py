@@ -7,7 +7,6 @@ from typing import Any
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.outcome import is_folder
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
 
@@ -26,12 +25,10 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
         --dims "batch=1,1,4 sequence=1,128,2048 past=1,512,4096"
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
-    from rmsnorm_export.graph.bundle import Components
     from rmsnorm_export.tensorrt.engine.build import build_engine
 
-    source = model if is_folder(model) else files.source(model)
-    files.remember(model)
+    source = files.source(model)
     with console.progress(files.state, "Building an engine"):
-        result = build_engine(source, output, **options)
-    built = result.results.values() if isinstance(result, Components) else [result]
+        result: Any = build_engine(source, output, **options)
+    built = getattr(result, "results", {"": result}).values()
     files.finish(result, outputs=[file for one in built for file in (one.path, one.sidecar)])

@@ -18,10 +18,6 @@ from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
 from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Requirement
 
-_RECORDS: dict[str | None, Any] = {
-    None: records.ExportOptions,
-    "generation": records.GenerationOptions,
-}
 _RTOL = "see the table for where; verify has other bounds"
 
 
@@ -91,8 +87,10 @@ def command(
     """
     if verify and files.state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    own = _those_of(_RECORDS[task], options)
-    for entry in entries(_RECORDS[None if task else "generation"]):
+    kinds: list[Any] = [records.ExportOptions, records.GenerationOptions]
+    kind, other = kinds if task is None else kinds[::-1]
+    own = _those_of(kind, options)
+    for entry in entries(other):
         if options.get(entry.name, entry.default) != entry.default and entry.name not in own:
             what = "is not for" if task else "is for"
             raise click.UsageError(f"{entry.flag} {what} --task generation")

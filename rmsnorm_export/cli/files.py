@@ -91,12 +91,15 @@ class Files:
         self._read[argument] = [piped_in(data)]
         return data
 
-    def remember(self, argument: str) -> None:
-        """Note the files of a MODEL argument as they are."""
-        if self._audited and argument not in self._read:
+    def remember(self, argument: str | None) -> None:
+        """Note the files of a MODEL argument, or of another if there is one, as they are."""
+        if argument is not None and self._audited and argument not in self._read:
+            from rmsnorm_export.deploy.stamp import files_of
             from rmsnorm_export.system.provenance import file_states
 
-            self._read[argument] = file_states(_files_of(argument))
+            self._read[argument] = ()
+            with contextlib.suppress(Error, OSError, ValueError):
+                self._read[argument] = file_states(files_of(Path(argument)))
 
     def finish(
         self,
@@ -190,15 +193,3 @@ class _Report:
 
 
 _COMPARED = ("PyTorch", "what was exported")
-
-
-def _files_of(argument: str) -> list[Path]:
-    """Return the files that a MODEL argument stands for, external data of a model included."""
-    from rmsnorm_export.graph.load import model_files
-
-    path = Path(argument)
-    with contextlib.suppress(Error, OSError, ValueError):
-        if path.is_dir():
-            return sorted(p for p in path.iterdir() if p.is_file() and p.name[:1] != ".")
-        return [*model_files(path)] if path.suffix.lower() == ".onnx" else [path]
-    return []

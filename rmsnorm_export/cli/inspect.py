@@ -42,8 +42,7 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
 
     requirement = Requirement(require=require)
     files.check(*models, arrays := options["inputs"])
-    if arrays is not None:
-        files.remember(arrays)
+    files.remember(arrays)
     reports: dict[str, Report] = {}
     problem: Error | None = None
     with console.progress(files.state, "Looking for RMSNorms") as step:

@@ -144,7 +144,3 @@ def _discard_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -50,9 +50,8 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     from rmsnorm_export.graph.save import check_output
 
     files.check(source, place)
-    named = None if source == console.STDIO else source
-    if of_graphs and named is not None:
-        open_folder(named)
+    if of_graphs and source != console.STDIO:
+        open_folder(source)
     if place == console.STDIO:
         problem = "stdout is a terminal" if sys.stdout.isatty() else ""
         problem = "it is a folder of graphs" if of_graphs else problem
@@ -107,8 +106,7 @@ def finish_written(
     result = report or written or GenerationExport(Path(), reports, (), "", 0.0)
     sizes = [(path, path.stat().st_size) for path in outputs]
     lines = [f"wrote {path} ({f'{size:,} bytes' if size else _EMPTY})" for path, size in sizes]
-    lines += notes
-    lines = lines if written else ["nothing was written"]
+    lines = [*lines, *notes] if written else ["nothing was written"]
     files.finish(result, error, outputs=outputs, extra=extra, output=lines)
 
 

@@ -39,8 +39,7 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
     arrays = options["inputs"]
     files.check(a, b, arrays)
     first, second = files.source(a), files.source(b)
-    if arrays is not None:
-        files.remember(arrays)
+    files.remember(arrays)
     with console.progress(files.state, "Comparing"):
         outcome = verify(first, second, **options)
     files.finish(outcome, outcome.error(), compared=(a, b))

@@ -51,7 +51,7 @@ def _rendered(name: str, facts: Mapping[str, object]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quoted": _quoted, "cell": _cell, "code": _code}
+    environment.filters |= {"quoted": _quoted, "plain": _plain}
     return environment.get_template(f"{name}.j2").render(facts)
 
 
@@ -63,11 +63,3 @@ def _quoted(text: str) -> str:
 def _plain(text: str) -> str:
     """Return a text without what Markdown would act on in a table."""
     return one_line(text, 300).replace("`", "").replace("|", "\\|")
-
-
-def _cell(text: str) -> str:
-    return _plain(text).replace("<", "&lt;")
-
-
-def _code(text: str) -> str:
-    return f"`{_plain(text)}`"

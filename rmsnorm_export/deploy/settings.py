@@ -6,10 +6,11 @@ Nothing here reads a model, imports a runtime or writes: errors come before any 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec.toml
 
 from rmsnorm_export.deploy.packaged import NAME
 from rmsnorm_export.deploy.tables import STEPS, TABLES, Settings
@@ -17,11 +18,6 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import REQUIRED, OptionError, make, spread
 from rmsnorm_export.printable import did_you_mean, one_line, quoted, short
 from rmsnorm_export.system.reading import read_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 LARGEST = 1 << 20
 """Bytes of a pipeline file."""
@@ -60,10 +56,10 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return dict(tomllib.loads(read_file(path, LARGEST).decode("utf-8")))
+        return dict(msgspec.toml.decode(read_file(path, LARGEST)))
     except OSError as error:
         problem, fix = error.strerror or str(error), "check the path"
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+    except (ValueError, RecursionError) as error:  # DecodeError is a ValueError
         problem, fix = one_line(str(error), 300), "correct it there; strings need quotes"
     found = f"{short(str(path), 300)}: {problem}"
     raise InputError("The pipeline file cannot be read.", found=found, fix=fix)

@@ -98,7 +98,7 @@ def files_of(path: Path) -> Iterator[Path]:
     Raises:
         InputError: it is an ONNX file that cannot be read.
     """
-    if path.suffix == ".onnx" and path.is_file():
+    if path.suffix.lower() == ".onnx" and path.is_file():
         yield from model_files(path)
     elif not path.is_dir():
         yield path

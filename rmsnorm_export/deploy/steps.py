@@ -164,14 +164,13 @@ class OptimizeStep(Step):
         whole = GenerationExport(Path(), reports, (), "", 0.0) if graphs else result.report
         (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
         lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
-        products = Products("", [note for one in reports.values() for note in one.notes])
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
-            products.failure = next(filter(None, (r.proof_error for r in reports.values())), None)
-        products.summary = "; ".join(lines)
-        return products
+        notes = [note for one in reports.values() for note in one.notes]
+        failure = next(filter(None, (one.proof_error for one in reports.values())), None)
+        return Products("; ".join(lines), notes, failure)
 
 
 class BuildStep(Step):
@@ -247,8 +246,8 @@ class VerifyStep(Step):
             if self.table.engine == "require":
                 errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
         # That models differ is more to know than that others could not be run.
-        failures = sorted(filter(None, errors), key=lambda one: one.exit_code)
-        return Products("; ".join(words), failure=failures[0] if failures else None)
+        failure = min(filter(None, errors), key=lambda one: one.exit_code, default=None)
+        return Products("; ".join(words), failure=failure)
 
 
 class BenchStep(Step):
@@ -269,16 +268,14 @@ class BenchStep(Step):
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import headlines, outputs_error
 
-        options = self.table
-        options = dataclasses.replace(options, numerics=self._numerics, progress=progress)
+        options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
         (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
         parts = getattr(result, "results", {"": result})
         lines = [line for one in parts.values() for line in headlines(one)]
-        products = Products("; ".join(lines) or "nothing could be measured")
-        products.notes = [note for one in parts.values() for note in one.notes]
-        products.failure = outputs_error(parts)
-        return products
+        notes = [note for one in parts.values() for note in one.notes]
+        summary = "; ".join(lines) or "nothing could be measured"
+        return Products(summary, notes, outputs_error(parts))
 
 
 class PackageStep(Step):

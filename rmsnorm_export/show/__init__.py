@@ -1,7 +1,7 @@
 """Results for people: text and one page, from the same lines and tables.
 
-A module shows one kind of result: ``X_blocks`` makes its lines and tables, the verdict first; where
-a page is more than these, ``X_sections`` makes its sections.
+A module shows one kind of result, or a few: ``KIND_blocks`` makes its lines and tables, the verdict
+first; where a page is more than these, ``KIND_sections`` makes its sections.
 """
 
 from __future__ import annotations
@@ -9,39 +9,38 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from rmsnorm_export.records import kind_of
 
 if TYPE_CHECKING:
     from rmsnorm_export.show.page import Section
     from rmsnorm_export.show.text import Block, Line
 
 _HOMES = {
-    "Benchmark": ("benchmark", "benchmark"),
-    "Built": ("plugin", "built"),
-    "CheckResult": ("plugin", "plugin_check"),
-    "CommandLines": ("plugin", "loader"),
-    "Components": ("folder", "components"),
-    "Deployment": ("deployment", "deployment"),
-    "Diagnosis": ("doctor", "diagnosis"),
-    "EngineRecord": ("engine", "record"),
-    "EngineResult": ("engine", "engine"),
-    "GenerationExport": ("folder", "generation"),
-    "Packaged": ("package", "package"),
-    "Report": ("report", "report"),
-    "Verification": ("verification", "verification"),
+    "benchmark": "Benchmark",
+    "deployment": "Deployment",
+    "doctor": "Diagnosis",
+    "engine": "EngineRecord EngineResult",
+    "folder": "Components GenerationExport",
+    "package": "Packaged",
+    "plugin": "Built CheckResult CommandLines",
+    "report": "Report",
+    "verification": "Verification",
 }
-"""Class of a result -> the module that shows it, and what the names of its functions begin with."""
+"""Module -> the classes of results that it shows."""
+
+_SHOWN_IN = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def _function(result: object, form: str) -> Callable[..., Any] | None:
-    """Return what makes the blocks or the sections of a result; None where nothing does."""
-    module, prefix = _HOMES.get(type(result).__name__, ("", ""))
-    if not module:
-        return None
-    home = importlib.import_module(f"{__name__}.{module}")
-    function: Callable[..., Any] | None = getattr(home, f"{prefix}_{form}", None)
-    return function
+def _function(result: object, form: str) -> Any:
+    """Return what makes the blocks of a result; or its sections, None where nothing does."""
+    kind = type(result)
+    if kind.__name__ not in _SHOWN_IN:
+        raise TypeError(f"{kind.__name__} has no lines to show")
+    module = importlib.import_module(f"{__name__}.{_SHOWN_IN[kind.__name__]}")
+    return getattr(module, f"{kind_of(kind)}_{form}", None)
 
 
 def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence[Block]:
@@ -55,10 +54,7 @@ def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence
     Raises:
         TypeError: nothing makes lines of it.
     """
-    function = _function(result, "blocks")
-    if function is None:
-        raise TypeError(f"{type(result).__name__} has no lines to show")
-    blocks: Sequence[Block] = function(result, verbose=verbose, **options)
+    blocks: Sequence[Block] = _function(result, "blocks")(result, verbose=verbose, **options)
     return blocks
 
 

@@ -11,7 +11,7 @@ from rmsnorm_export.deploy.packaged import Packaged
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.records import from_json
+from rmsnorm_export.records import from_json, kind_of
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import sections_of
 from rmsnorm_export.show.page import Section
@@ -22,13 +22,8 @@ from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
 _STATE_STYLES = {"done": "good", "failed": "bad", "not run": "warn"}
 
-_DOCUMENTS: dict[str, type] = {
-    "report": Report,
-    "verification": Verification,
-    "engine_record": EngineRecord,
-    "benchmark": Benchmark,
-    "packaged": Packaged,
-}
+_RESULTS = (Report, Verification, EngineRecord, Benchmark, Packaged)
+_DOCUMENTS: dict[str, type] = {kind_of(result): result for result in _RESULTS}
 """Kind of a document that a step writes -> its class."""
 
 

@@ -9,6 +9,7 @@ takes it. The browser lays it out.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -30,7 +31,7 @@ _OPERAND_NAMES = {
 }
 """Name of a constant operand, where the number alone could be taken for another."""
 
-_INPUTS = ("x", "residual", "gate", "scale", "bias")
+_RANKS = {role: rank for rank, role in enumerate(("x", "residual", "gate", "scale", "bias"))}
 _OUTPUTS = ("y", "sum", "other")
 
 
@@ -99,15 +100,12 @@ def shortened(text: str, limit: int) -> str:
 
 def pictures(drawn: Drawing) -> Pictures:
     """Draw both sides of a rewrite."""
-    sides = [("Before", drawn.before), ("After", drawn.after)]
-    return Pictures(
-        [
-            _Arrangement(graph).picture(f"{when}: {plural(len(graph.nodes), 'node')}")
-            for when, graph in sides
-            if graph is not None
-        ],
-        drawn.site,
-    )
+    sides = [
+        _Arrangement(graph).picture(f"{when}: {plural(len(graph.nodes), 'node')}")
+        for when, graph in (("Before", drawn.before), ("After", drawn.after))
+        if graph is not None
+    ]
+    return Pictures(sides, drawn.site)
 
 
 class _Arrangement:
@@ -124,11 +122,12 @@ class _Arrangement:
         self.spine = self._spine()
 
     def picture(self, caption: str) -> Picture:
-        links = [self._entering(), *map(self._link, range(1, len(self.spine)))]
+        links = [self._entering()]
+        for above, index in itertools.pairwise(self.spine):
+            inputs = self.nodes[index].inputs
+            links.append(next(value for value in inputs if self.producer.get(value) == above))
         head = self._pill("in", links[0]) if links[0] >= 0 else None
-        following = [*links[1:], -1]
-        spine = zip(self.spine, links, following, strict=False)
-        rows = [self._row(index, entering, below) for index, entering, below in spine]
+        rows = [self._row(*each) for each in zip(self.spine, links, [*links[1:], -1], strict=False)]
         # What leads nowhere from y (a second reader of x, say) is part of the site, too.
         for index in range(len(self.nodes)):
             if index not in self.drawn:
@@ -155,17 +154,7 @@ class _Arrangement:
         """Return the value that enters the first row from above: x where it does; -1: none."""
         inputs = self.nodes[self.spine[0]].inputs if self.spine else ()
         free = [v for v in inputs if not self.values[v].constant and v not in self.producer]
-        return min(free, key=self._rank, default=-1)
-
-    def _rank(self, value: int) -> int:
-        role = self.values[value].role
-        return _INPUTS.index(role) if role in _INPUTS else len(_INPUTS)
-
-    def _link(self, position: int) -> int:
-        """Return the value that enters a row of the spine from the one above."""
-        above = self.spine[position - 1]
-        inputs = self.nodes[self.spine[position]].inputs
-        return next(value for value in inputs if self.producer.get(value) == above)
+        return min(free, key=lambda v: _RANKS.get(self.values[v].role, len(_RANKS)), default=-1)
 
     def _row(self, index: int, entering: int, below: int) -> Row:
         outputs = [v for v in self.nodes[index].outputs if self.values[v].role in _OUTPUTS]

@@ -17,7 +17,7 @@ from rmsnorm_export.tensorrt.engine.result import (
 _NORM_STYLES = {"unfused": "warn", "unknown": "warn"}
 
 
-def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
+def engine_result_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
     """Return the lines of a build; with ``verbose`` above 0 every norm and kernel is named."""
     record = result.record
     lines: list[Block] = [_engine_verdict(record)]
@@ -38,7 +38,7 @@ def engine_blocks(result: EngineResult, *, verbose: int = 0) -> list[Block]:
     return [*lines, f"  and its record {result.sidecar.name}"]
 
 
-def record_blocks(record: EngineRecord, *, verbose: int = 0) -> list[Block]:
+def engine_record_blocks(record: EngineRecord, *, verbose: int = 0) -> list[Block]:
     """Return the lines of an engine's record."""
     lines: list[Block] = [_engine_verdict(record)]
     return lines if verbose < 0 else [*lines, _norms_table(record.norms, verbose=verbose)]
@@ -82,13 +82,11 @@ def _norms_table(norms: Sequence[EngineNorm], *, verbose: int) -> Table:
             group[0].how,
             one_line(group[0].reason) if group[0].kernels is None else str(group[0].kernels),
             _families(group),
+            *([", ".join(group[0].names)] if verbose > 0 else []),
         ]
         for group in groups
     ]
-    if verbose > 0:
-        heads.append("computed by")
-        for row, norm in zip(rows, norms, strict=True):
-            row.append(", ".join(norm.names))
+    heads += ["computed by"] if verbose > 0 else []
     styles = [_NORM_STYLES.get(group[0].how, "") for group in groups]
     return Table(f"norms ({len(norms)})", heads, rows, numbers=("norms",), styles=styles)
 

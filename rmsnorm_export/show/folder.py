@@ -14,7 +14,7 @@ from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.text import Line, flat, style_of, text_of, titled
 
 
-def generation_blocks(
+def generation_export_blocks(
     export: GenerationExport, *, verbose: int = 0, output: Sequence[str] = ()
 ) -> list[Line]:
     """Return the lines of a folder; with ``verbose`` above 0 every site of every graph."""
@@ -22,7 +22,7 @@ def generation_blocks(
     return [*lines, "", *output] if output and verbose >= 0 else lines
 
 
-def generation_sections(export: GenerationExport) -> list[Section]:
+def generation_export_sections(export: GenerationExport) -> list[Section]:
     """Return the sections of each graph, after a verdict on each."""
     return _sections(export.reports)
 

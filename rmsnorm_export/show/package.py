@@ -7,7 +7,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.show.text import Block, Line, Table, note_lines
 
 
-def package_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
+def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     """Return the lines of a package; with ``verbose`` above 0 every file is listed."""
     lines: list[Block] = [_package_verdict(model) for model in packaged.models]
     if verbose < 0:

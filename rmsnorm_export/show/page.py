@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,23 +47,16 @@ class Section:
 
     @property
     def parts(self) -> list[_Text | Table | Pictures]:
-        """The blocks, with lines that follow each other together."""
-        return parts_of(self.blocks)
-
-
-def parts_of(blocks: Iterable[Block | Pictures]) -> list[_Text | Table | Pictures]:
-    """Return blocks with lines that follow each other as one text."""
-    parts: list[_Text | Table | Pictures] = []
-    for block in blocks:
-        if isinstance(block, Table | Pictures):
-            parts.append(block)
-            continue
-        line = (text_of(block), style_of(block))
-        if parts and isinstance(last := parts[-1], _Text):
-            last.lines.append(line)
-        else:
-            parts.append(_Text([line]))
-    return parts
+        """The blocks, with lines that follow each other as one text."""
+        parts: list[_Text | Table | Pictures] = []
+        for block in self.blocks:
+            if isinstance(block, Table | Pictures):
+                parts.append(block)
+            elif parts and isinstance(last := parts[-1], _Text):
+                last.lines.append((text_of(block), style_of(block)))
+            else:
+                parts.append(_Text([(text_of(block), style_of(block))]))
+        return parts
 
 
 def _visible(value: Any) -> Any:
@@ -108,4 +101,4 @@ def render(title: str, verdicts: Sequence[Line], sections: Sequence[Section]) ->
 def fragment(blocks: Sequence[Block]) -> str:
     """Render a result for a notebook."""
     template = _environment().get_template("fragment.html.j2")
-    return template.render(parts=parts_of(blocks), most=MOST_ROWS)
+    return template.render(parts=Section("", blocks).parts, most=MOST_ROWS)

@@ -31,7 +31,7 @@ def built_blocks(built: Built, *, verbose: int = 0) -> list[Block]:
     return lines + [f"  wrote {path}" for path in built.copies]
 
 
-def plugin_check_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]:
+def check_result_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]:
     """Return the lines of ``check``."""
     ran = [trial for trial in result.runtimes if trial.status != "missing"]
     good = sum(trial.status == "passed" for trial in ran)
@@ -64,10 +64,12 @@ def _trial_texts(trial: RuntimeCheck) -> list[str]:
     return [*cells, one_line(trial.detail)]
 
 
-def loader_blocks(loaders: CommandLines, *, verbose: int = 0, only: bool = False) -> list[Block]:
+def command_lines_blocks(
+    result: CommandLines, *, verbose: int = 0, only: bool = False
+) -> list[Block]:
     """Return the lines of ``lines``; with ``only`` nothing but the line, for a script."""
     lines: list[Block] = []
-    for line in loaders.lines:
+    for line in result.lines:
         if only or verbose < 0:
             lines.append(line.text)
             continue

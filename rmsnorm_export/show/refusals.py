@@ -70,11 +70,9 @@ def _node_text(refusal: Refusal) -> str:
 
 def _findings(members: Sequence[Refusal]) -> list[Line]:
     """Return what was found where; findings that differ in numbers only are one."""
-    kinds: dict[tuple[str, ...], list[Refusal]] = {}
-    for refusal in members:
-        kinds.setdefault(family(one_line(refusal.found)), []).append(refusal)
+    kinds = grouped(members, lambda one: family(one_line(one.found)))
     lines: list[Line] = []
-    for kind in list(kinds.values())[:FAMILIES]:
+    for kind in kinds[:FAMILIES]:
         lines += name_lines(scoped(refusal.node, refusal.scope) for refusal in kind)
         lines += [f"      found  {text}" for text in collapse(one_line(r.found) for r in kind)]
     if len(kinds) > FAMILIES:

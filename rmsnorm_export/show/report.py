@@ -33,7 +33,10 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
         verbose: as for ``show.show_blocks``.
         output: lines that say where the output went (``optimize``).
     """
-    lines = _verdict(report)
+    # Good where no RMSNorm stays as it was, bad where a proof fails.
+    good = (report.fused or report.kept) and not report.unfused
+    kind = "bad" if report.unproved else "good" if good else "warn"
+    lines: list[Line] = [(report.headline(), kind)]
     if verbose < 0:
         return lines
     lines += _facts(report)
@@ -45,10 +48,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
         if sites and listed:
             shown = site_lines(sites) if verbose > 0 else group_lines(sites)
             lines += titled(f"{title} ({len(sites)})", shown)
-    lines += [
-        *refusal_lines(report, verbose=verbose),
-        *health_lines(report, verbose=verbose),
-    ]
+    lines += refusal_lines(report, verbose=verbose) + health_lines(report, verbose=verbose)
     notes = [] if listed else _site_notes(report)
     return [*lines, *_outcome(report, [*notes, *output], brief=verbose < 1)]
 
@@ -64,20 +64,12 @@ def report_sections(report: Report) -> list[Section]:
     ]
 
 
-def _verdict(report: Report) -> list[Line]:
-    """Return the first line: good where no RMSNorm stays as it was, bad where a proof fails."""
-    good = (report.fused or report.kept) and not report.unfused
-    kind = "bad" if report.unproved else "good" if good else "warn"
-    return [(report.headline(), kind)]
-
-
 def _facts(report: Report) -> list[Line]:
-    opset = _change(f"{report.opset_before}", f"{report.opset_after}")
-    nodes = _change(plural(report.nodes_before, "node"), f"{report.nodes_after:,}")
-    if report.nodes_before == report.nodes_after:
-        nodes = plural(report.nodes_before, "node")
-    elif report.functions:
-        nodes += f" + {plural(report.functions, 'function')}"
+    opset = " -> ".join(dict.fromkeys((str(report.opset_before), str(report.opset_after))))
+    nodes = plural(report.nodes_before, "node")
+    if report.nodes_before != report.nodes_after:
+        functions = f" + {plural(report.functions, 'function')}" if report.functions else ""
+        nodes += f" -> {report.nodes_after:,}{functions}"
     target = f"target {report.target}" if report.target else "no target"
     return [
         f"  {report.source}: opset {opset}, {nodes}",
@@ -94,41 +86,25 @@ def _numerics(report: Report) -> str:
     return loosest if loosest == report.numerics else f"{loosest} (allowed: {report.numerics})"
 
 
-def _change(before: str, after: str) -> str:
-    return before if before == after else f"{before} -> {after}"
-
-
 def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Line]:
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
-    fusions = [] if report.fusions is None else _fusion_lines(report.fusions)
-    quantized = [] if report.quantized is None else _quantization_lines(report.quantized)
+    changes = [_change_lines(one) for one in (report.fusions, report.quantized) if one is not None]
     notes = note_lines(report.notes)
     runners = _next_step(report) if brief else _runner_lines(report)
-    for part in (fusions, quantized, proof_lines(report), runners, notes, output):
+    for part in (*changes, proof_lines(report), runners, notes, output):
         lines += ["", *part] if part else []
     return lines
 
 
-def _fusion_lines(fusions: Fusions) -> list[Line]:
-    """Return what transformers' fusions did; which one was omitted, and why."""
-    lines: list[Line] = [(one_line(fusions.summary()), "bold")]
-    if fusions.left_out:
-        lines.append((f"  omitted: {one_line(fusions.left_out)}", "warn"))
-        lines.append(f"    {one_line(fusions.problem)}")
-    return lines + _compared_lines(fusions)
-
-
-def _quantization_lines(quantized: Quantization) -> list[Line]:
-    """Return what the quantizer did, and what was lost."""
-    lines: list[Line] = [(one_line(quantized.summary()), "bold")]
-    if quantized.problem:
-        lines.append((f"  lost: {one_line(quantized.problem)}", "bad"))
-    return lines + _compared_lines(quantized)
-
-
-def _compared_lines(changed: Fusions | Quantization) -> list[Line]:
-    lines: list[Line] = []
+def _change_lines(changed: Fusions | Quantization) -> list[Line]:
+    """Return what transformers' fusions or the quantizer did; what was omitted, or was lost."""
+    lines: list[Line] = [(one_line(changed.summary()), "bold")]
+    if isinstance(changed, Quantization):
+        lines += [(f"  lost: {one_line(changed.problem)}", "bad")] if changed.problem else []
+    elif changed.left_out:
+        lines.append((f"  omitted: {one_line(changed.left_out)}", "warn"))
+        lines.append(f"    {one_line(changed.problem)}")
     if changed.compared:
         lines.append(f"  {one_line(changed.compared)}")
     if changed.not_compared:
@@ -138,6 +114,8 @@ def _compared_lines(changed: Fusions | Quantization) -> list[Line]:
 
 def _next_step(report: Report) -> list[Line]:
     """Return what to do in the runtime at hand, and what is listed elsewhere."""
+    if not report.runs_in:
+        return []
     known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
     here = ((entry, version_of(entry.runtime)) for entry in known)
     entry, version = next((pair for pair in here if pair[1]), (None, ""))
@@ -149,10 +127,9 @@ def _next_step(report: Report) -> list[Line]:
         step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
     count = sum(not entry.reason for entry in report.runs_in)
     more = "" if report.planned else ", and lists the sites"
-    others = f"runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
-    lines: list[Line] = [f"  {others}"] if report.runs_in else []
+    others = f"  runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
-    return lines if asked or not lines else [(f"next: {step}", "bold"), *lines]
+    return [others] if asked else [(f"next: {step}", "bold"), others]
 
 
 def _site_notes(report: Report) -> list[Line]:

@@ -11,6 +11,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Report, Site
 from rmsnorm_export.show.drawing import Pictures, pictures
 from rmsnorm_export.show.page import Section
@@ -70,8 +71,7 @@ def site_lines(sites: Sequence[Site]) -> list[Line]:
         if _module_says_more(site):
             lines.append(f"      from   {site.module}")
         if site.nodes:
-            lines.append(f"      was    {site.spelling}")
-            lines.append(f"             {', '.join(site.nodes)}")
+            lines += [f"      was    {site.spelling}", f"             {', '.join(site.nodes)}"]
         if site.proof is not None:
             lines.append(f"      proof  {_proof_text(site.proof)}")
         lines += [f"      note   {one_line(note)}" for note in site.notes]
@@ -140,15 +140,11 @@ def rewrite_sections(report: Report) -> list[Section]:
         for kind in grouped(sites, lambda site: (*_sameness(site), site.drawing))
     ]
     blocks: list[Block | Pictures] = []
-    drawn: set[int] = set()
+    drawings = dict[int | None, Drawing](enumerate(report.drawings))
     for kind in kinds[:MOST]:
         blocks += group_lines(kind)
-        position = kind[0].drawing
-        if position is None or position in drawn:
-            continue
-        drawn.add(position)
-        if position in range(len(report.drawings)):  # a report may come from a file
-            blocks.append(pictures(report.drawings[position]))
+        if drawing := drawings.pop(kind[0].drawing, None):
+            blocks.append(pictures(drawing))
     if len(kinds) > MOST:
         blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
     blocks.append(_meanings(every))

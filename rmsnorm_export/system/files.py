@@ -123,17 +123,12 @@ class Transaction(contextlib.ExitStack):
                 os.chmod(temp, stat.S_IMODE(os.stat(target).st_mode))
             os.replace(temp, target)
         else:
-            _rename_new(temp, target)
+            if not renameat2(temp, target, NOREPLACE):
+                if os.path.lexists(target):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+                os.rename(temp, target)
             self.callback(target.unlink, missing_ok=True)
         sync(target.parent)
-
-
-def _rename_new(temp: Path, target: Path) -> None:
-    """Rename without ever replacing."""
-    if not renameat2(temp, target, NOREPLACE):
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-        os.rename(temp, target)
 
 
 def renameat2(source: Path, target: Path, flag: int) -> bool:

@@ -191,7 +191,7 @@ def test_hostile_inputs(name: str, run: Run, tmp_path: Path, good: Path) -> None
     ],
 )
 def test_closed_streams(streams: str, code: int, words: str, good: Path) -> None:
-    command = shlex.join([sys.executable, "-m", "rmsnorm_export.cli.main", "inspect", str(good)])
+    command = shlex.join([sys.executable, "-m", "rmsnorm_export", "inspect", str(good)])
     done = subprocess.run(
         ["sh", "-c", f"{command} {streams}"], capture_output=True, text=True, timeout=60
     )

@@ -83,6 +83,12 @@ def test_what_loses_too_much_is_said_and_is_exit_code_4(
     assert "  lost: y is off by 1" in said.out
     assert "error: The quantization to int8 loses more than is allowed." in said.err
     assert out.exists()
+    pipeline = tmp_path / "p.toml"
+    tables = '[pipeline]\nname = "p"\n[model]\npath = "m.onnx"\n[optimize]\nquantize = "int8"\n'
+    pipeline.write_text(tables)
+    done = rx.run_pipeline(pipeline)
+    assert done.exit_code == 4
+    assert "loses more than is allowed" in str(done.error)
 
 
 def test_what_cannot_be_quantized_is_refused() -> None:

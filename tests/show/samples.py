@@ -18,7 +18,7 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.rewrite.result import Site
-from rmsnorm_export.show import _HOMES
+from rmsnorm_export.show import _HOMES, _SHOWN_IN
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
@@ -86,10 +86,10 @@ def sites(
 
 
 def _classes() -> dict[str, type]:
-    for module, _ in _HOMES.values():
+    for module in _HOMES:
         importlib.import_module(f"rmsnorm_export.show.{module}")
     every = {EngineRecord, *Shown.__subclasses__()}
-    return {one.__name__: one for one in every if one.__name__ in _HOMES}
+    return {one.__name__: one for one in every if one.__name__ in _SHOWN_IN}
 
 
 CLASSES = _classes()

@@ -12,12 +12,12 @@ from samples import ALIKE, CLASSES, HOSTILE, PROOF, REFUSAL, REPORT, SITE, Page,
 import rmsnorm_export as rx
 from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.records import from_json, to_json
-from rmsnorm_export.show import _HOMES, headline_of, sections_of, show_blocks, to_html, to_text
+from rmsnorm_export.show import _SHOWN_IN, headline_of, sections_of, show_blocks, to_html, to_text
 from rmsnorm_export.show.page import LONGEST, MOST_ROWS, fragment
 from rmsnorm_export.show.rewrites import MOST
 from rmsnorm_export.system.shown import Shown
 
-TAGS = {"i"}.union(*(Page(to_html(result_of(name), about=["x"])).tags for name in _HOMES))
+TAGS = {"i"}.union(*(Page(to_html(result_of(name), about=["x"])).tags for name in _SHOWN_IN))
 """Those of pages without a hostile text, and the arrow of a drawing."""
 
 
@@ -27,10 +27,10 @@ def test_every_result_has_a_home() -> None:
             getattr(rx, name)
     others = {"Result", "FolderResult", "ExportResult"}  # they hold a model and show its report
     named = {cls.__name__ for cls in Shown.__subclasses__()}
-    assert set(CLASSES) == set(_HOMES) == (named - others) | {"EngineRecord"}
+    assert set(CLASSES) == set(_SHOWN_IN) == (named - others) | {"EngineRecord"}
 
 
-@pytest.mark.parametrize("name", sorted(_HOMES))
+@pytest.mark.parametrize("name", sorted(_SHOWN_IN))
 def test_no_text_leaves_its_place(name: str) -> None:
     for texts in [("name",), HOSTILE, HOSTILE[::-1], *((text,) for text in HOSTILE)]:
         result = result_of(name, texts)
