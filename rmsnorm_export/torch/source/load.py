@@ -128,14 +128,12 @@ def _loaded(result: object, source: str, dtype: torch.dtype | None) -> Loaded:
     if dtype is not None and isinstance(module, torch.nn.Module):
         notes = check_tensors([*module.named_parameters(), *module.named_buffers()], dtype)
         module = module.to(dtype)
-        args, kwargs = pytree.tree_map(
-            lambda leaf: leaf.to(dtype) if _is_float(leaf) else leaf, (args, kwargs)
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda one: one.to(dtype) if one.is_floating_point() else one,
+            (args, kwargs),
         )
     return Loaded(module, source, args, kwargs, notes=tuple(notes))
-
-
-def _is_float(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
 @contextlib.contextmanager
