@@ -18,7 +18,7 @@ from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.torch.dtypes import dtype_name
 from rmsnorm_export.torch.export.failure import told
-from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
+from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.settings import (
     CONFIG,
@@ -49,8 +49,11 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         torch.empty(0)
     with offline():
         config, cls = model_class(path, settings)
+        from safetensors.torch import load_file
+
         with told("The weights cannot be loaded.", _CORRECT, path):
-            stored = dict(stored_tensors(files))
+            # Of which nothing is read before it is used.
+            stored = {k: tensor for file in files for k, tensor in load_file(file).items()}
             # No path: transformers would look there for adapters and for code.
             model, info = cls.from_pretrained(
                 None, config=config, state_dict=stored, dtype=dtype or "auto",
