@@ -19,7 +19,7 @@ from rmsnorm_export.runtime.sizes import POINTS, Dims, Shapes, dims_option, shap
 Provider = Literal["cpu", "cuda"]
 
 TARGETS: tuple[Target, ...] = tuple(
-    row.name for row in targets.TARGETS.values() if row.form == "one node"
+    name for name, row in targets.TARGETS.items() if row.form == "one node"
 )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import importlib
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -156,10 +156,9 @@ def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: boo
     """
     kind = _kind_of_model(model, choice)
     name = _AUTO[kind] if choice == "auto" else choice
-    module, _, attribute = BACKENDS[name].partition(":")
     if name == "torch":
         require_package("torch", "The backend torch", "[torch]")
-    cls: type[Backend] = getattr(importlib.import_module(module), attribute)
+    cls: type[Backend] = pkgutil.resolve_name(BACKENDS[name])
     if kind not in cls.takes:
         shown = os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
         what = f"The backend {choice} runs no {kind} model."

@@ -95,12 +95,9 @@ def shared_values(a: Flow, b: Flow) -> frozenset[str]:
     return frozenset(
         name
         for name in a.values.keys() & b.values.keys()
-        if all(_is_tensor(flow.values[name]) for flow in (a, b)) and _same_quantity(name, a, b)
+        if all(isinstance(flow.values[name].type, ir.TensorType | None) for flow in (a, b))
+        and _same_quantity(name, a, b)
     )
-
-
-def _is_tensor(value: ir.Value) -> bool:
-    return value.type is None or isinstance(value.type, ir.TensorType)
 
 
 def _same_quantity(name: str, a: Flow, b: Flow) -> bool:

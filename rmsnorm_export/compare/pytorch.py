@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from onnx_ir.tensor_adapters import TorchTensor
 from torch.utils import _pytree as pytree
 
 from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Searchable
@@ -193,10 +194,7 @@ def _weights_of(module: Module) -> list[torch.Tensor]:
 
 def to_array(tensor: torch.Tensor) -> Array:
     """Return the values on the CPU, bfloat16 included."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(tensor.numpy())
+    return np.asarray(TorchTensor(tensor).numpy())
 
 
 def to_tensor(array: Array) -> torch.Tensor:

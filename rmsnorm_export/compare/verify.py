@@ -128,20 +128,13 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
     )
 
 
-class _NoAnswerError(VerificationError):
-    """The first model takes none of the inputs, so there is nothing to compare with."""
-
-    exit_code = ExitCode.NOT_RUN
-
-
 def _first_answer(candidates: Iterable[Feeds], run: RunModel) -> tuple[Feeds, Answer]:
     """Return the first inputs that the first model takes, and what it makes of them."""
     try:
         return first_run(candidates, run)
-    except NotRunError:
-        raise
     except VerificationError as error:
-        raise _NoAnswerError(error.what, found=error.found, fix=error.fix) from error
+        error.exit_code = ExitCode.NOT_RUN  # there is nothing to compare with
+        raise
 
 
 def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterable[Feeds], str]:

@@ -25,19 +25,18 @@ from rmsnorm_export.graph.load import load_model, no_gc, serialize
 from rmsnorm_export.graph.policy import WeightsPolicy, check_policy
 from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots, tensor_slots
-from rmsnorm_export.printable import first_line, quoted, short
+from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
-from rmsnorm_export.strict import parse_json
 from rmsnorm_export.system.files import (
+    MALFORMED,
     StrPath,
     copy_file,
     next_state,
     output_path,
-    read_text,
     refusals_as,
 )
-from rmsnorm_export.system.reading import file_within
+from rmsnorm_export.system.reading import file_within, read_json
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -262,9 +261,8 @@ def bundle_at(source: object) -> Bundle | None:
 def _check_genai(folder: Path) -> None:
     """Refuse a folder whose graph has not the caches that its ``genai_config.json`` names."""
     what, place = "The folder is not as its genai_config.json says.", folder / GENAI_FILE
-    text = read_text(place, what, fix=_FIX)
-    try:
-        decoder = parse_json(text)["model"]["decoder"]
+    with refusals_as(what, place, fix=_FIX, also=MALFORMED):
+        decoder = read_json(place)["model"]["decoder"]
         if "filename" not in decoder:
             return  # a pipeline of several graphs, or another kind of model
         if (file := file_within(folder, decoder["filename"])) is None or not file.is_file():
@@ -276,9 +274,6 @@ def _check_genai(folder: Path) -> None:
             if not taken or taken != written:
                 layers = (", ".join(sorted(every)) or "none" for every in (taken, written))
                 raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        found = f"{short(str(place), 300)}: {first_line(error)}"
-        raise InputError(what, found=found, fix=_FIX) from error
 
 
 def _layers(values: Iterable[ir.Value], pattern: object) -> set[str]:
@@ -290,9 +285,8 @@ def _layers(values: Iterable[ir.Value], pattern: object) -> set[str]:
 
 def _with_manifest(folder: Path) -> Bundle:
     what, place = "The manifest of the export cannot be used.", folder / EXPORT_FILE
-    text = read_text(place, what, fix=_FIX)
-    try:
-        content = parse_json(text)
+    with refusals_as(what, place, fix=_FIX, also=(ValueError,)):
+        content = read_json(place)
         manifest = msgspec.convert(content, _Manifest)
         files = {name: folder / entry.file for name, entry in manifest.components.items()}
         if len(set(files.values())) < len(files) or not all(map(Path.is_file, files.values())):
@@ -302,9 +296,6 @@ def _with_manifest(folder: Path) -> Bundle:
             for key in {"in_spec", "out_spec"} & entry["metadata"].keys():
                 spec = entry["metadata"][key]
                 entry["metadata"][key] = spec and structure_anew(spec)
-    except ValueError as error:
-        found = f"{short(str(place), 300)}: {first_line(error)}"
-        raise InputError(what, found=found, fix=_FIX) from error
     return Bundle(folder, files, content)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import onnx_ir as ir
@@ -33,6 +33,12 @@ def graphs_in(*graphs: ir.Graph) -> Iterator[ir.Graph]:
                 waiting += subgraphs(node)
 
 
+def values_in(graphs: Iterable[ir.Graph]) -> Iterator[ir.Value]:
+    """Yield the inputs of graphs, and what their nodes compute; not those of subgraphs."""
+    for graph in graphs:
+        yield from chain(graph.inputs, *(node.outputs for node in graph))
+
+
 def label(node: ir.Node) -> str:
     """Return the name and operator of a node, safe to print."""
     op = short(node.op_type)
@@ -61,11 +67,10 @@ def forget_negative_dims(model: ir.Model) -> int:
     Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
     """
     changed = 0
-    for graph in all_graphs(model):
-        for value in chain(graph.inputs, *(node.outputs for node in graph)):
-            dims = () if value.shape is None else value.shape.dims
-            read = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
-            if read != list(dims):
-                value.shape = ir.Shape(read)
-                changed += 1
+    for value in values_in(all_graphs(model)):
+        dims = () if value.shape is None else value.shape.dims
+        read = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
+        if read != list(dims):
+            value.shape = ir.Shape(read)
+            changed += 1
     return changed

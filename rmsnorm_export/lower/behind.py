@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered, Lowering, strictest
-from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.lower.targets import TargetRow
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
@@ -22,10 +22,10 @@ from rmsnorm_export.recognize.types import Types
 
 
 def lower_all(
-    matches: Sequence[Match], target: Target, context: LowerContext
+    matches: Sequence[Match], target: TargetRow, context: LowerContext
 ) -> list[Lowered | Refusal]:
     """New nodes for ``target``, or a refusal, for each match of a model."""
-    lowering: Lowering = importlib.import_module(TARGETS[target].module).lower
+    lowering: Lowering = importlib.import_module(target.module).lower
     parts = [split(match, context) for match in matches if match.beside is None]
     outcomes = lowering([part.norm for part in parts], context)
     lowered = iter(

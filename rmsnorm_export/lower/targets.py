@@ -20,7 +20,6 @@ class TargetRow:
     """A target and its forms.
 
     Attributes:
-        name: as users write it.
         module: dotted name of the module that lowers to it, imported when it is first used.
         summary: half a sentence for help texts.
         operators: its own form, which is kept where a model has it already; those of this package
@@ -31,7 +30,6 @@ class TargetRow:
             that are there already are written anew with the others.
     """
 
-    name: Target
     module: str
     summary: str
     operators: tuple[str, ...]
@@ -40,30 +38,26 @@ class TargetRow:
     shares_functions: bool = False
 
 
-_ROWS = (
-    TargetRow(
-        name="portable",
+TARGETS: dict[Target, TargetRow] = {
+    "portable": TargetRow(
         module="rmsnorm_export.lower.portable",
         summary="our operator with its definition in the file as a function",
         operators=tuple(f"{DOMAIN}.{kind}" for kind in KINDS),
         min_opset=13,
         shares_functions=True,
     ),
-    TargetRow(
-        name="onnx",
+    "onnx": TargetRow(
         module="rmsnorm_export.lower.onnx_target",
         summary="RMSNormalization of opset 23",
         operators=(RMS_NORMALIZATION,),
         min_opset=23,
     ),
-    TargetRow(
-        name="ort",
+    "ort": TargetRow(
         module="rmsnorm_export.lower.ort_target",
         summary="the fused operators of ONNX Runtime",
         operators=(SIMPLIFIED, SKIP_SIMPLIFIED),
     ),
-    TargetRow(
-        name="plain",
+    "plain": TargetRow(
         module="rmsnorm_export.lower.plain",
         summary="no norm operator, but its definition in standard operators, for what knows no "
         "other",
@@ -71,5 +65,5 @@ _ROWS = (
         min_opset=13,
         form="plain operators",
     ),
-)
-TARGETS: dict[Target, TargetRow] = {row.name: row for row in _ROWS}
+}
+"""By the name that users write."""

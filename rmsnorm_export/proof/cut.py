@@ -6,6 +6,7 @@ serialise to equal bytes: a proof or a session made for one serves all.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -102,7 +103,7 @@ class _Walk:
         self._copies.update({alias: self._copies[value] for alias, value in aliases.items()})
         # A source may cast one value twice, once for the square and once for the numerator.
         self._views = {_view(value): copy for value, copy in self._copies.items()}
-        self._unnamed = 0
+        self._names = map("t{}".format, itertools.count())
 
     def reach(self, outputs: Sequence[ir.Value]) -> None:
         """Copy everything that ``outputs`` need. Iterative: a chain may be deep."""
@@ -150,7 +151,9 @@ class _Walk:
             [None if source is None else self._copies[source] for source in sources],
             attributes,
             overload=node.overload,
-            outputs=[ir.Value(name=self._name() if out.name != "" else "") for out in node.outputs],
+            outputs=[
+                ir.Value(name=next(self._names) if out.name != "" else "") for out in node.outputs
+            ],
             name=f"n{len(self.nodes)}",
         )
         self.nodes.append(new)
@@ -176,10 +179,6 @@ class _Walk:
         if len(numbers) < len(asked):
             return None
         return math.prod(numbers) if node.op_type == "Size" else numbers
-
-    def _name(self) -> str:
-        self._unnamed += 1
-        return f"t{self._unnamed - 1}"
 
     def _constant(self, value: ir.Value) -> ir.Value:
         tensor, missing = value.const_value, ""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -20,6 +17,7 @@ from rmsnorm_export.proof import bounds
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.metrics import FINFO
 
 CASES = (
     "random", "tiny", "epsilon", "denormal", "smallest", "huge", "large", "overflow", "zeros",
@@ -166,10 +164,9 @@ def _in_steps(row: Float64Array, n: int, spec: NormSpec, dtype: int) -> Float64A
     return np.rint(row / step) * step
 
 
-@functools.cache
 def limits(dtype: int) -> tuple[float, float]:
     """The largest number of a type and its smallest normal one."""
-    info: Any = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
+    info = FINFO[numpy_dtype(dtype)]
     return float(info.max), float(info.smallest_normal)
 
 

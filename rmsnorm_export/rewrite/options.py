@@ -120,7 +120,7 @@ class RewriteOptions(InspectOptions):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
-        help="; ".join(f"{row.name}: {row.summary}" for row in TARGETS.values()) + ".",
+        help="; ".join(f"{name}: {row.summary}" for name, row in TARGETS.items()) + ".",
         shown="portable, or what --for chooses",
     )
     runtime: str | None = option(

@@ -95,7 +95,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     _type_operands(types, pending)
     taken = _names_in_use(model, pending)
     context = LowerContext(options.numerics, names, default_opset(model), types, taken)
-    outcomes = dict(zip(pending, lower_all(pending, row.name, context), strict=True))
+    outcomes = dict(zip(pending, lower_all(pending, row, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []
     unfolded: list[Refusal] = []

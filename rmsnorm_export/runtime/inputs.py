@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.printable import first_line, quoted
+from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.lengths import Length, lengths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import (
@@ -25,6 +25,7 @@ from rmsnorm_export.runtime.sizes import (
     is_fixed,
     shape_text,
 )
+from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import open_regular
 
 Outcome = TypeVar("Outcome")
@@ -113,19 +114,20 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
         InputError: the file is missing, is no .npz archive, holds Python objects or a name twice,
             or unpacks to far more than it is.
     """
-    try:
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-            entries = archive.zip.infolist()  # a single array has none
-            unpacked, size = sum(one.file_size for one in entries), os.fstat(file.fileno()).st_size
-            if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:
-                raise ValueError(f"{size:,} bytes unpack to {unpacked:,}")
-            if len(set(archive.files)) < len(archive.files):
-                raise ValueError("two arrays of one name")
-            return {name: archive[name] for name in archive.files}
-    except Exception as error:  # of NumPy, zipfile, the decompressors and Python's own parser
-        found = f"{os.fspath(path)}: {first_line(error, otherwise=type(error).__name__)}"
-        fix = "write it with numpy.savez(path, input_name=array, ...)"
-        raise InputError("The file of inputs cannot be read.", found=found, fix=fix) from error
+    fix = "write it with numpy.savez(path, input_name=array, ...)"
+    every = (Exception,)  # of NumPy, zipfile, the decompressors and Python's own parser
+    with (
+        refusals_as("The file of inputs cannot be read.", path, fix=fix, also=every),
+        open_regular(path) as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        entries = archive.zip.infolist()  # a single array has none
+        unpacked, size = sum(one.file_size for one in entries), os.fstat(file.fileno()).st_size
+        if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:
+            raise ValueError(f"{size:,} bytes unpack to {unpacked:,}")
+        if len(set(archive.files)) < len(archive.files):
+            raise ValueError("two arrays of one name")
+        return {name: archive[name] for name in archive.files}
 
 
 def check_inputs(arrays: Mapping[str, Array], declared: Signature) -> dict[str, Array]:

@@ -31,10 +31,11 @@ BFLOAT16_DTYPE = np.dtype(ml_dtypes.bfloat16)
 # 4e-2 is 10 u. A wrong epsilon, weight or axis moves a trained model's logits by far more.
 DEFAULT_RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
-_FINFO = {
+FINFO = {
     np.dtype(kind): ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 }
+"""The largest and the smallest numbers of each type; NumPy's own does not know bfloat16."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ErrorMetrics:
 
 def is_float(dtype: np.dtype[np.generic]) -> bool:
     """Tell the floating-point formats whose ulp distances are known here."""
-    return dtype in _FINFO
+    return dtype in FINFO
 
 
 def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
@@ -86,7 +87,7 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     """
     floats = is_float(a.dtype) and is_float(b.dtype)
     mixed = floats and a.dtype != b.dtype
-    if mixed and _FINFO[b.dtype].nmant < _FINFO[a.dtype].nmant:
+    if mixed and FINFO[b.dtype].nmant < FINFO[a.dtype].nmant:
         a, b = b, a
     comparable = floats or (a.dtype.kind in "biu" and a.dtype == b.dtype)
     if not comparable or a.shape != b.shape:
@@ -106,7 +107,7 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
         ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp > (0.5 if mixed else 0))) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
-        nan_inf_agree=nonfinite_agree(wide_a, wide_b),
+        nan_inf_agree=not nonfinite_differ(wide_a, wide_b).any(),
         shape=a.shape,
         dtype=str(a.dtype),
     )
@@ -182,7 +183,7 @@ def add_histograms(
 
 def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:
     """Return the gap between neighbouring numbers of ``dtype`` at the float64 numbers ``at``."""
-    info = _FINFO[dtype]
+    info = FINFO[dtype]
     finite = np.where(np.isfinite(at), at, 1.0)
     _, exponent = np.frexp(finite)  # at = m * 2**exponent with 0.5 <= m < 1
     floor = np.where(finite == 0, info.minexp, np.maximum(exponent - 1, info.minexp))
@@ -203,9 +204,9 @@ def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
     }
 
 
-def nonfinite_agree(a: Array, b: Array) -> bool:
-    """Tell whether NaN and infinities are in the same places with the same signs."""
-    return bool(((np.isfinite(a) & np.isfinite(b)) | _identical(a, b)).all())
+def nonfinite_differ(a: Array, b: Array) -> npt.NDArray[np.bool_]:
+    """Tell where one is NaN or an infinity and the other is not the same."""
+    return ~((np.isfinite(a) & np.isfinite(b)) | _identical(a, b))
 
 
 def _identical(a: Array, b: Array) -> npt.NDArray[np.bool_]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import first_line, short
 from rmsnorm_export.system.reading import open_regular, read_file
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
@@ -33,6 +33,9 @@ _AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
 """Of renameat2, see linux/fs.h."""
 
 StrPath = str | os.PathLike[str]
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
+"""What reading raises where a file is none of its kind, or has something else in a place."""
 
 
 def output_path(path: object) -> Path:
@@ -48,22 +51,27 @@ def output_path(path: object) -> Path:
 
 
 @contextlib.contextmanager
-def refusals_as(what: str, place: StrPath, *, fix: str) -> Iterator[None]:
+def refusals_as(
+    what: str, place: StrPath, *, fix: str, also: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """Say in three lines what the operating system refuses in the block, or no UTF-8.
 
     Args:
         what: happened then.
         place: to name where the system names no file.
         fix: what to do.
+        also: further errors that are told so.
 
     Raises:
-        InputError: for an ``OSError`` or ``UnicodeError``.
+        InputError: for an ``OSError`` or ``UnicodeError``, or one of these.
     """
+    told: tuple[type[Exception], ...] = (OSError, UnicodeError, *also)
     try:
         yield
-    except (OSError, UnicodeError) as error:
+    except told as error:
         name = getattr(error, "filename", None) or place
-        reason = getattr(error, "strerror", None) or str(error)
+        own = getattr(error, "strerror", None)
+        reason = own or first_line(error, otherwise=type(error).__name__)
         found = f"{short(str(name), 300)}: {short(reason, 300)}"
         raise InputError(what, found=found, fix=fix) from error
 

@@ -14,7 +14,7 @@ from rmsnorm_export.tensorrt.engine.layers import (
     layers_from_log,
     nodes_of,
 )
-from rmsnorm_export.tensorrt.engine.result import EngineLayer
+from rmsnorm_export.tensorrt.engine.result import EngineLayer, EngineNorm
 from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites, find_norms
 
 from .conftest import NORM, model_of
@@ -60,7 +60,8 @@ def test_the_builders_log_and_the_inspectors_json() -> None:
 
 
 def site(*nodes: str, reason: str = "") -> EngineSite:
-    return EngineSite(nodes[-1], "SkipRMSNorm", "chain", frozenset(nodes), reason)
+    norm = EngineNorm(nodes[-1], "SkipRMSNorm", "chain", "unknown", None, reason=reason)
+    return EngineSite(norm, frozenset(nodes))
 
 
 BODY = "rmsnorm_export.SkipRMSNorm"
@@ -123,17 +124,17 @@ def sites_of(body: str, function: str = "") -> tuple[EngineSite, ...]:
 
 def test_sites_by_the_names_that_the_parser_gives() -> None:
     (named,) = sites_of(NORM)
-    assert (named.name, named.form, named.nodes) == ("norm", "node", frozenset({"norm"}))
+    assert (named.norm.name, named.norm.form, named.nodes) == ("norm", "node", frozenset({"norm"}))
     assert sites_of(NORM.removeprefix("[norm] "))[0].nodes == frozenset({"node_of_y"})
     twins = sites_of(f"[norm] t = RMSNormalization (x, w) {NORM.replace('x,', 't,')}")
-    assert {one.reason for one in twins} == {"several nodes have the name of one of its nodes"}
+    assert {one.norm.reason for one in twins} == {"several nodes have the name of one of its nodes"}
     (skip,) = sites_of(f"[add] s = Add (x, x2) {NORM.replace('x,', 's,')}")
-    assert (skip.op, skip.nodes) == ("SkipRMSNorm", frozenset({"norm"}))
+    assert (skip.norm.op, skip.nodes) == ("SkipRMSNorm", frozenset({"norm"}))
 
 
 def test_a_norm_inside_a_function_is_not_guessed() -> None:
     inner = f'<domain: "other", opset_import: ["" : 23]> F (x, w) => (y) {{ {NORM} }}'
     (only,) = sites_of("[one] t = other.F (x, w) [two] y = other.F (t, w)", inner)
-    assert "inside other::F" in only.reason
+    assert "inside other::F" in only.norm.reason
     layers = [layer("k", "kgen", "norm | one (F)", "norm | two (F)")]
     assert [one.how for one in find_norms([only], layers)] == ["unknown"]

@@ -19,7 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rmsnorm_export.lower.behind import lower_all
 from rmsnorm_export.lower.lower import LowerContext, Lowered
-from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
@@ -79,7 +79,7 @@ class Built:
     ) -> Lowered | Refusal:  # fmt: skip
         """Lower the whole match, or another."""
         context = LowerContext(numerics, self.names, opset, self.recognition.types)
-        return lower_all([match or self.match], target, context)[0]
+        return lower_all([match or self.match], TARGETS[target], context)[0]
 
     def lowered(self, *arguments: Any, **options: Any) -> Lowered:
         """Lower what a target can say."""

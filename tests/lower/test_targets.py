@@ -41,14 +41,15 @@ def test_a_new_target_is_a_row_and_a_module(monkeypatch: pytest.MonkeyPatch) -> 
     module = types.ModuleType("l2_target")
     module.lower = _lower_to_l2  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "l2_target", module)
-    facts: Any = {"name": "l2", "module": "l2_target", "operators": ("LpNormalization",)}
+    facts: Any = {"module": "l2_target", "operators": ("LpNormalization",)}
     row = targets.TargetRow(summary="unit vectors, for this test", **facts)
-    monkeypatch.setitem(targets.TARGETS, row.name, row)
+    target: Any = "l2"
+    monkeypatch.setitem(targets.TARGETS, target, row)
     source = Source(gain=np.sqrt(np.full(123, 123.0)))
     built = build(source)
-    result = rx.optimize(built.model, target=row.name)
+    result = rx.optimize(built.model, target=target)
     assert [site.notes for site in result.report.fused] == [("an L2 norm",)]
     assert "LpNormalization" in {node.op_type for node in result.model.graph}
     assert run(ir.to_proto(result.model), feed(source))[0].shape == source.shape
-    refused = rx.inspect(build(Source(gain=None)).model, target=row.name).refused
+    refused = rx.inspect(build(Source(gain=None)).model, target=target).refused
     assert [refusal.reason for refusal in refused] == ["l2-form"]

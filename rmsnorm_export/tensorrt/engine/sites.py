@@ -32,15 +32,13 @@ class EngineSite:
     """A norm of the model, by names.
 
     Attributes:
+        norm: as long as no layer is known; with the reason why none can be looked up, if there is
+            one.
         nodes: names, as the parser gives them, of the nodes that compute the norm.
-        reason: why no layer can be looked up for it, or "".
     """
 
-    name: str
-    op: str
-    form: Literal["node", "chain"]
+    norm: EngineNorm
     nodes: frozenset[str]
-    reason: str = ""
 
 
 def parser_name(node: ir.Node) -> str:
@@ -67,15 +65,10 @@ def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite,
             reason = "several nodes have the name of one of its nodes"
         # A norm by itself, e.g. between two casts, is one node, too.
         one_node = match.native or any(re.search("(RMS|Layer)Norm", n.op_type) for n in nodes)
-        sites.append(
-            EngineSite(
-                name=parser_name(nodes[-1]),
-                op=match.spec.kind,
-                form="node" if one_node else "chain",
-                nodes=frozenset(proper),
-                reason=reason,
-            )
-        )
+        form: Literal["node", "chain"] = "node" if one_node else "chain"
+        name, op = parser_name(nodes[-1]), match.spec.kind
+        norm = EngineNorm(name, op, form, "unknown", None, reason=reason)
+        sites.append(EngineSite(norm, frozenset(proper)))
     return tuple(sites)
 
 
@@ -84,11 +77,11 @@ def find_norms(
 ) -> tuple[EngineNorm, ...]:
     """Return what became of every norm, as far as layers tell, in the profile of most kernels."""
     profiles = sorted({layer.profile for layer in layers if layer.profile is not None})
+    reason = "" if layers else "the engine's layers are not known"
     if any(layer.profile is None for layer in layers if layer.nodes):
         reason = "the layers do not tell the profiles apart"
-        sites = [dataclasses.replace(site, reason=site.reason or reason) for site in sites]
     by_profile = [
-        _find_norms(sites, [layer for layer in layers if layer.profile in (profile, None)])
+        _find_norms(sites, [one for one in layers if one.profile in (profile, None)], reason)
         for profile in profiles or [0]
     ]
     return tuple(
@@ -96,7 +89,9 @@ def find_norms(
     )
 
 
-def _find_norms(sites: Iterable[EngineSite], layers: Sequence[EngineLayer]) -> list[EngineNorm]:
+def _find_norms(
+    sites: Iterable[EngineSite], layers: Sequence[EngineLayer], reason: str
+) -> list[EngineNorm]:
     by_node: dict[str, list[int]] = {}
     for number, layer in enumerate(layers):
         for path in layer.nodes if layer.type.lower() not in HOST_TYPES else ():
@@ -106,20 +101,20 @@ def _find_norms(sites: Iterable[EngineSite], layers: Sequence[EngineLayer]) -> l
     norms = []
     for site in sites:
         numbers = {number for name in site.nodes for number in by_node.get(name, ())}
-        reason = site.reason or ("" if layers else "the engine's layers are not known")
-        norms.append(_norm_of(site, [layers[number] for number in sorted(numbers)], reason))
+        kernels = [layers[number] for number in sorted(numbers)]
+        norms.append(_with_kernels(site.norm, kernels, site.norm.reason or reason))
     return norms
 
 
-def _norm_of(site: EngineSite, kernels: Sequence[EngineLayer], reason: str) -> EngineNorm:
+def _with_kernels(norm: EngineNorm, kernels: Sequence[EngineLayer], reason: str) -> EngineNorm:
     if reason or not kernels:
         reason = reason or "no layer of the engine names its nodes"
-        return EngineNorm(site.name, site.op, site.form, "unknown", None, reason=reason)
+        return dataclasses.replace(norm, reason=reason)
     how: How = "fused" if len(kernels) == 1 else "unfused"
     if any("plugin" in layer.type.lower() for layer in kernels):
         how = "plugin"
     names = tuple(layer.name for layer in kernels)
-    return EngineNorm(site.name, site.op, site.form, how, len(kernels), names)
+    return dataclasses.replace(norm, how=how, kernels=len(kernels), names=names)
 
 
 def _outer(path: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.errors import BackendMissingError, InputError
-from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.reading import check_library, read_json, sha256_of
 from rmsnorm_export.tensorrt.plugin.result import (
@@ -140,12 +140,11 @@ def open_library(path: StrPath, style: Style | None = None) -> Library:
     file = file.with_name(beside)
     if not file.is_file():
         raise _unusable(file, "there is no such file", "check the path")
-    try:
+    fix = _build_fix(runtime)
+    with refusals_as("The library cannot be used.", file, fix=fix, also=(ValueError,)):
         check_library(file)
         if file.with_name(manifest_name(runtime)).exists():
             read_build(file.parent, runtime)
-    except (OSError, ValueError) as error:
-        raise _unusable(file, str(error), _build_fix(runtime)) from error
     return Library(style or own, file, runtime)
 
 

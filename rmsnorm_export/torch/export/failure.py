@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -40,6 +41,26 @@ def explain(
         fix = "fix those sizes, or change their ranges (--shapes, dynamic_shapes)"
     inputs = arguments_text(args, kwargs)
     return kind(what, found=f"{type(module).__name__}: {text}; inputs: {inputs}", fix=fix)
+
+
+@contextlib.contextmanager
+def told(what: str, fix: str, place: object = "") -> Iterator[None]:
+    """Tell whatever code of others raises in the block, with the class of the exception.
+
+    Args:
+        what: happened then.
+        fix: what to do.
+        place: the file that is read, if it is one.
+
+    Raises:
+        InputError: for any exception, ``SystemExit`` included.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {one_line(str(error), 300) or 'no message'}"
+        found = f"{place}: {reason}" if place else reason
+        raise InputError(what, found=found, fix=fix) from error
 
 
 def arguments_text(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -211,8 +211,7 @@ def _generation_config(model: Any, inputs: Mapping[str, Any], options: Generatio
     return config
 
 
-@contextlib.contextmanager
-def own_types_of_caches() -> Iterator[None]:
+def own_types_of_caches() -> AbstractContextManager[None]:
     """Caches go into a trace as the step before gave them.
 
     The exporter gives every input the type of the weights. Mamba holds its states in float32 beside
@@ -228,8 +227,4 @@ def own_types_of_caches() -> Iterator[None]:
             for name, value in inputs.items()
         }
 
-    utils.cast_leaf_tensors = keeping
-    try:
-        yield
-    finally:
-        utils.cast_leaf_tensors = cast
+    return replaced(utils, "cast_leaf_tensors", keeping)

@@ -28,18 +28,19 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
     """
     text = {n: feeds[n] for n in (*TEXT, "decoder_input_ids") if torch.is_tensor(feeds.get(n))}
     ids = text.get("input_ids", text.get("decoder_input_ids"))
-    if ids is None or ids.dim() < 2 or ids.shape[1] == 1:
+    if ids is None or ids.dim() < 2 or (traced := ids.shape[1]) == 1:
         return None
     # The others are about the layout of memory, and about sizes that tracing does not tell apart.
     written = (guard for guard in program._guards_code if not re.search("!=|>=", guard))
     guards = [compile(guard, "guard", "eval") for guard in written]
 
     def holds(tokens: int) -> bool:
-        sizes = {n: (len(v), *_resized(v.shape[1:], ids.shape[1], tokens)) for n, v in text.items()}
-        tensors = {n: torch.empty(shape, device="meta") for n, shape in sizes.items()}
+        tensors = {}
+        for name, value in text.items():
+            sizes = (tokens if size == traced else size for size in value.shape[1:])
+            tensors[name] = torch.empty((len(value), *sizes), device="meta")
         return all(_is_met(guard, tensors) for guard in guards)
 
-    traced = ids.shape[1]
     if not holds(traced) or (holds(1) and holds(_MOST)):
         return None
     return _last(holds, traced, 0), _last(holds, traced, _MOST + 1)
@@ -51,10 +52,6 @@ def _last(holds: Callable[[int], bool], good: int, bad: int) -> int:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(middle) else (good, middle)
     return good
-
-
-def _resized(shape: tuple[int, ...], size: int, other: int) -> list[int]:
-    return [other if dim == size else dim for dim in shape]
 
 
 def _is_met(guard: CodeType, tensors: Mapping[str, torch.Tensor]) -> bool:

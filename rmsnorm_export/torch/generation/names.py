@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.bundle import state_name, states_of
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, values_in
 from rmsnorm_export.torch.generation.caches import CachePart
 
 _SYMBOL = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -87,7 +87,7 @@ def name_dimensions(
         if len(shapes.get(name, ())) == rank:
             call(shapes[name][0], "batch")
             call(shapes[name][1], "encoder_sequence" if name == _ENCODED[0] else total)
-    for value in _values(model):
+    for value in values_in(all_graphs(model)):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(names, dim) for dim in value.shape])
     states |= {state_name(str(v.name)): v.shape for v in model.graph.outputs if v.shape is not None}
@@ -158,9 +158,3 @@ def _renamed(names: dict[str, str], dim: int | ir.SymbolicDim) -> int | str | No
 
     text = names.get(dim.value) or _SYMBOL.sub(replaced, dim.value)
     return int(text) if text.isdecimal() else text
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for inner in all_graphs(model):
-        yield from inner.inputs
-        yield from (output for node in inner for output in node.outputs)

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.structures import ClassNames, structure_anew
-from rmsnorm_export.printable import first_line, short
+from rmsnorm_export.system.files import MALFORMED, refusals_as
 from rmsnorm_export.torch.dtypes import FLOATS
 
 
@@ -28,7 +27,9 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
         InputError: it names anything but containers and this model's caches and outputs, or is not
             built as transformers builds it.
     """
-    try:
+    what = "The manifest of the export does not say how its graphs are called."
+    fix = "export the model again; or compare the components one by one, without --generate"
+    with refusals_as(what, name, fix=fix, also=MALFORMED):
         dtype = metadata["export_dtype"]
         outputs = structure_anew(metadata["out_spec"], _ModelNames(model))
         constants = [[place, value] for place, value in metadata.get("out_constants") or ()]
@@ -39,12 +40,6 @@ def checked_metadata(model: Any, name: str, metadata: Mapping[str, Any]) -> dict
             if not is_place or not isinstance(value, bool | int | float | str | None):
                 raise ValueError("an output that is no tensor is none of a number, text or nothing")
         inputs: dict[str, Any] = {str(key): {} for key in metadata.get("kwargs") or ()}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(
-            "The manifest of the export does not say how its graphs are called.",
-            found=f"{short(name)}: {first_line(error)}",
-            fix="export the model again; or compare the components one by one, without --generate",
-        ) from error
     return {
         "export_dtype": dtype,
         "kwargs": inputs,

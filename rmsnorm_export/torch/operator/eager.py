@@ -53,7 +53,9 @@ def forward(
     numerator = total
     activation = None
     if gate is not None:
-        activation = _activated_gate(spec, gate.contiguous().to(plan.stash))
+        gate = gate.contiguous().to(plan.stash)
+        # Not torch's silu: the spec rounds the sigmoid first.
+        activation = gate.sigmoid() if spec.activation == "sigmoid" else gate * gate.sigmoid()
         if spec.gate_first:
             row = row * activation
             numerator = row.to(plan.out)
@@ -151,12 +153,6 @@ def _scale_factor(plan: NormPlan, scale: Tensor, row: Tensor) -> Tensor:
     if not plan.spec.scale_varies:
         factor = factor.reshape(row.shape[plan.spec.axis :])
     return factor + plan.offset if plan.offset else factor
-
-
-def _activated_gate(spec: NormSpec, gate: Tensor) -> Tensor:
-    sigmoid = gate.sigmoid()
-    # Not torch's silu: the spec rounds the sigmoid first.
-    return sigmoid if spec.activation == "sigmoid" else gate * sigmoid
 
 
 def _elements(spec: NormSpec, row: Tensor) -> int:

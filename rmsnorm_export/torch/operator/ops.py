@@ -14,7 +14,7 @@ and ``gate`` must have the type of ``x``, under autocast as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,10 +25,6 @@ from rmsnorm_export.op.spec import Kind, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
-
-_OPERATORS: dict[Kind, Callable[..., Any]] = {
-    kind: getattr(torch.ops.rmsnorm_export, name).default for kind, name in NAMES.items()
-}
 
 
 def rms_norm(
@@ -170,7 +166,7 @@ def _run_operator(
     # An exported graph keeps the operator as one node.
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return _composed(kind, *operands, **attributes)
-    return _OPERATORS[kind](*operands, **attributes)
+    return getattr(torch.ops.rmsnorm_export, NAMES[kind]).default(*operands, **attributes)
 
 
 # In the graph as one call of constants and tensors: Dynamo need not follow the Python inside,

@@ -39,12 +39,8 @@ def schema(kind: Kind) -> str:
         f"Tensor? {name}=None" if name in OPTIONAL else f"Tensor {name}" for name in OPERANDS[kind]
     )
     attributes = ", ".join(
-        f"{type(value).__name__} {name}={_literal(value)}"
+        f"{type(value).__name__} {name}={value!r}"
         for name, value in attributes_of(NormSpec(kind=kind)).items()
     )
     result = "(Tensor, Tensor)" if kind == "SkipRMSNorm" else "Tensor"
     return f"{NAMES[kind]}({operands}, *, {attributes}) -> {result}"
-
-
-def _literal(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)

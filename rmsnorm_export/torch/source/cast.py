@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import torch
 
@@ -45,20 +44,6 @@ def check_tensors(tensors: Iterable[tuple[str, torch.Tensor]], target: torch.dty
         f"{sum(vanished.values())} weights that are not zero become zero in {type_name}, "
         f"the most in {most} ({count})"
     ]
-
-
-def stored_tensors(files: Iterable[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor of safetensors files, of which nothing is read before it is used.
-
-    Raises:
-        OSError, safetensors.SafetensorError: a file cannot be read, or is none of that format.
-    """
-    from safetensors import safe_open
-
-    for path in files:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                yield name, file.get_tensor(name)
 
 
 def _losses(tensor: torch.Tensor, target: torch.dtype) -> tuple[float, int]:

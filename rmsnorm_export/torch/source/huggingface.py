@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import one_line, short
+from rmsnorm_export.printable import short
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.source.cast import check_tensors, stored_tensors
+from rmsnorm_export.torch.export.failure import told
+from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.settings import (
     CONFIG,
@@ -27,6 +28,7 @@ from rmsnorm_export.torch.source.settings import (
 )
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_CORRECT = "correct config.json; --debug prints the traceback"
 _OPTIONS = {"_attn_implementation": "eager", "_experts_implementation": "batched_mm"}
 """Plain attention, and one matrix product over all experts: a loop over the experts that are in use
 depends on the values of a tensor, which cannot be traced."""
@@ -47,8 +49,11 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         torch.empty(0)
     with offline():
         config, cls = model_class(path, settings)
-        with explained(path, "The weights cannot be loaded."):
-            stored = dict(stored_tensors(files))
+        from safetensors.torch import load_file
+
+        with told("The weights cannot be loaded.", _CORRECT, path):
+            # Of which nothing is read before it is used.
+            stored = {k: tensor for file in files for k, tensor in load_file(file).items()}
             # No path: transformers would look there for adapters and for code.
             model, info = cls.from_pretrained(
                 None, config=config, state_dict=stored, dtype=dtype or "auto",
@@ -85,20 +90,20 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
     kind = dtype or torch.float32
     with offline():
         config, cls = model_class(path, settings)
-        with explained(path, "The model cannot be made from its config."):
-            with torch.device("meta"):
-                frame = cls._from_config(config, dtype=kind)
-            need = sum(p.numel() * p.element_size() for p in frame.parameters())
-            free = memory_available()
-            if free is not None and need > free:  # the system would end this process
-                raise InputError(
-                    "The random weights of this config do not fit into memory.",
-                    found=f"{path}: {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
-                    fix="make the config smaller (e.g. num_hidden_layers), or use --dtype f16",
-                )
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                model = cls._from_config(config, dtype=kind)
+        what = "The model cannot be made from its config."
+        with told(what, _CORRECT, path), torch.device("meta"):
+            frame = cls._from_config(config, dtype=kind)
+        need = sum(p.numel() * p.element_size() for p in frame.parameters())
+        free = memory_available()
+        if free is not None and need > free:  # the system would end this process
+            raise InputError(
+                "The random weights of this config do not fit into memory.",
+                found=f"{path}: {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
+                fix="make the config smaller (e.g. num_hidden_layers), or use --dtype f16",
+            )
+        with told(what, _CORRECT, path), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = cls._from_config(config, dtype=kind)
     return _finished(model, str(path))
 
 
@@ -140,7 +145,7 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
             found=f"{path}: {short(names[0])}",
             fix="remove it; weights are those of model.safetensors or of its index",
         )
-    with explained(path, "The config does not fit its model type."):
+    with told("The config does not fit its model type.", _CORRECT, path):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):
@@ -171,21 +176,6 @@ def _no_class(path: Path, name: str, *, own_code: bool) -> InputError:
         fix="name a class of transformers under architectures in config.json, install a newer "
         "transformers, or write a factory that builds the model (package.module:factory)",
     )
-
-
-@contextlib.contextmanager
-def explained(path: Path, what: str) -> Iterator[None]:
-    """Turn what transformers raises into an error of ours."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            what,
-            found=f"{path}: {type(error).__name__}: {one_line(str(error), 300) or 'no message'}",
-            fix="correct config.json; --debug prints the traceback",
-        ) from error
 
 
 def _finished(model: Any, name: str, notes: Sequence[str] = ()) -> Loaded:

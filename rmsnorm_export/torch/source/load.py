@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES
-from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.export.failure import told
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch_options import SourceOptions
@@ -81,15 +81,9 @@ def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loade
             fix="for a file that you or people you trust have made, use --trust-source; or give "
             "the factory of the model",
         )
-    try:
-        with open_regular(path) as file:
-            program = torch.export.load(file)
-    except Exception as error:  # of pickle, zipfile, PyTorch
-        raise InputError(
-            "The .pt2 file cannot be read.",
-            found=f"{path}: {type(error).__name__}: {first_line(error)}",
-            fix="save it again with torch.export.save, with this version of PyTorch",
-        ) from error
+    fix = "save it again with torch.export.save, with this version of PyTorch"
+    with told("The .pt2 file cannot be read.", fix, path), open_regular(path) as file:
+        program = torch.export.load(file)
     args, kwargs = program.example_inputs or (None, None)
     return Loaded(program, path.name, args, kwargs)
 
@@ -103,23 +97,13 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
             fix="write e.g. mypackage.models:make_llama",
         )
     with _working_folder():
-        try:
+        fix = "check the names: modules are looked for in the working folder and the installed "
+        fix += "packages; or correct the module, --debug prints the traceback"
+        with told(f"The factory {source} cannot be imported.", fix):
             factory = operator.attrgetter(name)(importlib.import_module(module_name))
-        except (Exception, SystemExit) as error:
-            raise InputError(
-                f"The factory {source} cannot be imported.",
-                found=f"{type(error).__name__}: {first_line(error)}",
-                fix="check the names: modules are looked for in the working folder and the "
-                "installed packages; or correct the module, --debug prints the traceback",
-            ) from error
-        try:
+        fix = "correct the factory or its --arg; --debug prints the traceback"
+        with told(f"The factory {source} raised an exception.", fix):
             result = factory(**arguments)
-        except (Exception, SystemExit) as error:
-            raise InputError(
-                f"The factory {source} raised an exception.",
-                found=f"{type(error).__name__}: {first_line(error)}",
-                fix="correct the factory or its --arg; --debug prints the traceback",
-            ) from error
     return _loaded(result, source, dtype)
 
 
@@ -144,14 +128,12 @@ def _loaded(result: object, source: str, dtype: torch.dtype | None) -> Loaded:
     if dtype is not None and isinstance(module, torch.nn.Module):
         notes = check_tensors([*module.named_parameters(), *module.named_buffers()], dtype)
         module = module.to(dtype)
-        args, kwargs = pytree.tree_map(
-            lambda leaf: leaf.to(dtype) if _is_float(leaf) else leaf, (args, kwargs)
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda one: one.to(dtype) if one.is_floating_point() else one,
+            (args, kwargs),
         )
     return Loaded(module, source, args, kwargs, notes=tuple(notes))
-
-
-def _is_float(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
 @contextlib.contextmanager

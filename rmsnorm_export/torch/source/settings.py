@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import first_line, quoted, short
+from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.system.files import MALFORMED, refusals_as
 from rmsnorm_export.system.reading import file_within, open_regular, read_json
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -31,22 +32,16 @@ def read_settings(path: Path) -> dict[str, Any] | None:
     Raises:
         InputError: it is no object of JSON, or names a type that PyTorch has not.
     """
-    try:
-        settings = _numbers(read_json(path, _LARGEST_CONFIG, infinite=True))
+    what, fix = "The config cannot be read.", "give the config.json of a Hugging Face model"
+    with refusals_as(what, path, fix=fix, also=(ValueError,)):
+        try:
+            settings = _numbers(read_json(path, _LARGEST_CONFIG, infinite=True))
+        except FileNotFoundError:
+            return None
         if not isinstance(settings, dict):
             raise ValueError("it is no object")
         _check_types(settings)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        fix = "give the config.json of a Hugging Face model"
-        raise _not_read("The config cannot be read.", path, error, fix) from error
-    return settings
-
-
-def _not_read(what: str, path: Path, error: Exception, fix: str) -> InputError:
-    reason = getattr(error, "strerror", None) or first_line(error)
-    return InputError(what, found=f"{short(str(path), 300)}: {reason}", fix=fix)
+        return settings
 
 
 def _numbers(value: Any) -> Any:
@@ -78,26 +73,26 @@ def weight_files(folder: Path) -> list[Path]:
     """
     if os.path.lexists(folder / _WHOLE):
         return [_weight_file(folder, _WHOLE)]
-    try:
-        tensors = read_json(folder / _INDEX, _LARGEST_INDEX)["weight_map"]
-        names = sorted(set(tensors.values()))
-        if not names or not all(isinstance(name, str) for name in names):
-            raise ValueError("weight_map names no files")
-    except FileNotFoundError:
+    if not os.path.lexists(folder / _INDEX):
         raise InputError(
             "The folder has no weights.",
             found=f"{folder} holds neither {_WHOLE} nor its index",
             fix="add model.safetensors (save_pretrained writes it; pickles are not read), or give "
             "the config.json itself for random weights",
-        ) from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        what, fix = "The index of the weights cannot be read.", "save it with save_pretrained"
-        raise _not_read(what, folder / _INDEX, error, fix) from error
+        )
+    what, fix = "The index of the weights cannot be read.", "save it with save_pretrained"
+    with refusals_as(what, folder / _INDEX, fix=fix, also=MALFORMED):
+        tensors = read_json(folder / _INDEX, _LARGEST_INDEX)["weight_map"]
+        names = sorted(set(tensors.values()))
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("weight_map names no files")
     return [_weight_file(folder, name) for name in names]
 
 
 def _weight_file(folder: Path, name: str) -> Path:
-    try:
+    fix = "complete the folder: save the model again with save_pretrained"
+    place = folder / short(name, 200)
+    with refusals_as("The weights cannot be read.", place, fix=fix, also=(ValueError,)):
         path = file_within(folder, name)
         if path is None:
             raise InputError(
@@ -106,8 +101,4 @@ def _weight_file(folder: Path, name: str) -> Path:
                 fix="copy them into the folder, and name them as they are called there",
             )
         open_regular(path).close()
-    except (OSError, ValueError) as error:
-        what = "The weights cannot be read."
-        fix = "complete the folder: save the model again with save_pretrained"
-        raise _not_read(what, folder / short(name, 200), error, fix) from error
-    return path
+        return path
