@@ -60,15 +60,15 @@ def refusals_as(
         what: happened then.
         place: to name where the system names no file.
         fix: what to do.
-        also: further errors that are told so.
+        also: further errors to be described in the same way.
 
     Raises:
         InputError: for an ``OSError`` or ``UnicodeError``, or one of these.
     """
-    told: tuple[type[Exception], ...] = (OSError, UnicodeError, *also)
+    refusals: tuple[type[Exception], ...] = (OSError, UnicodeError, *also)
     try:
         yield
-    except told as error:
+    except refusals as error:
         name = getattr(error, "filename", None) or place
         own = getattr(error, "strerror", None)
         reason = own or first_line(error, otherwise=type(error).__name__)

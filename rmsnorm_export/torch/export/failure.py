@@ -44,8 +44,8 @@ def explain(
 
 
 @contextlib.contextmanager
-def told(what: str, fix: str, place: object = "") -> Iterator[None]:
-    """Tell whatever code of others raises in the block, with the class of the exception.
+def explained(what: str, fix: str, place: object = "") -> Iterator[None]:
+    """Turn whatever code of others raises in the block into an error of ours that names its class.
 
     Args:
         what: happened then.

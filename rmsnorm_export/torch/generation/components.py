@@ -21,10 +21,10 @@ from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import CONTROL_FLOW
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
-from rmsnorm_export.torch.generation.caches import CachePart, cache_parts, whole_caches
+from rmsnorm_export.torch.generation.caches import CachePart, cache_in, cache_parts, whole_caches
 from rmsnorm_export.torch.generation.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.torch.generation.guards import lengths_of
-from rmsnorm_export.torch.generation.inputs import TEXT, written_name
+from rmsnorm_export.torch.generation.inputs import TEXT, chunk_size, written_name
 
 if TYPE_CHECKING:
     from rmsnorm_export.torch_options import GenerationOptions
@@ -120,8 +120,35 @@ def _stages(
                 found=f"{type(model).__name__} as one graph: --multi-token, or --names",
                 fix="omit it: encoder, prefill and decode are written; or --part language-model",
             )
+        _, behind = calls["decode"]
+        gone = [k for k, value in begun.items() if value is not None and behind.get(k) is None]
+        if gone:
+            raise UsageError(
+                "A prompt of this model takes more than the tokens behind it: no graph is both.",
+                found=f"{', '.join(gone)} of {type(model).__name__}",
+                fix="omit --multi-token, and --names; prefill and decode are written",
+            )
         del calls["prefill"]  # decode is that, too, with an empty cache
+        if chunk_size(model):
+            calls["decode"] = _second_turn(model, inputs, settings)
     return {**stages, **calls}
+
+
+def _second_turn(model: Any, inputs: Mapping[str, Any], settings: Any) -> tuple[Any, Any]:
+    """Return what is traced for several tokens behind others: a whole text, said twice.
+
+    The exporter takes two tokens, which is one chunk of a scan: the graph would take no more.
+    """
+    from transformers.exporters.utils import decompose_prefill_decode
+
+    _, feeds = decompose_prefill_decode(model, dict(inputs), generation_config=settings)["decode"]
+    ids, mask, cache = inputs["input_ids"], inputs["attention_mask"], cache_in(feeds)
+    begun = {name: value for name, value in feeds.items() if value is cache}
+    begun["input_ids"] = torch.cat([ids, feeds["input_ids"], ids], dim=1)
+    begun["attention_mask"] = torch.cat([mask, mask.new_ones(len(ids), ids.shape[1] + 1)], dim=1)
+    turns = decompose_prefill_decode(model, begun, generation_config=settings)
+    second: tuple[Any, Any] = turns["prefill"]
+    return second
 
 
 def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOptions) -> Component:
@@ -151,6 +178,12 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
 
     with replaced(torch.onnx, "export", looked_at):
         model, metadata = exporter.export_program(module, feeds, config=config)
+    if options.multi_token and lengths is not None and not lengths[0] <= 1 < lengths[1]:
+        raise InputError(
+            "One graph cannot take both a prompt of this model and the tokens behind it.",
+            found=f"{name} takes {lengths[0]} to {lengths[1]} tokens, of a loop that was traced",
+            fix="omit --multi-token, and --names; prefill and decode are written",
+        )
     metadata.export_config = {
         **json.loads(config.to_json_string()),
         "multi_token_decode": options.multi_token,

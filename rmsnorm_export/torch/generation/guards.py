@@ -1,7 +1,8 @@
 """The prompts for which a traced graph computes what its module does.
 
 PyTorch unrolls a loop over chunks of tokens (Qwen3-Next) as often as it ran in the trace, and keeps
-what it assumed of sizes as guards, for which ONNX has no place.
+what it assumed of sizes as guards, for which ONNX has no place. That a text is padded to whole
+chunks (Mamba-2) is a guard, too; none to pad is what the graph computes with zeros of no number.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
     written = (guard for guard in program._guards_code if not re.search("!=|>=", guard))
     guards = [compile(guard, "guard", "eval") for guard in written]
 
-    def holds(tokens: int) -> bool:
+    def is_met(tokens: int) -> bool:
         tensors = {}
         for name, value in text.items():
             sizes = (tokens if size == traced else size for size in value.shape[1:])
             tensors[name] = torch.empty((len(value), *sizes), device="meta")
         return all(_is_met(guard, tensors) for guard in guards)
+
+    def holds(tokens: int) -> bool:
+        """Tell whether guards hold; one number alone that fails is whole chunks, not padded."""
+        return is_met(tokens) or is_met(tokens + (1 if tokens > traced else -1))
 
     if not holds(traced) or (holds(1) and holds(_MOST)):
         return None

@@ -46,8 +46,7 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any], *, part: str = "whole") 
         inputs["input_features"] = _audio_features(model, generator)
     elif "input_ids" not in inputs and model.main_input_name == "input_ids":
         limit = model.get_input_embeddings().num_embeddings
-        chunks = (getattr(model.config, name, 0) for name in ("chunk_size", "mamba_chunk_size"))
-        length = max([5, *(2 * chunk + 1 for chunk in chunks if chunk)])
+        length = max(5, 2 * chunk_size(model) + 1)
         inputs["input_ids"] = torch.randint(0, limit, (2, length), generator=generator)
         if part == "whole" and "image" in modalities and not seq2seq:
             inputs |= _with_images(model, inputs["input_ids"], generator)
@@ -66,6 +65,12 @@ def sample_inputs(model: Any, feeds: Mapping[str, Any], *, part: str = "whole") 
         second = begin if ids is None else ids[:, -1:]
         inputs["decoder_input_ids"] = torch.cat([begin, second], dim=1)
     return inputs
+
+
+def chunk_size(model: Any) -> int:
+    """Return how many tokens a scan of the model takes at a time; 0 without one in chunks."""
+    names = "chunk_size", "mamba_chunk_size"
+    return max(getattr(model.config, name, None) or 0 for name in names)
 
 
 def written_name(model: Any) -> str:

@@ -17,7 +17,7 @@ from rmsnorm_export.printable import short
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.torch.dtypes import dtype_name
-from rmsnorm_export.torch.export.failure import told
+from rmsnorm_export.torch.export.failure import explained
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.settings import (
@@ -51,7 +51,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         config, cls = model_class(path, settings)
         from safetensors.torch import load_file
 
-        with told("The weights cannot be loaded.", _CORRECT, path):
+        with explained("The weights cannot be loaded.", _CORRECT, path):
             # Of which nothing is read before it is used.
             stored = {k: tensor for file in files for k, tensor in load_file(file).items()}
             # No path: transformers would look there for adapters and for code.
@@ -91,7 +91,7 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
     with offline():
         config, cls = model_class(path, settings)
         what = "The model cannot be made from its config."
-        with told(what, _CORRECT, path), torch.device("meta"):
+        with explained(what, _CORRECT, path), torch.device("meta"):
             frame = cls._from_config(config, dtype=kind)
         need = sum(p.numel() * p.element_size() for p in frame.parameters())
         free = memory_available()
@@ -101,7 +101,7 @@ def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
                 found=f"{path}: {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
                 fix="make the config smaller (e.g. num_hidden_layers), or use --dtype f16",
             )
-        with told(what, _CORRECT, path), torch.random.fork_rng(devices=[]):
+        with explained(what, _CORRECT, path), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = cls._from_config(config, dtype=kind)
     return _finished(model, str(path))
@@ -145,7 +145,7 @@ def model_class(path: Path, settings: dict[str, Any]) -> tuple[Any, Any]:
             found=f"{path}: {short(names[0])}",
             fix="remove it; weights are those of model.safetensors or of its index",
         )
-    with told("The config does not fit its model type.", _CORRECT, path):
+    with explained("The config does not fit its model type.", _CORRECT, path):
         config = transformers.AutoConfig.for_model(**settings)
         for name, value in _OPTIONS.items():
             with contextlib.suppress(AttributeError):

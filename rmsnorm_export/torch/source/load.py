@@ -22,7 +22,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES
 from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.export.failure import told
+from rmsnorm_export.torch.export.failure import explained
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch_options import SourceOptions
@@ -82,7 +82,7 @@ def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loade
             "the factory of the model",
         )
     fix = "save it again with torch.export.save, with this version of PyTorch"
-    with told("The .pt2 file cannot be read.", fix, path), open_regular(path) as file:
+    with explained("The .pt2 file cannot be read.", fix, path), open_regular(path) as file:
         program = torch.export.load(file)
     args, kwargs = program.example_inputs or (None, None)
     return Loaded(program, path.name, args, kwargs)
@@ -99,10 +99,10 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
     with _working_folder():
         fix = "check the names: modules are looked for in the working folder and the installed "
         fix += "packages; or correct the module, --debug prints the traceback"
-        with told(f"The factory {source} cannot be imported.", fix):
+        with explained(f"The factory {source} cannot be imported.", fix):
             factory = operator.attrgetter(name)(importlib.import_module(module_name))
         fix = "correct the factory or its --arg; --debug prints the traceback"
-        with told(f"The factory {source} raised an exception.", fix):
+        with explained(f"The factory {source} raised an exception.", fix):
             result = factory(**arguments)
     return _loaded(result, source, dtype)
 
