@@ -15,9 +15,7 @@ import msgspec
 
 from rmsnorm_export.tensorrt.engine.result import EngineLayer, LayersFrom
 
-_NODE = re.compile(
-    r"(?<![^]\x1c-\x1f])\s*\[ONNX Layer: ([^\x1c-\x1f]*?)\](?=\s*(?:[\x1c-\x1f]|$)|\[ONNX Layer: )"
-)
+_NODE = "[ONNX Layer: "
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<type>[^,]*),.*$", re.DOTALL)
 _METADATA = ", Metadata: "
 _BEGIN = re.compile(r"^(Engine Layer Information:|Layers:)$", re.MULTILINE)
@@ -103,7 +101,13 @@ def by_profile(layers: Sequence[EngineLayer], profiles: int) -> tuple[EngineLaye
 def nodes_of(metadata: str) -> tuple[str, ...]:
     """Return the ONNX nodes in a layer's metadata: ``[ONNX Layer: a]`` between control characters.
 
-    A name may hold brackets: an entry ends with a bracket at the end or in front of a separator or,
-    where there are none, of the next entry.
+    A name may hold brackets: an entry ends with a bracket at the end or in front of a separator.
     """
-    return tuple(dict.fromkeys(_NODE.findall(metadata)))
+    entries = re.split(r"[\x1c-\x1f]", metadata.strip("\n"))
+    nodes = []
+    for entry in entries:
+        # Without separators, entries follow each other directly.
+        for part in re.split(r"(?<=\])(?=\[ONNX Layer: )", entry.strip()):
+            if part.startswith(_NODE) and part.endswith("]"):
+                nodes.append(part[len(_NODE) : -1])
+    return tuple(dict.fromkeys(nodes))
