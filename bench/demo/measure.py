@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from rmsnorm_export.benchmark.result import NO_DIFFERENCE
 from rmsnorm_export.benchmark.statistics import judge, ratio_of
 from tests.tools.lib.timing import interleaved, seconds_of
 
@@ -79,9 +78,5 @@ def compare_speed(
     ratios = [
         ratio_of([mine / base for mine, base in zip(each, times[0], strict=True)]) for each in times
     ]
-    again = ratios[1]
-    floor = max(abs(again.low - 1), abs(again.high - 1))
-    return [
-        Speed(one.ratio, one.low, one.high, judge(one, floor) != NO_DIFFERENCE)
-        for one in ratios[2:]
-    ]
+    floor = max(abs(end - 1) for end in ratios[1][1:])
+    return [Speed(*one, judge(*one, floor) in ("faster", "slower")) for one in ratios[2:]]
