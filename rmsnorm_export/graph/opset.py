@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.order import all_graphs, graphs_in, label, values_in
+from rmsnorm_export.graph.order import all_graphs, graphs_in, label, variables_in
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
@@ -157,9 +157,9 @@ def _restore(source: ir.Graph, result: ir.Graph) -> None:
     It names every size that it does not know (``unk__0``), and tells the outputs what it infers; a
     model says of its inputs and outputs what it did before.
     """
-    sizes = [size for value in values_in(graphs_in(source)) for size in value.shape or ()]
+    sizes = [size for value in variables_in(graphs_in(source)) for size in value.shape or ()]
     named = {size.value for size in sizes if not isinstance(size, int)}
-    for value in values_in(graphs_in(result)):
+    for value in variables_in(graphs_in(result)):
         dims = [d if isinstance(d, int) or d.value in named else None for d in value.shape or ()]
         if None in dims:
             value.shape = ir.Shape(dims)

@@ -33,7 +33,7 @@ def graphs_in(*graphs: ir.Graph) -> Iterator[ir.Graph]:
                 waiting += subgraphs(node)
 
 
-def values_in(graphs: Iterable[ir.Graph]) -> Iterator[ir.Value]:
+def variables_in(graphs: Iterable[ir.Graph]) -> Iterator[ir.Value]:
     """Yield the inputs of graphs, and what their nodes compute; not those of subgraphs."""
     for graph in graphs:
         yield from chain(graph.inputs, *(node.outputs for node in graph))
@@ -67,7 +67,7 @@ def forget_negative_dims(model: ir.Model) -> int:
     Some exporters write -1 for "any size". Taken as a number it would give wrong row lengths.
     """
     changed = 0
-    for value in values_in(all_graphs(model)):
+    for value in variables_in(all_graphs(model)):
         dims = () if value.shape is None else value.shape.dims
         read = [None if isinstance(dim, int) and dim < 0 else dim for dim in dims]
         if read != list(dims):

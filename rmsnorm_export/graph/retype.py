@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import all_graphs, values_in
+from rmsnorm_export.graph.order import all_graphs, variables_in
 
 Types = Mapping[int | None, ir.DataType]
 
@@ -26,7 +26,7 @@ def retype(model: ir.Model, types: Types) -> None:
         casts = [_cast(value, types[value.dtype]) for value in weights]
         for node in graph:
             _retype_attributes(node, types)
-        for value in values_in([graph]):
+        for value in variables_in([graph]):
             if value.dtype in types:
                 value.type = ir.TensorType(types[value.dtype])
         if len(graph):

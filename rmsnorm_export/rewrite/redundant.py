@@ -28,7 +28,7 @@ _COUNTING = ("Shape", "Expand", "Unsqueeze", "Range", "Add", "Squeeze", "Reshape
 
 def drop_redundant(model: ir.Model) -> None:
     """Take away the nodes of the main graph that change no element, in place."""
-    if model.opset_imports.get("", 0) < 13:  # axes are attributes
+    if model.opset_imports.get("", 0) < 15:  # axes are attributes, and Shape takes no part
         return
     sizes = _Sizes(model)
     rules: dict[str, Callable[[ir.Node], ir.Value | None]] = {

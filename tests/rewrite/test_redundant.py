@@ -163,3 +163,12 @@ def test_other_sizes_and_masks_are_kept(name: str) -> None:
     kind = "int64" if "Shape" in KEPT[name] else "float"
     before, after = _named(f"{kind}[]", KEPT[name])
     assert [n.op_type for n in after.graph] == [n.op_type for n in before.graph]
+
+
+def test_an_older_opset_is_left_alone() -> None:
+    text = _NAMED.replace('"" : 18', '"" : 14').format(
+        out="float[batch, 3, 2]", lines="a = Sin (x) \n b = Reshape (a, parts) \n y = Identity (b)"
+    )
+    model = ir.from_onnx_text(text)
+    drop_redundant(model)
+    assert [node.op_type for node in model.graph] == ["Sin", "Reshape", "Identity"]

@@ -79,10 +79,20 @@ def check_prompts(model: Any, path: Path, lengths: tuple[int, ...]) -> None:
         np.testing.assert_allclose(session.run(["logits"], feeds)[0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("mamba2", "attention_mask"), ("jamba", "2 to 2")])
-def test_what_cannot_be_one_graph_is_refused(kind: str, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "static_cache", "reason"),
+    [
+        ("mamba2", None, "attention_mask of Mamba2"),
+        ("jamba", None, "2 to 2 tokens"),
+        ("lfm2", 32, "attention_mask.conv of Lfm2"),
+    ],
+)
+def test_what_cannot_be_one_graph_is_refused(
+    kind: str, static_cache: int | None, reason: str, tmp_path: Path
+) -> None:
+    options: Any = {"multi_token": True, "static_cache": static_cache}
     with pytest.raises(rx.Error, match=reason):
-        rx.export_generation(decoder(kind), tmp_path / "made", multi_token=True)
+        rx.export_generation(decoder(kind), tmp_path / "made", **options)
     assert not (tmp_path / "made").exists()
 
 

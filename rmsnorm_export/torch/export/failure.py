@@ -59,8 +59,7 @@ def explained(what: str, fix: str, place: object = "") -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {one_line(str(error), 300) or 'no message'}"
-        found = f"{place}: {reason}" if place else reason
-        raise InputError(what, found=found, fix=fix) from error
+        raise InputError(what, found=f"{place}: {reason}" if place else reason, fix=fix) from error
 
 
 def arguments_text(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:

@@ -106,6 +106,7 @@ def _stages(
 ) -> Stages:
     """Return what is traced: the parts of a model that ``generate`` calls, and their inputs."""
     from transformers.exporters.utils import decompose_prefill_decode
+    from transformers.exporters.utils import get_leaf_tensors as leaves
 
     with encoder_calls(model) as encoders:
         how = {"generation_config": settings, "multi_token_decode": options.multi_token}
@@ -121,33 +122,38 @@ def _stages(
                 fix="omit it: encoder, prefill and decode are written; or --part language-model",
             )
         _, behind = calls["decode"]
-        gone = [k for k, value in begun.items() if value is not None and behind.get(k) is None]
-        if gone:
+        if missing := leaves(begun).keys() - leaves(behind).keys():
             raise UsageError(
                 "A prompt of this model takes more than the tokens behind it: no graph is both.",
-                found=f"{', '.join(gone)} of {type(model).__name__}",
+                found=f"{', '.join(sorted(missing))} of {type(model).__name__}",
                 fix="omit --multi-token, and --names; prefill and decode are written",
             )
         del calls["prefill"]  # decode is that, too, with an empty cache
         if chunk_size(model):
-            calls["decode"] = _second_turn(model, inputs, settings)
+            calls["decode"] = _second_turn(model, inputs, behind, settings)
     return {**stages, **calls}
 
 
-def _second_turn(model: Any, inputs: Mapping[str, Any], settings: Any) -> tuple[Any, Any]:
-    """Return what is traced for several tokens behind others: a whole text, said twice.
+def _second_turn(
+    model: Any, inputs: Mapping[str, Any], behind: Mapping[str, Any], settings: Any
+) -> tuple[Any, Any]:
+    """Return what is traced for a text behind a text: the same one once more.
 
     The exporter takes two tokens, which is one chunk of a scan: the graph would take no more.
+
+    Args:
+        model, inputs: of ``generate``.
+        behind: what the model takes behind the first text, with its cache.
+        settings: of the generation.
     """
     from transformers.exporters.utils import decompose_prefill_decode
 
-    _, feeds = decompose_prefill_decode(model, dict(inputs), generation_config=settings)["decode"]
-    ids, mask, cache = inputs["input_ids"], inputs["attention_mask"], cache_in(feeds)
-    begun = {name: value for name, value in feeds.items() if value is cache}
-    begun["input_ids"] = torch.cat([ids, feeds["input_ids"], ids], dim=1)
-    begun["attention_mask"] = torch.cat([mask, mask.new_ones(len(ids), ids.shape[1] + 1)], dim=1)
-    turns = decompose_prefill_decode(model, begun, generation_config=settings)
-    second: tuple[Any, Any] = turns["prefill"]
+    ids, mask, cache = inputs["input_ids"], inputs["attention_mask"], cache_in(behind)
+    twice = {name: value for name, value in behind.items() if value is cache}
+    twice |= {"input_ids": torch.cat([ids, ids], dim=1)}
+    twice |= {"attention_mask": torch.cat([mask, torch.ones_like(mask)], dim=1)}
+    second: tuple[Any, Any]
+    second = decompose_prefill_decode(model, twice, generation_config=settings)["prefill"]
     return second
 
 

@@ -2,7 +2,7 @@
 
 PyTorch unrolls a loop over chunks of tokens (Qwen3-Next) as often as it ran in the trace, and keeps
 what it assumed of sizes as guards, for which ONNX has no place. That a text is padded to whole
-chunks (Mamba-2) is a guard, too; none to pad is what the graph computes with zeros of no number.
+chunks (Mamba-2) is a guard, too, but no limit: a graph that pads by nothing computes the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
         return all(_is_met(guard, tensors) for guard in guards)
 
     def holds(tokens: int) -> bool:
-        """Tell whether guards hold; one number alone that fails is whole chunks, not padded."""
+        """Tell whether guards hold, or fail for this number alone, as those of a padding do."""
         return is_met(tokens) or is_met(tokens + (1 if tokens > traced else -1))
 
     if not holds(traced) or (holds(1) and holds(_MOST)):

@@ -10,7 +10,7 @@ from onnx_ir.passes import common as passes
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.bundle import state_name, states_of
-from rmsnorm_export.graph.order import all_graphs, values_in
+from rmsnorm_export.graph.order import all_graphs, variables_in
 from rmsnorm_export.torch.generation.caches import CachePart
 
 _SYMBOL = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -87,7 +87,7 @@ def name_dimensions(
         if len(shapes.get(name, ())) == rank:
             call(shapes[name][0], "batch")
             call(shapes[name][1], "encoder_sequence" if name == _ENCODED[0] else total)
-    for value in values_in(all_graphs(model)):
+    for value in variables_in(all_graphs(model)):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(names, dim) for dim in value.shape])
     states |= {state_name(str(v.name)): v.shape for v in model.graph.outputs if v.shape is not None}
