@@ -147,7 +147,7 @@ def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:
     """Return whether ONNX Runtime takes a tensor from memory: one of the main graph, and used."""
     if initializer is None or initializer.const_value is not slot.tensor or not initializer.uses():
         return False
-    return slot.nbytes >= LARGE_BYTES and slot.tensor.dtype.bitwidth >= 8
+    return slot.nbytes >= LARGE_BYTES and inputs.type_name_of(slot.tensor.dtype) in inputs.FED
 
 
 def own_copy(model: ir.Model) -> ir.Model:

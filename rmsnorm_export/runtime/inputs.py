@@ -32,7 +32,7 @@ Outcome = TypeVar("Outcome")
 Limits = Mapping[str, int | Length]
 """Of integer inputs by name: what they are below, or the number that they all are."""
 
-_FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
+FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
 """Names of the types that can be fed."""
 
 # Sizes for symbolic dimensions, to be tried in turn: different ones find more mistakes, equal ones
@@ -97,7 +97,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
     Raises:
         InputError: there is none here.
     """
-    if name not in _FED:
+    if name not in FED:
         fix = "use a model whose inputs are float, integer or boolean tensors"
         raise InputError("A tensor of the model has a type that is not fed.", found=name, fix=fix)
     return np.dtype(name)

@@ -78,7 +78,11 @@ def _may_be_given(_: Path) -> ir.Model:
 PLACES: dict[str, Callable[[Path], ir.Model]] = {
     **{
         np.dtype(one).name: _of_type(one)
-        for one in (np.float16, np.float64, np.int8, np.int64, ml_dtypes.bfloat16, ml_dtypes.int4)
+        for one in (np.float16, np.float64, np.int8, np.int64, ml_dtypes.bfloat16)
+    },
+    **{
+        np.dtype(one).name: _of_type(one)
+        for one in (ml_dtypes.int4, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     },
     "not dense": _not_dense,
     "on disk": _on_disk,
