@@ -6,7 +6,7 @@ How many tokens it holds is no size of the buffer then; the mask counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
@@ -15,6 +15,9 @@ from rmsnorm_export.graph.bundle import states_of
 ATTENTION = "GroupQueryAttention"
 CALLS = ({"past": 0}, {"sequence": 1})
 """The calls of such a graph with several rows: for a prompt, and for a token behind it."""
+_LENGTH = 2
+_AXES = (0, 1, _LENGTH, 3)
+"""Of a cache: rows, heads, tokens, elements of a head."""
 
 
 def as_one_row(step: Callable[[ir.Model], object]) -> Callable[[ir.Model], object]:
@@ -43,15 +46,10 @@ def count_by_mask(model: ir.Model) -> None:
     The mask covers cache and tokens, so that its length less theirs is the length of the cache.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
-    sizes = [
-        use.node
-        for name in states_of(model.graph)
-        for use in inputs[name].uses()
-        if use.node.op_type == "Shape"
-    ]
-    if not in_one_buffer(model.graph, beside=("Shape",)):
+    lengths = [node for node in _readers(model.graph) if _axes_read(node) == (_LENGTH,)]
+    if not in_one_buffer(model.graph, beside=lengths):
         return
-    for node in sizes:
+    for node in lengths:
         tape = ir.tape.Tape()
         covered, new = (
             tape.op("Shape", [inputs[name]], {"start": 1, "end": 2})
@@ -64,14 +62,33 @@ def count_by_mask(model: ir.Model) -> None:
     model.graph.sort()
 
 
-def in_one_buffer(graph: ir.Graph, beside: tuple[str, ...] = ()) -> bool:
-    """Tell whether attention alone takes the cache, and nothing reads what it makes of it.
+def in_one_buffer(graph: ir.Graph, beside: Collection[ir.Node] = ()) -> bool:
+    """Return whether attention alone takes the tokens of the cache, and nothing what it returns.
 
     Args:
         graph: of a decoder.
-        beside: operators that may take it, too.
+        beside: nodes that may take them, too.
     """
+    takers = {
+        node.op_type
+        for node in _readers(graph)
+        if node not in beside and (node.op_type != "Shape" or _LENGTH in _axes_read(node))
+    }
     states = states_of(graph)
-    users = {u.node.op_type for v in graph.inputs if v.name in states for u in v.uses()}
     is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
-    return not is_read and ATTENTION in users <= {ATTENTION, *beside}
+    return not is_read and takers == {ATTENTION}
+
+
+def _readers(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes that take a cache."""
+    states = states_of(graph)
+    return [use.node for value in graph.inputs if value.name in states for use in value.uses()]
+
+
+def _axes_read(node: ir.Node) -> tuple[int, ...]:
+    """Return the axes of a cache whose sizes a Shape node reads; () of another node."""
+    if node.op_type != "Shape":
+        return ()
+    end = node.attributes.get("end")
+    ends = slice(node.attributes.get_int("start", 0), None if end is None else end.as_int())
+    return _AXES[ends]

@@ -21,7 +21,6 @@ from rmsnorm_export.graph.bundle import (
 )
 from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.options import entries, takes
-from rmsnorm_export.rewrite.buffers import in_one_buffer
 from rmsnorm_export.rewrite.caches import write_rows
 from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.rewrite.options import RewriteOptions
@@ -204,7 +203,7 @@ def _notes(model: Any, component: Component, graph: ir.Graph, names: str) -> Ite
             "their length); pad shorter ones on the left; longer ones may give wrong numbers"
         )
     window = getattr(model.config.get_text_config(), "sliding_window", None)
-    if names == "genai" and window and not in_one_buffer(graph):
+    if names == "genai" and window:
         yield PADDED
 
 
