@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt.engine.result import EngineResult as EngineResult
     from rmsnorm_export.tensorrt.plugin.libraries import session_options as session_options
     from rmsnorm_export.torch.export.export import ExportResult as ExportResult, export as export
-    from rmsnorm_export.torch.generation.export import export_generation as export_generation
+    from rmsnorm_export.decoder.export import export_generation as export_generation
 
 __version__ = "0.1.0"
 
@@ -63,7 +63,7 @@ _HOMES = {
     "tensorrt.engine.result": "EngineResult",
     "tensorrt.plugin.libraries": "session_options",
     "torch.export.export": "ExportResult export",
-    "torch.generation.export": "export_generation",
+    "decoder.export": "export_generation",
 }
 """Module -> the public names that it holds."""
 

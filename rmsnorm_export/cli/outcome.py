@@ -46,7 +46,7 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     Raises:
         UsageError, InputError: one cannot.
     """
-    from rmsnorm_export.graph.bundle import check_folder, open_folder
+    from rmsnorm_export.decoder.bundle import check_folder, open_folder
     from rmsnorm_export.graph.save import check_output
 
     files.check(source, place)

@@ -11,8 +11,8 @@ from rmsnorm_export.compare.bisect import locate_difference
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
 from rmsnorm_export.compare.result import Verification, merged, not_run
+from rmsnorm_export.decoder.bundle import Bundle, bundle_at
 from rmsnorm_export.errors import ExitCode, NotRunError, UsageError, VerificationError
-from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.options import takes
 from rmsnorm_export.runtime.inputs import first_run, input_candidates
@@ -64,7 +64,7 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
             anything is run.
     """
     if options.generate is not None:
-        from rmsnorm_export.compare.generation import verify_export
+        from rmsnorm_export.decoder.generation import verify_export
 
         return verify_export(a, b, options)
     folders = [bundle for bundle in (bundle_at(a), bundle_at(b)) if bundle is not None]

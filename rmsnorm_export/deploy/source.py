@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.pytorch import PyTorch, example_feeds
 from rmsnorm_export.compare.result import Verification, merged
 from rmsnorm_export.compare.verify import compare_backends
+from rmsnorm_export.decoder.export import make_decoder
+from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.torch.export.export import convert
-from rmsnorm_export.torch.generation.export import make_decoder
-from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load as load_source
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions

@@ -10,7 +10,7 @@ from typing import cast
 
 import onnx_ir as ir
 
-from rmsnorm_export.graph.bundle import Bundle, open_folder
+from rmsnorm_export.decoder.bundle import Bundle, open_folder
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.lower.targets import TARGETS
@@ -94,7 +94,7 @@ def inspect(source: Source, options: HealthOptions) -> Report:
         plan = plan_rewrite(loaded.model, rewrite)
         report = describe_plan(loaded, plan, rewrite, {})
         if options.health or options.inputs is not None:
-            from rmsnorm_export.rewrite.survey import survey
+            from rmsnorm_export.health.survey import survey
 
             report = dataclasses.replace(report, **survey(loaded, options.inputs))
         needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
@@ -138,7 +138,7 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
         note = f"for {options.runtime}: {'; '.join(words)}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
     if options.fusions is not None:
-        from rmsnorm_export.rewrite.fusions import fuse
+        from rmsnorm_export.decoder.fusions import fuse
 
         model, fusions = fuse(
             model, options.fusions, seed=options.seed, prompts_alone=options.prompts_alone
@@ -147,7 +147,7 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
     if options.quantize is not None:
-        from rmsnorm_export.rewrite.quantize import quantize
+        from rmsnorm_export.quantize.quantize import quantize
 
         model, quantized = quantize(model, options.quantize, seed=options.seed)
         report = dataclasses.replace(report, quantized=quantized)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.health.result import Health, HealthRun
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
-from rmsnorm_export.rewrite.health import Health, HealthRun
 from rmsnorm_export.runtime.consumers import RunsIn
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.shown import Shown
@@ -23,7 +23,7 @@ from rmsnorm_export.system.shown import Shown
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rmsnorm_export.graph.bundle import Bundle
+    from rmsnorm_export.decoder.bundle import Bundle
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
 
@@ -378,7 +378,7 @@ class FolderResult(Shown):
         bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
         anew = any(one.fusions or one.quantized for one in self.reports.values())
         if anew:
-            from rmsnorm_export.rewrite.shared import share_weights
+            from rmsnorm_export.decoder.shared import share_weights
 
             share_weights(models.values())
             weights = "copy" if weights == "auto" else weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmsnorm_export.graph.bundle import Components
+from rmsnorm_export.decoder.bundle import Components
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import plural
 from rmsnorm_export.rewrite.result import GenerationExport

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from rmsnorm_export.decoder.bundle import Components, new_folder, open_folder
 from rmsnorm_export.errors import RequirementError, UsageError
-from rmsnorm_export.graph.bundle import Components, new_folder, open_folder
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
 from rmsnorm_export.options import takes
