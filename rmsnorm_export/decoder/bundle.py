@@ -21,10 +21,10 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder.structures import structure_anew
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.graph.external import embed, not_in_place, placed, store
+from rmsnorm_export.graph.external import embed, placed, store
 from rmsnorm_export.graph.load import load_model, no_gc, serialize
-from rmsnorm_export.graph.policy import WeightsPolicy, check_policy
-from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots, tensor_slots
+from rmsnorm_export.graph.policy import WeightsPolicy
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
@@ -64,6 +64,9 @@ class Components(Shown):
     path: Path
     results: Mapping[str, Any]
 
+    def parts(self) -> Mapping[str, Any]:
+        return self.results
+
 
 class _Metadata(msgspec.Struct):
     export_config: dict[str, Any] | None = None
@@ -96,45 +99,6 @@ class Bundle:
     folder: Path
     files: Mapping[str, Path]
     manifest: Mapping[str, Any] | None
-
-    def save(
-        self, path: StrPath, models: Mapping[str, ir.Model], *, weights: WeightsPolicy, force: bool
-    ) -> tuple[Path, ...]:
-        """Write new graphs of the components to a folder, with the manifest and the configs.
-
-        Weights that several components share stay in one file. The folder may be this one: its
-        weights stay where they are then, but with ``copy`` and ``embed``.
-
-        Args:
-            path: of the folder, which appears whole or not at all.
-            models: the graph of each component.
-            weights: as for ``Result.save``.
-            force: replace an export that is in the folder.
-
-        Returns:
-            The files that were written.
-
-        Raises:
-            UsageError: the folder exists, is not empty, and ``force`` is not given.
-            InputError: it cannot be written.
-        """
-        check_policy(weights)
-        here = os.path.isdir(path) and os.path.samefile(path, self.folder)
-        if weights == "reference" and not here:
-            raise not_in_place(os.fspath(path))
-        in_place = here and weights in ("auto", "reference")
-        named = {self.files[name].stem: model for name, model in models.items()}
-        with new_folder(path, force=force, keep_old=in_place) as folder:
-            write_models(named, folder, "reference" if in_place else weights, self.manifest)
-            if not in_place:
-                copy_missing(companions(self.folder), folder)
-            written = sorted(entry.name for entry in folder.iterdir())
-        for name, model in named.items() if here and not in_place else ():
-            # The data that it referred to was replaced.
-            saved = list(tensor_slots(load_model(Path(path, f"{name}.onnx")).model))
-            for slot, new in zip(list(tensor_slots(model)), saved, strict=True):
-                slot.put(new.tensor)
-        return tuple(Path(os.path.abspath(path), name) for name in written)
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use

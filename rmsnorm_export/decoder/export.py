@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,7 @@ from rmsnorm_export.decoder.bundle import (
     GENAI_FILE,
     check_folder,
     copy_missing,
-    new_folder,
     write_json,
-    write_models,
 )
 from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.components import (
@@ -32,72 +30,23 @@ from rmsnorm_export.decoder.consumers import (
     tokenizer_files,
 )
 from rmsnorm_export.decoder.encoders import ONE_SIZE
+from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
+from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
-from rmsnorm_export.decoder.shared import share_weights
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import no_gc
-from rmsnorm_export.options import entries, takes
-from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import RewriteOptions
-from rmsnorm_export.rewrite.result import GenerationExport, Report
+from rmsnorm_export.options import keywords, takes
+from rmsnorm_export.rewrite.optimize import optimize_model
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
+from rmsnorm_export.rewrite.result import Result
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
 from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Decoder:
-    """A model that generates, as optimized graphs in memory; its weights are still the model's.
-
-    Attributes:
-        models: the graphs, by the names of their files.
-        reports: of each graph: every norm, its node, its module, its class.
-        manifest: what transformers' runner needs; None with other names than its own.
-        configs: of the model and of its generation.
-        genai: the content of ``genai_config.json``; None where the names are for others.
-        companions: tokenizer and chat template of the model, by name.
-        log: what the exporters printed, logged and warned of.
-        seconds: wall-clock time of making them.
-    """
-
-    models: Mapping[str, ir.Model]
-    reports: Mapping[str, Report]
-    manifest: Mapping[str, Any] | None
-    configs: tuple[Any, ...]
-    genai: Mapping[str, Any] | None
-    companions: Mapping[str, Path]
-    log: str
-    seconds: float
-
-    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> GenerationExport:
-        """Write the folder, whole or not at all.
-
-        Raises:
-            UsageError: it exists, is not empty, and ``force`` is not given.
-            InputError: it cannot be written.
-        """
-        start = time.perf_counter()
-        with new_folder(path, force=force) as folder:
-            write_models(self.models, folder, manifest=self.manifest)
-            for config in self.configs:
-                config.save_pretrained(folder)
-            if self.genai is not None:
-                write_json(folder / GENAI_FILE, self.genai)
-            copy_missing(self.companions, folder)
-            written = sorted(entry.name for entry in folder.iterdir())
-        final = Path(os.path.abspath(path))
-        return GenerationExport(
-            path=final,
-            reports=self.reports,
-            files=tuple(final / name for name in written),
-            log=self.log,
-            seconds=self.seconds + time.perf_counter() - start,
-        )
 
 
 @takes(GenerationOptions)
@@ -128,7 +77,7 @@ def export_generation(
     return make_decoder(model, options).save(path, force=options.force)
 
 
-def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
+def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()
     check_generative(model)
@@ -147,10 +96,9 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
     with no_gc(), caches_of_all_tokens:
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
-    shared = {entry.name: getattr(options, entry.name) for entry in entries(RewriteOptions)}
+    shared = OptimizeOptions(**keywords(options, RewriteOptions))
     genai = options.names == "genai"
-    models: dict[str, ir.Model] = {}
-    reports: dict[str, Report] = {}
+    results: dict[str, Result] = {}
     states: States = {}
     caches = {path: part for one in components for path, part in one.caches.items()}
     tell(options.progress, RECOGNISING)
@@ -160,31 +108,30 @@ def make_decoder(model: Any, options: GenerationOptions) -> Decoder:
         if by_layer:
             name, taken = OPTIMUM[name] if beside else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
-        result = optimize(component.model, **shared, prompts_alone=genai)
+        result = finish(optimize_model(component.model, shared), shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
-        models[name] = result.model
-        source = f"{type(model).__name__}, {component.name}"
-        notes = (
-            *result.report.notes,
-            *_notes(model, component, result.model.graph, options.names),
-        )
-        reports[name] = dataclasses.replace(result.report, source=source, notes=notes)
+        notes = [*_notes(model, component, result.model.graph, options.names)]
+        results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
         if options.fusions is not None:
             component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
-    if options.fusions or options.quantize:
-        share_weights(models.values())
     config = model.config
     if options.names == "optimum" and not beside:
         config = config.get_text_config()
-        allow_empty_of_optimum(config, models["model"].graph)
-    return Decoder(
-        models=models,
-        reports=reports,
+        allow_empty_of_optimum(config, results["model"].model.graph)
+    of_genai = genai_config(model, results["model"].model.graph) if genai else None
+
+    def fill(folder: Path) -> None:
+        config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        if of_genai is not None:
+            write_json(folder / GENAI_FILE, of_genai)
+        copy_missing(companions, folder)
+
+    return FolderResult(
+        results=results,
         manifest=None if by_layer else _manifest(components),
-        configs=(config, model.generation_config),
-        genai=genai_config(model, models["model"].graph) if genai else None,
-        companions=companions,
+        fill=fill,
         log=log,
         seconds=time.perf_counter() - start,
     )

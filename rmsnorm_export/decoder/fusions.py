@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder import buffers
 from rmsnorm_export.decoder.redundant import drop_redundant
+from rmsnorm_export.decoder.tokens import as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line
@@ -69,7 +70,8 @@ def fuse(
     problem = compared = not_compared = ""
     calls = buffers.CALLS if prompts_alone else (None,)
     attempts = _attempts(model, provider, prompts_alone)
-    references = [run_reference(model, seed=seed, dims=dims) for dims in calls]
+    prepare = as_text(model.graph)
+    references = [run_reference(model, seed=seed, dims=dims, prepare=prepare) for dims in calls]
     for left_out in attempts:
         try:
             fused = attempts[left_out]()

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
+import onnx_ir as ir
 
+from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.quantize.comparison import Defined, Prepare
+
+
+def as_text(graph: ir.Graph) -> Prepare:
+    """Return what makes random inputs of a decoder's graph those of a text, see `pad_first_row`."""
+    states = states_of(graph)
+
+    def prepare(feeds: dict[str, Array]) -> Defined:
+        filled = pad_first_row(feeds, states)
+        part = (slice(None), slice(None), slice(filled))
+        caches = [out for name, out in states.items() if filled and feeds[name].ndim == 4]
+        return dict.fromkeys(caches, part)
+
+    return prepare
 
 
 def pad_first_row(feeds: Mapping[str, Array], states: Collection[str]) -> int:

@@ -26,12 +26,11 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, smallest
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, Layout, layouts, limits
-from rmsnorm_export.proof.site import Proving, cut_site, fitted
+from rmsnorm_export.proof.site import Proving, cut_site, fitted, stored_weight
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.proofs import stored_weight
 
 _HALVINGS = 10
 """Of the distance, in powers, between a row that is survived and one that is not."""

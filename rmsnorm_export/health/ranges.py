@@ -18,14 +18,13 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
 from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.order import graphs_in, subgraphs
+from rmsnorm_export.graph.order import graphs_in, subgraphs, values_in
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.result import HealthRun
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT, FLOAT_TYPES, HALF_TYPES
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 

@@ -5,26 +5,28 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.decoder.bundle import states_of
-from rmsnorm_export.decoder.tokens import pad_first_row
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, values_in
 from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, lent_slots
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.rewrite.names import values_in
 from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
 from rmsnorm_export.runtime.session import Device, open_session, ort_value, run_session
 from rmsnorm_export.runtime.sizes import Dims
+
+Defined = Mapping[str, tuple[slice, ...]]
+"""The part of an output that is defined, by name; of others all is."""
+Prepare = Callable[[dict[str, Array]], Defined]
+"""Changes random inputs, in place, to such as a model is made for."""
 
 
 class WrongError(Exception):
@@ -65,37 +67,39 @@ class Reference:
     Attributes:
         feeds: the inputs, by name.
         outputs: by name.
-        filled: outputs that are caches -> tokens in them; the rest of a cache may hold anything.
+        defined: the parts of outputs that are compared.
         problem: why there are none, or "".
     """
 
     feeds: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
-    filled: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    defined: Defined = dataclasses.field(default_factory=dict)
     problem: str = ""
 
 
-def run_reference(model: ir.Model, *, seed: int, dims: Dims | None = None) -> Reference:
+def run_reference(
+    model: ir.Model, *, seed: int, dims: Dims | None = None, prepare: Prepare = lambda _: {}
+) -> Reference:
     """Run a model on random inputs.
 
     Args:
         model: left as it is.
         seed: of the inputs.
         dims: sizes of dimensions by their names; None: those that inputs are tried with.
+        prepare: what makes sense of the inputs.
     """
     declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
     candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
-    states = states_of(model.graph)
     try:
         with _opened(model) as session:
-            feeds, (filled, outputs) = inputs.first_run(
-                candidates(), lambda fed: (pad_first_row(fed, states), run_session(session, fed))
+            feeds, (defined, outputs) = inputs.first_run(
+                candidates(), lambda fed: (prepare(fed), run_session(session, fed))
             )
     except Error as error:
         return Reference(problem=f"the graph before does not run: {one_line(error.found, 300)}")
     unlike = without_evidence(outputs)
     problem = "; ".join(f"{name}: {why}" for name, why in unlike.items())
-    return Reference(feeds, outputs, dict.fromkeys(states.values(), filled), problem)
+    return Reference(feeds, outputs, defined, problem)
 
 
 def compare_with(
@@ -121,8 +125,9 @@ def compare_with(
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
     shares = [
-        _share_off(name, computed[name], expected[name], reference.filled.get(name, 0), rtol)
+        _share_off(name, computed[name][part], expected[name][part], rtol)
         for name in expected
+        for part in [reference.defined.get(name, ())]
     ]
     first = next(iter(expected))
     one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
@@ -159,14 +164,12 @@ def own_copy(model: ir.Model) -> ir.Model:
     return model
 
 
-def _share_off(name: str, after: Array, before: Array, filled: int, rtol: float | None) -> float:
+def _share_off(name: str, after: Array, before: Array, rtol: float | None) -> float:
     """Return how far an output is off, as a share of its largest finite element.
 
     Raises:
         WrongError: further than is allowed.
     """
-    if filled and before.ndim == 4:
-        after, before = after[:, :, :filled], before[:, :, :filled]
     metrics = compare_arrays(after, before)
     finite = np.abs(before[np.isfinite(before)].astype(np.float64))
     share = metrics.max_abs / (float(finite.max(initial=0.0)) or 1.0)

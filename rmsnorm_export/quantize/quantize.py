@@ -10,18 +10,18 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from rmsnorm_export.decoder.bundle import write_models
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.quantize.comparison import (
     Comparison,
+    Prepare,
     WrongError,
     compare_with,
     own_copy,
     run_reference,
 )
-from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Quantize
-from rmsnorm_export.rewrite.result import Quantization
+from rmsnorm_export.quantize.result import QUANTIZED_RTOL, Quantization, Quantize
 
 _BLOCK = 32
 """Weights that share a scale in int4, as in onnxruntime-genai's builder."""
@@ -31,7 +31,9 @@ float16 ONNX Runtime 1.31 computes wrong numbers by it where its optimizer is of
 _PRODUCTS = {"int4": "MatMulNBits", "int8": "MatMulInteger"}
 
 
-def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Quantization]:
+def quantize(
+    model: ir.Model, kind: Quantize, *, seed: int, prepare: Prepare = lambda _: {}
+) -> tuple[ir.Model, Quantization]:
     """Return the model with the weights of its products quantized, and what that costs.
 
     The result is run beside the model, on random inputs; it is returned where it is off by more
@@ -42,6 +44,7 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
         kind: int4: MatMulNBits, in blocks of 32 with a scale and a zero point each; int8: weights
             by column and activations as they come.
         seed: of the inputs.
+        prepare: what makes sense of the inputs.
 
     Raises:
         InputError: the quantizer fails, takes no product, or ONNX Runtime does not run the result.
@@ -54,7 +57,7 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
     names = [node.op_type for node in quantized.graph.all_nodes()]
     outcome, problem = Comparison(), ""
     try:
-        reference = run_reference(model, seed=seed)
+        reference = run_reference(model, seed=seed, prepare=prepare)
         outcome = compare_with(reference, quantized, rtol=QUANTIZED_RTOL[kind])
     except WrongError as error:
         problem = str(error)
@@ -90,7 +93,7 @@ def _quantized(model: ir.Model, kind: Quantize) -> ir.Model:
         from onnxruntime.quantization import QuantType, matmul_nbits_quantizer, quantize_dynamic
 
         source, place = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        write_models({"float": model}, Path(folder))
+        save_model(model, source)
         types = {value.dtype for value in model.graph.initializers.values()}
         try:
             if kind == "int8":

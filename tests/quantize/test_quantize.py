@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.rewrite.options import QUANTIZED_RTOL
+from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.runtime.session import open_session, run_session
 from tests.deploy.pipelines import FACTORY, write
 
