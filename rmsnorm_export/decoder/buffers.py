@@ -16,7 +16,7 @@ ATTENTION = "GroupQueryAttention"
 CALLS = ({"past": 0}, {"sequence": 1})
 """The calls of such a graph with several rows: for a prompt, and for a token behind it."""
 _LENGTH = 2
-_AXES = (0, 1, _LENGTH, 3)
+_AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
 """Of a cache: rows, heads, tokens, elements of a head."""
 
 
