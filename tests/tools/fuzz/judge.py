@@ -175,7 +175,8 @@ def judge(
                 verdict.compared += comparisons[key].compared
             findings |= comparisons[key].findings
             if not findings:  # a rewrite that is right is proven, too
-                failed = [r for r in report.refused if r.reason == "proof-failed"]
+                reasons = ("proof-failed", "recognition-failed")
+                failed = [r for r in report.refused if r.reason in reasons]
                 findings = {r.reason: f"{r.node}: {r.found}" for r in failed}
         for kind, detail in findings.items():
             verdict.findings.setdefault(kind, f"{detail} {dict(setting)}")
