@@ -230,7 +230,7 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     rows = len(case_names(match.dtype))
     # Long rows are run a few at a time.
     stated = declared[: rank - axes]
-    # An axis that is declared to have a size of 1 is repeated, or cut to 1, by nodes that rely on it.
+    # Nodes that repeat an axis, or cut it, rely on a size of 1 where that is declared.
     varied = sum(size != 1 for size in stated)
     sizes = iter(_leading_sizes(varied, rows if rows * n <= _AT_ONCE else 1))
     free = tuple(1 if size == 1 else next(sizes) for size in stated)

@@ -17,9 +17,10 @@ from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 
-UNIT_TOLERANCE = 2.0**-50
+UNIT_TOLERANCE = 2.0**-51
 """Largest distance of the factor of a normalised row from 1, beside what the rounding of a constant
-to its type explains: eight roundings of float64, in which the factor is computed here."""
+to its type explains: it is computed in float64, by a product with the count, a root, a product and
+a quotient, each off by 2**-53 at most."""
 
 _LONGEST_ROW = 1 << 24
 """Of one number that is stored as a scale."""
