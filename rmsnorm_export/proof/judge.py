@@ -277,18 +277,21 @@ class Judge:
 
     def _tolerance(self, constants: Iterable[Array]) -> float:
         """Constants such as 1/n, sqrt(n) and the root of a clamp of the mean square are rounded to
-        their type: one ulp of 1 for each."""
+        their type: one ulp of 1 for each, and what the rounding is of a factor that is known."""
         rounded: set[tuple[str, bytes]] = set()
-        stored = False
+        stored, factor, known = False, np.float64(self._match.factor), 0.0
         for constant in constants:
-            if np.all(constant.astype(np.float64) == self._spec.epsilon):
+            wide = constant.astype(np.float64)
+            if np.all(wide == self._spec.epsilon):
                 stored = True
+            elif np.all(wide == factor.astype(constant.dtype).astype(np.float64)):
+                known = float(abs(wide.flat[0] / factor - 1.0))
             elif constant.dtype != np.float64 and _is_rounded(constant):
                 rounded.add((str(constant.dtype), constant.tobytes()))
         if self._spec.epsilon_clamp and not stored:
             rounded.add(("float32", b"epsilon"))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
-        return MATHEMATICS + units
+        return MATHEMATICS + units + known
 
     def _fail(self, reason: str) -> None:
         if self._worst.passed:

@@ -84,23 +84,28 @@ class _Steps:
     # the norm
 
     def mean(self, x: str) -> str:
-        g, rng = self.graph, self.rng
+        g, rng, way = self.graph, self.rng, self.rng.random()
+        op = rng.choice(_REDUCED)
         x = self.at("squared", x)
+        if way > 0.55 and op in ("ReduceSumSquare", "ReduceL2"):
+            value = self.reduced(op, x)
+            if op == "ReduceL2":
+                return self.at("mean", g.op("Mul", value, value))
+            return self.at("mean", self.averaged(value))
         squares = g.op("Mul", x, x) if rng.random() < 0.5 else g.op("Pow", x, self.scalar(2.0))
         squares = self.at("squares", squares)
-        way = rng.random()
         if way < 0.4:
             return self.at("mean", g.reduce("ReduceMean", squares, [-1], 1))
         if way < 0.55:
             return self.at("mean", self.contracted(squares))
-        op = rng.choice(_REDUCED)
-        value = self.reduced(op, x if op in ("ReduceSumSquare", "ReduceL2") else squares)
-        if op in ("ReduceSum", "ReduceSumSquare") and rng.random() < 0.8:
-            factor = rng.choice((("Mul", 1 / self.n), ("Div", float(self.n))))
-            value = g.op(factor[0], value, self.scalar(factor[1]))
-        elif op == "ReduceL2":
-            value = g.op("Mul", value, value)
-        return self.at("mean", value)
+        value = self.reduced(op, squares)
+        return self.at("mean", self.averaged(value) if op == "ReduceSum" else value)
+
+    def averaged(self, value: str) -> str:
+        if self.rng.random() < 0.2:
+            return value
+        op, number = self.rng.choice((("Mul", 1 / self.n), ("Div", float(self.n))))
+        return self.graph.op(op, value, self.scalar(number))
 
     def divided(self, x: str, mean: str) -> str:
         g, rng = self.graph, self.rng
@@ -208,7 +213,9 @@ class _Steps:
         g, rng = self.graph, self.rng
         op = rng.choice((*_UNARY, "Clip", "Clip", "Cast", "LpNormalization", "same", "half"))
         if op == "Clip":
-            ends = [rng.choice(("", self.constant(np.asarray(self.number())))) for _ in range(2)]
+            # ONNX Runtime takes the largest number for an infinite end.
+            numbers = [min(self.number(), 1e4) for _ in range(2)]
+            ends = [self.constant(np.asarray(n)) if rng.random() < 0.5 else "" for n in numbers]
             return g.op(op, value, *ends)
         if op == "Cast":
             other = rng.choice((*FLOATS.values(), TensorProto.INT32))
