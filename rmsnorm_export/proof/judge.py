@@ -11,7 +11,7 @@ import numpy as np
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof.bounds import Bounds, Row, sum_of
 from rmsnorm_export.proof.feeds import SUBNORMAL, case_names
 from rmsnorm_export.proof.result import Proof
@@ -105,7 +105,7 @@ class Judge:
                 found=f"{output.shape} instead of {expected.shape}",
                 fix="keep the original nodes",
             )
-        tolerance, size = self._tolerance(constants), np.abs(expected)
+        tolerance, size = self._tolerance(side, constants), np.abs(expected)
         within = np.full(len(rows.cases), tolerance)
         if self._match.edges:
             # The smallest epsilon of all stands for none, which a row of zeros needs.
@@ -275,9 +275,9 @@ class Judge:
             return np.maximum(np.abs(expected), np.abs(rows.bias))
         return expected if self._numerics == "upcast" or self._lenient else None
 
-    def _tolerance(self, constants: Iterable[Array]) -> float:
-        """Constants such as 1/n, sqrt(n) and the root of a clamp of the mean square are rounded to
-        their type: one ulp of 1 for each, and what the rounding is of a factor that is known."""
+    def _tolerance(self, side: str, constants: Iterable[Array]) -> float:
+        """Constants such as 1/n and sqrt(n) are rounded to their type: one ulp of 1 for each, and
+        what the rounding is of a factor that is known."""
         rounded: set[tuple[str, bytes]] = set()
         stored, factor, known = False, np.float64(self._match.factor), 0.0
         for constant in constants:
@@ -288,7 +288,9 @@ class Judge:
                 known = float(abs(wide.flat[0] / factor - 1.0))
             elif constant.dtype != np.float64 and _is_rounded(constant):
                 rounded.add((str(constant.dtype), constant.tobytes()))
-        if self._spec.epsilon_clamp and not stored:
+        # An epsilon that no constant of the nodes holds was computed, and rounded to be stored.
+        computed = self._spec.epsilon_clamp or (side == "original" and not self._match.native)
+        if computed and not stored and self._spec.epsilon and self._spec.stash_type != DOUBLE:
             rounded.add(("float32", b"epsilon"))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
         return MATHEMATICS + units + known

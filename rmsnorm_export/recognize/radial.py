@@ -57,8 +57,6 @@ def power(ctx: Context, node: ir.Node) -> None:
                 f"exponent of rank {rank}", "store the exponent as a scalar",
             )  # fmt: skip
         square(ctx, node, base, flaw)
-    elif number is None and (ctx.types.rank(exponent) or 0) > (ctx.types.rank(base) or 0):
-        return  # 2 ** x: of the shape of x, not of 2
     elif number is None or abs(number - 2.0) < 0.5:
         flaw = (
             "exponent-not-two", "the exponent is not the constant 2",
@@ -67,7 +65,9 @@ def power(ctx: Context, node: ir.Node) -> None:
         )  # fmt: skip
         if (stored := producer_of(exponent, "DequantizeLinear")) is not None:
             flaw = quantized(stored)
-        square(ctx, node, base, flaw)
+        # The rows of 2 ** x are those of x.
+        wide = (ctx.types.rank(exponent) or 0) > (ctx.types.rank(base) or 0)
+        square(ctx, node, exponent if wide else base, flaw)
 
 
 def _power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:

@@ -65,7 +65,8 @@ class _Steps:
             row = g.cast(row, self.source)
         if rng.random() < 0.5:
             weight = np.linspace(0.5, 1.5, self.n).reshape(rng.choice(((-1,), (1, -1))))
-            row = g.op("Mul", row, g.const(weight.astype(NUMPY[self.source])))
+            weight = weight.astype(NUMPY[self.source])
+            row = g.op("Mul", row, g.input("weight", weight, weight.shape))
         g.output(row, self.source, None)  # its shape is what follows from the input's
         model = Draft(g.model(value_infos=False), g.feeds, rng, 0).finished()
         if rng.random() < 0.5:
