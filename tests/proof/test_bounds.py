@@ -14,9 +14,11 @@ from proof.sites import ORDERS, SPEC, site_of
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.proof.behind import _apart, _differences
 from rmsnorm_export.proof.bounds import Bounds, Row, sum_of
 from rmsnorm_export.proof.feeds import Batch, batches, random_weights
 from rmsnorm_export.proof.judge import Judge, Rows
+from rmsnorm_export.recognize.match import Quantized
 
 
 @functools.cache
@@ -255,3 +257,26 @@ def test_an_exact_proof_ends_at_its_count_of_flips(order: str) -> None:
         after = np.where(moved, np.nextafter(exact, exact.dtype.type(0)), exact)
         judge.distance(rows, "y", exact, after, "numpy")
         assert judge.proof().passed == passes
+
+
+@pytest.mark.parametrize(
+    ("edges", "steps"), [((), 0), (("a quotient that is rounded before the codes are",), 1)]
+)
+def test_codes_are_the_same_or_one_step_apart_where_the_class_says_so(
+    edges: tuple[str, ...], steps: int
+) -> None:
+    match = dataclasses.replace(site_of("float", 96), edges=edges)
+    codes, quantized = np.arange(-100, 100, dtype=np.int8), Quantized("int8", scale=match.x)
+    for apart, differ in ((steps, False), (steps + 1, True)):
+        assert bool(_differences(match, quantized, [codes], [codes + np.int8(apart)])) == differ
+    own = Quantized("int8_per_row", scales=match.x)
+    scales = np.array([0.5], np.float32)
+    assert not _differences(match, own, [codes, scales], [codes, scales])
+    assert _differences(match, own, [codes, scales], [codes + np.int8(1), scales])
+    assert _differences(match, own, [codes, scales], [codes, np.nextafter(scales, scales * 2)])
+
+
+def test_an_embedding_is_the_formula_up_to_float64() -> None:
+    expected = np.array([1.0, -3.0])
+    for error, differ in ((0.99e-10, False), (1.01e-10, True)):
+        assert bool(_apart(expected * (1 + error), expected, np.abs(expected))) == differ
