@@ -244,6 +244,25 @@ def test_mathematics_end_at_what_rounded_constants_explain(
         assert judge.proof().passed == passes
 
 
+@pytest.mark.parametrize("changes", [{}, {"epsilon_outside": True}, {"epsilon_clamp": True}])
+def test_a_source_may_have_an_epsilon_that_rounding_makes_that_of_the_norm(changes: dict) -> None:
+    """Half an ulp of float32 away, and no further; in float64, or in the new nodes, nothing."""
+    epsilon = float(np.float32(0.7))
+    for stash, side, error, passes in (
+        (FLOAT, "original", 0.99, True), (FLOAT, "original", 1.01, False),
+        (FLOAT, "new", 0.99, False), (DOUBLE, "original", 0.99, False),
+    ):  # fmt: skip
+        spec = NormSpec(epsilon=epsilon, stash_type=stash, **changes)
+        x = np.linspace(-0.01, 0.01, 96).reshape(1, 96)
+        beside = dataclasses.replace(spec, epsilon=epsilon * (1 - error * 2.0**-24))
+        expected, output = (np.asarray(reference_float64(s, x)) for s in (spec, beside))
+        rows = Rows(("tiny",), {"y": expected}, np.square(x).mean(axis=-1), None, "")
+        match = dataclasses.replace(site_of("float", 96), spec=spec)
+        judge = Judge(match, spec, 96, "exact")
+        judge.mathematics(rows, side, "y", output, [])
+        assert judge.proof().passed == passes, (stash, side, error)
+
+
 @pytest.mark.parametrize("order", ["float16 LLaMA", "bfloat16 LLaMA"])
 def test_an_exact_proof_ends_at_its_count_of_flips(order: str) -> None:
     """Three elements and two of a hundred: 41 of the 1,920 in a run."""
