@@ -13,7 +13,6 @@ import onnx_ir as ir
 from rmsnorm_export.graph.bundle import Bundle, open_folder
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.apply import apply_plan
@@ -21,7 +20,6 @@ from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
 from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
-from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
@@ -91,16 +89,17 @@ def inspect(source: Source, options: HealthOptions) -> Report:
     rewrite = OptimizeOptions(**keywords(options, InspectOptions))
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
-        plan = plan_rewrite(loaded.model, rewrite)
+        _, plan = plan_at_opset(loaded, rewrite)
         report = describe_plan(loaded, plan, rewrite, {})
         if options.health or options.inputs is not None:
             from rmsnorm_export.rewrite.survey import survey
 
             report = dataclasses.replace(report, **survey(loaded, options.inputs))
-        needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
         return dataclasses.replace(
             report,
-            opset_after=max(report.opset_before, needed),
+            opset_before=default_opset(loaded.model),
+            nodes_before=(nodes := count_nodes(loaded.model)),
+            nodes_after=nodes,
             runs_in=runs_in(loaded.model),
             planned=True,
             seconds=time.perf_counter() - start,
