@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
-from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.functions import inline, write_out
 from rmsnorm_export.graph.order import all_graphs, graphs_in, label, variables_in
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
@@ -40,7 +40,7 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
 
     Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
     size converts. Model-local functions are inlined in both, but for those that replace operators
-    of com.microsoft. What was lowered is checked by the operators of that opset; whether a node
+    of com.microsoft; operators that a lower opset lacks are written out. What was lowered is checked by the operators of that opset; whether a node
     computes the same is not (``rewrite/converted.py``).
 
     Raises:
@@ -57,6 +57,8 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
             # The converter leaves functions as they are, at their old opset. One that replaces
             # ONNX Runtime's operator is not run where that is.
             copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
+        source = copy.graph
+        copy = write_out(copy, opset) if lower else copy
         for node in copy.graph.all_nodes():
             # The first is ONNX Runtime's, in the default domain.
             if node.op_type == SIMPLIFIED or (lower and node.op_type in _SAME and not node.domain):
@@ -73,7 +75,7 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
             proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
             if lower:
                 shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
-        source, copy.graph = copy.graph, ir.serde.deserialize_model(proto).graph
+        copy.graph = ir.serde.deserialize_model(proto).graph
         for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
                 # Functions have their own again.

@@ -39,7 +39,7 @@ for _entry in FACTS["conversions"]["harmless"].split():
     _HARMLESS.setdefault(_operator, []).append((_first, _last))
 
 _MOST_ELEMENTS = 1 << 22
-"""Of an input in its declared sizes; larger sizes are then multiples of 16, equal where those are."""
+"""Of an input in its declared sizes; else they are multiples of 16, equal where those are."""
 _SMALL_SIZE = 16
 
 _UNKNOWN = "it may compute something else there"
