@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -35,13 +36,22 @@ def default_opset(model: ir.Model) -> int:
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
 
 
+@functools.lru_cache(maxsize=4096)
+def version_of(operator: str, opset: int) -> int:
+    """Return the opset up to ``opset`` that changed an operator last; 0 where there is none."""
+    import onnx
+
+    known = onnx.defs.has(operator, opset)
+    return int(onnx.defs.get_schema(operator, opset).since_version) if known else 0
+
+
 def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
     """Return the model, and that at ``opset`` of the default domain, as the converter makes it.
 
     Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
     size converts. Model-local functions are inlined in both, but for those that replace operators
-    of com.microsoft; operators that a lower opset lacks are written out. What was lowered is checked by the operators of that opset; whether a node
-    computes the same is not (``rewrite/converted.py``).
+    of com.microsoft. Operators that a lower opset lacks are written out; what was lowered is
+    checked by the operators of that opset. Whether a node computes the same is not checked here.
 
     Raises:
         InputError: the converter cannot convert this model.

@@ -13,11 +13,10 @@ import math
 from collections import ChainMap
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
-from rmsnorm_export.graph.opset import default_opset, not_converted
+from rmsnorm_export.graph.opset import default_opset, not_converted, version_of
 from rmsnorm_export.graph.order import label, subgraphs
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.printable import one_line
@@ -98,16 +97,9 @@ def _changed_nodes(
 @functools.lru_cache(maxsize=4096)
 def _is_changed(operator: str, old: int, new: int) -> bool:
     """Return whether an operator differs between two opsets in more than is known as harmless."""
-    first, last = sorted((_since(operator, old), _since(operator, new)))
+    first, last = sorted((version_of(operator, old), version_of(operator, new)))
     spans = _HARMLESS.get(operator, ())
     return first != last and not any(a <= first and last <= b for a, b in spans)
-
-
-def _since(operator: str, opset: int) -> int:
-    """Return the version of an operator at an opset; 0 where there is none."""
-    if not onnx.defs.has(operator, opset):
-        return 0
-    return int(onnx.defs.get_schema(operator, opset).since_version)
 
 
 class _Nodes:
