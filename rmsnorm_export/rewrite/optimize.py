@@ -20,7 +20,7 @@ from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
 from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
-from rmsnorm_export.rewrite.proofs import prove_sites
+from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 
@@ -69,9 +69,9 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
             nodes_after=count_nodes(model),
             functions=sum(1 for _ in own_functions(model)),
             runs_in=runs_in(model),
-            seconds=time.perf_counter() - start,
         )
-    return Result(model, report)
+        report = prove_loading(model, report, options)
+    return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 
 @takes(HealthOptions)
