@@ -7,7 +7,7 @@ the version converter makes attributes of them and inputs of attributes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ _MORE = {
     " t () => (float[1,4,2,3] u) { u = Sin (x) }, else_branch = e () => (float[1,4,2,3] v)"
     " { v = Cos (x) }>",
     "OneHot": "i = Cast <to = 7> (x)\n d = Constant <value = int64 {4}> ()\n"
-    " v = Constant <value = float[2] {-1.5, 2.5}> ()\n y = OneHot <axis = 1> (i, d, v)",
+    " p = Constant <value = float[2] {-1.5, 2.5}> ()\n y = OneHot <axis = 1> (i, d, p)",
     "Pad": 'y = Pad <mode = "reflect", pads = [0, 0, 1, 1, 0, 0, 0, 2]> (x)\n'
     " z = Pad <pads = [0, 0, 1, 1, 0, 0, 0, 2], value = 1.5> (x)",
     "TopK": "y, i = TopK <k = 2, axis = 1> (x)",
@@ -57,51 +57,47 @@ def since(operator: str, opset: int) -> int:
     return max((version for version in versions(operator) if version <= opset), default=0)
 
 
-def old_models(
-    operators: Any = None,
-) -> Iterator[tuple[str, str, int, onnx.ModelProto, Mapping[str, Any]]]:
-    """Yield name, operator, opset, model and inputs, at each opset that changed the operator."""
-    for operator, body in _MORE.items():
-        if operators is None or operator in operators:
-            for opset in _starts(operator):
-                model = _written(body, opset)
-                x = np.linspace(-3, 3, 24, dtype=np.float32).reshape(1, 4, 2, 3)
-                if model is not None:
-                    yield f"{operator}_here", operator, opset, model, {"x": x}
+def old_models(operator: str) -> Iterator[tuple[str, int, onnx.ModelProto, dict[str, Any]]]:
+    """Yield name, opset, model and inputs, at each opset that changed the operator."""
+    starts = sorted({max(FIRST, version) for version in versions(operator)})
+    x = np.linspace(-3, 3, 24, dtype=np.float32).reshape(1, 4, 2, 3)
+    for opset in starts:
+        body = _MORE.get(operator)
+        if body and (model := _written(body, opset)) is not None:
+            yield f"{operator} here", opset, model, {"x": x}
+        for name, newest, arrays in _cases().get(operator, ()):
+            if older := _older(newest, arrays, opset):
+                yield name, opset, *older
+
+
+@functools.cache
+def _cases() -> dict[str, list[tuple[str, onnx.ModelProto, list[Any]]]]:
+    """Return ONNX's tests of one node, of arrays alone, by operator."""
+    cases: dict[str, list[tuple[str, onnx.ModelProto, list[Any]]]] = {}
     with np.errstate(all="ignore"):
-        cases = collect_testcases(None)
-    for case in cases:
+        collected = collect_testcases(None)
+    for case in collected:
         data = () if case.model is None or not case.data_sets else case.data_sets[0]
         arrays = list(data[0]) if data else []
-        if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
-            continue
-        nodes = case.model.graph.node
-        if len(nodes) != 1 or nodes[0].domain or case.model.functions:
-            continue
-        if operators is None or nodes[0].op_type in operators:
-            for opset in _starts(nodes[0].op_type):
-                if older := _older(case.model, arrays, opset):
-                    yield case.name, nodes[0].op_type, opset, *older
-
-
-def _starts(operator: str) -> list[int]:
-    return sorted({max(FIRST, version) for version in versions(operator)})
+        if arrays and all(isinstance(array, np.ndarray) for array in arrays):
+            nodes = case.model.graph.node
+            if len(nodes) == 1 and not nodes[0].domain and not case.model.functions:
+                cases.setdefault(nodes[0].op_type, []).append((case.name, case.model, arrays))
+    return cases
 
 
 def _written(body: str, opset: int) -> onnx.ModelProto | None:
-    names = [line.split("=")[0].split(",")[0].strip() for line in body.splitlines()]
-    ends = ", ".join(name for name in names if name in "yzvw" and f"{name})" not in body)
-    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[1,4,2,3] x) => (T) {{ {body} }}'
+    """Return a model of these nodes; None where they are not of the opset."""
+    ends = ", ".join(f"float {name}" for name in "yzvw" if f"{name} =" in body)
+    ends = ends or "float y"
+    head = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[1,4,2,3] x) => ({ends})'
     try:
-        model = onnx.parser.parse_model(
-            text.replace("(T)", f"(float {ends})".replace(", ", ", float "))
-        )
+        model = onnx.parser.parse_model(f"{head} {{ {body} }}")
         for value in model.graph.output:
             value.ClearField("type")
-        model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.parser.ParseError, onnx.shape_inference.InferenceError):
         return None
-    return model
 
 
 def _older(
