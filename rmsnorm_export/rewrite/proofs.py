@@ -1,13 +1,26 @@
-"""The proofs of a plan: every site run before and after, on hard inputs."""
+"""The proofs of a plan: every site run before and after, on hard inputs; the result loaded."""
 
 from __future__ import annotations
 
-from rmsnorm_export.graph.tensors import tensor_slots
+import dataclasses
+
+import onnx_ir as ir
+from packaging.version import Version
+
+from rmsnorm_export.errors import Error
+from rmsnorm_export.graph.load import serialize
+from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
+from rmsnorm_export.rewrite.result import Loading, Report
+from rmsnorm_export.runtime.session import open_session, runtime_name
+from rmsnorm_export.system.packages import version_of
+
+_ONNXRUNTIME = "onnxruntime"
 
 
 def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowered, Proof]]:
@@ -34,6 +47,50 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
         options.progress("proving", len(plan.sites), len(plan.sites))
     failed = {site: _refuse(site, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
+
+
+def prove_loading(model: ir.Model, report: Report, options: OptimizeOptions) -> Report:
+    """Return the report with what became of a session of the whole result, where asked for.
+
+    Weights are inputs of the session, so that none is read: whether there is a kernel for each node
+    does not depend on them. ONNX Runtime's graph optimization is off.
+    """
+    if not options.prove:
+        return report
+    version, named = version_of(_ONNXRUNTIME), options.consumer
+    entry = next(one for one in report.runs_in if one.runtime == _ONNXRUNTIME)
+    runs = entry.since and version and Version(version) >= Version(entry.since)
+    loading = Loading("")
+    if runs:
+        small = _without_weights(model)
+        elsewhere = any(slot.is_external for slot in tensor_slots(small))
+        loading = Loading(runtime_name(), perhaps=entry.perhaps or elsewhere)
+        try:
+            open_session(serialize(small), threads=1, kernels=options.kernels)
+        except Error as error:
+            problem = one_line(error.found, 300)
+            loading = dataclasses.replace(loading, problem=problem)
+    other_version = "@" in (options.runtime or "") and named and version not in named.seen
+    if named is not None and (named.name != _ONNXRUNTIME or other_version):
+        loading = dataclasses.replace(loading, not_loaded=f"{named.name} {named.since}")
+    elif not runs:
+        loading = dataclasses.replace(loading, not_loaded=f"{_ONNXRUNTIME} {version}".strip())
+    return dataclasses.replace(report, loading=loading)
+
+
+def _without_weights(model: ir.Model) -> ir.Model:
+    """Return a copy whose initializers, if they are large or in other files, are inputs."""
+    copy = model.clone()
+    for value in tuple(copy.graph.initializers.values()):
+        tensor = value.const_value
+        external = isinstance(tensor, ir.ExternalTensor)
+        if tensor is not None and (external or tensor.nbytes >= LARGE_BYTES):
+            del copy.graph.initializers[value.name or ""]
+            value.const_value, value.type = None, ir.TensorType(tensor.dtype)
+            value.shape = ir.Shape(tensor.shape.numpy())
+            if not value.is_graph_input():
+                copy.graph.inputs.append(value)
+    return copy
 
 
 def _refuse(site: Lowered, proof: Proof) -> Refusal:
