@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import numpy as np
+import onnx
 import torch
 
 import rmsnorm_export as rx
@@ -52,6 +53,19 @@ def test_a_saved_model_generates_the_same_tokens(kind: str, tmp_path: Path) -> N
     assert [site for site in refused if site["kind"] == "norm"] == []
     assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
     assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
+
+
+@pytest.mark.thorough
+def test_what_an_encoder_does_not_give_is_no_number_of_pytorch(tmp_path: Path) -> None:
+    exported("gemma3", tmp_path)
+    path = tmp_path / "made/image_encoder.onnx"
+    graph = onnx.load(path, load_external_data=False)
+    features = next(one for one in graph.graph.output if one.name == "pooler_output")
+    features.name = "other"
+    graph.graph.node.add(op_type="Identity", input=["pooler_output"], output=["other"])
+    onnx.save(graph, path)
+    outcome = rx.verify(tmp_path / "saved", tmp_path / "made", generate=2)
+    assert not outcome.passed
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "bamba"])
