@@ -17,7 +17,9 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN, FLOAT16
+from rmsnorm_export.recognize.consts import depends_on_caller
 from rmsnorm_export.recognize.finish import Fold
+from rmsnorm_export.recognize.functions import callees_first
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
@@ -145,6 +147,10 @@ def _recognized(
     if not (one_node and recognition.crossed):
         return model, recognition
     parts = {key for key, f in model.functions.items() if _could_be_part(f)} | recognition.crossed
+    for key in callees_first(model):  # an attribute that is handed on has its number further out
+        handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
+        if not parts.isdisjoint(node.op_identifier() for node in handed_on):
+            parts.add(key)
     try:
         inlined = inline(model.clone(), parts)
     except ValueError:
