@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import ml_dtypes
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import Flaw, Radial, Square
+from rmsnorm_export.recognize.facts import Flaw, Logarithm, Radial, Square
+from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
 
@@ -35,6 +37,20 @@ def square_of(ctx: Context, value: ir.Value) -> Square | None:
     return Square(ctx.magnitude(value), dtype) if dtype in FLOATS else None
 
 
+def square_of_product(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
+    """``a * b``, where one is certainly a constant multiple of the other."""
+    if ctx.same(a, b):
+        return square_of(ctx, a)
+    pair, fact = multiples(ctx, a, b), square_of(ctx, a)
+    if pair is None or fact is None:
+        return None
+    left, right = pair
+    return dataclasses.replace(
+        fact, x=left.view, factor=left.factor * right.factor, slack=left.slack + right.slack,
+        narrow=(*left.narrow, *right.narrow),
+    )  # fmt: skip
+
+
 def power(ctx: Context, node: ir.Node) -> None:
     """Pow: a square, or a root or inverse of what is already known."""
     base, exponent = node.inputs[0], node.inputs[1]
@@ -42,6 +58,8 @@ def power(ctx: Context, node: ir.Node) -> None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
     fact = ctx.facts.get(base) or (ctx.rows.get(base) if number in (0.5, -0.5) else None)
+    if isinstance(ctx.facts.get(exponent), Radial | Logarithm):
+        return
     if isinstance(fact, Radial):
         fits = array is not None and ctx.fits(array.ndim, fact)
         _power_of_mean(ctx, node, fact, number if fits else None)
@@ -139,6 +157,47 @@ def quantized(node: ir.Node) -> Flaw:
     )  # fmt: skip
 
 
+def logarithm(ctx: Context, node: ir.Node) -> None:
+    """Log: of what is known, or of its absolute value."""
+    fact, inner = ctx.fact(node.inputs[0]), producer_of(node.inputs[0], "Abs")
+    if isinstance(fact, Square | Radial):
+        ctx.facts[node.outputs[0]] = Logarithm(fact)
+    elif inner is not None and inner.inputs[0] is not None:
+        squared = square_of(ctx, inner.inputs[0])
+        if squared is not None:
+            ctx.facts[node.outputs[0]] = Logarithm(squared, 0.5)
+
+
+def exponential(ctx: Context, node: ir.Node) -> None:
+    """Exp of a logarithm: a power."""
+    fact = ctx.fact(node.inputs[0])
+    if not isinstance(fact, Logarithm):
+        return
+    base = dataclasses.replace(fact.of, narrow=(*fact.of.narrow, "a power by Exp and Log"))
+    if isinstance(base, Radial) and fact.power != 1.0:
+        _power_of_mean(ctx, node, base, fact.power)
+    elif isinstance(base, Radial):
+        ctx.set_radial(node.outputs[0], base)
+    elif fact.power == 1.0:
+        ctx.facts[node.outputs[0]] = base
+
+
+def not_followed(ctx: Context, node: ir.Node) -> None:
+    """What is computed of one mean square and constants, where there is no rule for it: a norm, as
+    far as the file tells, if it divides x."""
+    facts = [ctx.facts[v] for v in node.inputs if v is not None and v in ctx.facts]
+    if not facts or node.outputs[0] in ctx.rows or node.op_type.startswith("Reduce"):
+        return
+    bases = [fact.of if isinstance(fact, Logarithm) else fact for fact in facts]
+    radials = [base for base in bases if isinstance(base, Radial)]
+    others = [v for v in node.inputs if v is not None and v not in ctx.facts]
+    alone = len(radials) == len(facts) and len({radial.candidate for radial in radials}) == 1
+    floats = ctx.types.dtype(node.outputs[0]) in (*FLOATS, ir.DataType.BOOL)
+    if alone and floats and all(ctx.constants.array(v) is not None for v in others):
+        step = dataclasses.replace(radials[0], rooted=True, beyond=radials[0].beyond or node)
+        ctx.set_radial(node.outputs[0], step)
+
+
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:
     """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
@@ -210,24 +269,36 @@ def subtract(ctx: Context, node: ir.Node) -> None:
             return
 
 
-def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
-    """``radial + other``: an epsilon, or a reason."""
+def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, *others: ir.Value) -> None:
+    """``radial`` plus ``others``: an epsilon, or a reason."""
     candidate = radial.candidate
     spoiled = radial.spoiled
-    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is None or number is None:
+    arrays = [ctx.constants.array(other) for other in others]
+    numbers = [ctx.constants.scalar(other) for other in others]
+    number = sum(number or 0.0 for number in numbers)
+    ranks = [array.ndim for array in arrays if array is not None]
+    parts = any(isinstance(ctx.facts.get(other), Radial) for other in others)
+    if parts:
         spoiled = True
+        ctx.flaw(
+            candidate, node, "sum-of-parts", "the squares of several tensors are summed and added",
+            " + ".join(ctx.describe(value) for value in node.inputs),
+            "square the whole row, which is divided, and take its mean",
+        )  # fmt: skip
+    elif None in numbers:
+        spoiled = True
+        at = numbers.index(None)
+        other, array = others[at], arrays[at]
         ctx.flaw(
             candidate, node, "epsilon-not-constant", "epsilon is not a constant scalar",
             ctx.describe(other) if array is None else f"{array.size} elements in {other.name!r}",
             "make epsilon a constant; an initializer must not be a graph input as well",
         )  # fmt: skip
-        number = 0.0
-    elif not ctx.fits(array.ndim, radial):
+    elif not ctx.fits(max(ranks), radial):
         spoiled = True
         ctx.flaw(
             candidate, node, "epsilon-rank", "epsilon may have a higher rank than the mean square",
-            f"epsilon of shape {list(array.shape)}", "store epsilon as a scalar",
+            f"epsilon of rank {max(ranks)}", "store epsilon as a scalar",
         )  # fmt: skip
     if number < 0:
         spoiled = True
@@ -256,48 +327,94 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
 
 
 def clamp(ctx: Context, node: ir.Node) -> None:
-    """Max, Min, Clip, Relu on a mean square or root: a constant floor is an epsilon."""
+    """Max, Min, Clip, Relu on a mean square or root: a constant floor is an epsilon, or changes
+    nothing."""
     for value in node.inputs:
         fact = ctx.fact(value)
         if value is None or not isinstance(fact, Radial):
             continue
-        floor, rank = _floor(ctx, node, value)
-        if floor is None or floor < 0 or fact.inverse or not ctx.fits(rank, fact):
+        limits = _limits(ctx, node, value)
+        least, most, rank = limits or (math.nan, math.nan, 0)
+        low, high = _range(ctx, fact)
+        largest = _largest(ctx.types.dtype(value))
+        kept = least <= low * (1 + _SAME)
+        if not (most >= min(high, largest) and ctx.fits(rank, fact) and (kept or not fact.inverse)):
             ctx.spoil(
                 node, fact, "clamped", "the mean square or root is clamped otherwise than from "
                 "below, by a constant", f"{node.op_type} {name_of(node)!r}, "
                 + " and ".join(ctx.describe(v) for v in node.inputs if v not in (value, None)),
                 "take the maximum with one constant >= 0, or add epsilon",
             )  # fmt: skip
-        elif fact.epsilons:
+        elif fact.epsilons and not fact.floor and not kept:
             ctx.spoil(
                 node, fact, "two-epsilons", "the mean square has an epsilon already",
-                f"{floor} in {name_of(node)!r}", "add one epsilon, or take one maximum",
+                f"{least} in {name_of(node)!r}", "add one epsilon, or take one maximum",
             )  # fmt: skip
         else:
-            edges = fact.edges
-            half = ctx.types.dtype(fact.x.root) == ir.DataType.FLOAT16 != fact.stash
-            if node.op_type == "Clip" and not half:  # whose squares do not overflow a wider type
-                edges = (*edges, "a Clip that takes an infinite root to the largest number")
-            step = dataclasses.replace(fact, floor=floor, epsilons=int(floor > 0), edges=edges)
+            step = dataclasses.replace(fact)
+            if most < high:
+                edge = f"a {node.op_type} that takes an infinite root to the largest number"
+                step.edges = (*fact.edges, edge)
+            if not kept:
+                step.floor, step.epsilons = least, 1
             step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
             ctx.set_radial(node.outputs[0], step)
         return
 
 
-def _floor(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float | None, int]:
-    """The constant below which Max or Clip does not let ``value``, and its rank; None: none."""
-    others = [v for v in node.inputs if v is not value]
-    if node.op_type == "Clip" and node.inputs[0] is value:
-        if "max" in node.attributes or (len(others) > 1 and others[1] is not None):
-            return None, 0
-        if "min" in node.attributes:  # before opset 11
-            return node.attributes.get_float("min", 0.0), 0
-        others = others[:1]
-    elif node.op_type != "Max":
-        return None, 0
-    array = ctx.constants.array(others[0]) if len(others) == 1 else None
-    return (None, 0) if array is None else (ctx.constants.scalar(others[0]), array.ndim)
+_SAME = 2.0**-23
+"""How far a floor may be above what it is known to be under: a rounding of float32."""
+
+
+def _limits(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float, float, int] | None:
+    """The constants between which ``value`` is clamped, and their largest rank; None: others."""
+    ends, ranks, dtype = {"min": -math.inf, "max": math.inf}, [0], ctx.types.dtype(value)
+    constants: list[tuple[str, ir.Value | None]] = []
+    if node.op_type == "Relu":
+        ends["min"] = 0.0
+    elif node.op_type != "Clip":
+        end = "min" if node.op_type == "Max" else "max"
+        constants = [(end, other) for other in node.inputs if other is not value]
+    elif node.inputs[0] is value:
+        pairs = zip(ends, node.inputs[1:], strict=False)
+        constants = [(end, other) for end, other in pairs if other is not None]
+        ends |= {end: node.attributes.get_float(end, most) for end, most in ends.items()}
+    else:
+        return None
+    for end, constant in constants:
+        array = ctx.constants.array(constant)
+        number = math.nan if array is None or array.size != 1 else float(array.reshape(-1)[0])
+        if array is None or math.isnan(number):
+            return None
+        ends[end] = max(ends[end], number) if end == "min" else min(ends[end], number)
+        ranks.append(array.ndim)
+    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf:
+        return None  # squares of ordinary rows are that large
+    if node.op_type == "Clip" and "max" not in (*node.attributes, *(end for end, _ in constants)):
+        ends["max"] = _largest(dtype)
+    return ends["min"], ends["max"], max(ranks)
+
+
+def _largest(dtype: ir.DataType | None) -> float:
+    """The largest number of a float type."""
+    if dtype is None or dtype not in FLOATS:
+        return math.inf
+    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
+
+
+def _range(ctx: Context, radial: Radial) -> tuple[float, float]:
+    """Bounds of a mean square, its root or their inverse: what is added, and the type of x."""
+    if min(radial.a, radial.c, radial.m) <= 0 or radial.b < 0:
+        return -math.inf, math.inf
+    largest = _largest(ctx.types.dtype(radial.x.root))
+    top = largest * largest
+    ends = [radial.b, radial.a * top + radial.b if top < _largest(radial.stash) else math.inf]
+    if radial.rooted:
+        ends = [radial.c * math.sqrt(end) + radial.d for end in ends]
+    low, high = max(ends[0], radial.floor), ends[1]
+    if radial.inverse:
+        return radial.m / high, radial.m / low if low > 0 else math.inf
+    return low, high
 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
@@ -317,12 +434,31 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
+    other = _in_earlier_shape(ctx, node, radial)
+    if other is not None:
+        ctx.set_radial(node.outputs[0], other)
+        return
     ctx.spoil(
         node, radial, "axes-misplaced",
         "the reduced axes are not certainly put back where they were",
         f"{node.op_type} {name_of(node)!r} of {ctx.describe(node.inputs[0])}",
         "use keepdims = 1, or Unsqueeze the reduced axes with constant negative axes",
     )  # fmt: skip
+
+
+def _in_earlier_shape(ctx: Context, node: ir.Node, radial: Radial) -> Radial | None:
+    """The mean square of the same rows, in the shape that x had before it was reshaped."""
+    dims, shapes = ctx.types.shape(node.outputs[0]), shapes_of(ctx, radial.x.root)
+    if node.op_type == "Expand" or radial.axis != -1 or dims is None or not radial.size:
+        return None
+    for position, source in enumerate(shapes[1:], 1):
+        whole = ctx.types.shape(source)
+        if not whole or whole[-1] != radial.size or not in_order(ctx, shapes[: position + 1]):
+            continue
+        kept = same_dims(dims, (*whole[:-1], 1))
+        if kept or same_dims(dims, whole[:-1]):
+            return dataclasses.replace(radial, x=ctx.view(source), kept=kept)
+    return None
 
 
 def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:

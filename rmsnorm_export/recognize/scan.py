@@ -29,15 +29,17 @@ Transfer = Callable[[Context, ir.Node], None]
 
 _STANDARD: dict[str, Transfer] = {
     "Pow": radials.power,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"), sums.reduce),
-    **dict.fromkeys(("GlobalAveragePool", "AveragePool"), sums.reduce),
+    **dict.fromkeys(sums.REDUCTIONS, sums.reduce),
     **dict.fromkeys(("MatMul", "Gemm", "Conv"), sums.contract),
     "Einsum": sums.dot,
     **dict.fromkeys(("Sqrt", "Reciprocal"), radials.root_or_inverse),
     **dict.fromkeys(("Max", "Min", "Clip", "Relu"), radials.clamp),
     "Mul": product.mul,
     "Div": product.div,
-    "Add": product.add,
+    **dict.fromkeys(("Add", "Sum"), product.add),
+    "Neg": product.negate,
+    "Log": radials.logarithm,
+    "Exp": radials.exponential,
     "Sub": radials.subtract,
     "LpNormalization": product.lp_normalization,
     **dict.fromkeys(("Cast", "CastLike"), structural.cast),
@@ -139,7 +141,11 @@ def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Mo
             if domain in operators.DEFAULT_DOMAINS:
                 if node.op_type in KNOWN and node.inputs and node.outputs:
                     _transfer(ctx, node, in_function)
+                    if node.outputs[0] not in ctx.facts:
+                        radials.not_followed(ctx, node)
                     continue
+                if node.inputs and node.outputs:
+                    radials.not_followed(ctx, node)
             elif domain == DOMAIN:
                 if node.op_type.startswith((*operators.KINDS, *operators.QUANTIZED_KINDS)):
                     native(ctx, node)
@@ -175,7 +181,7 @@ def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
     source = earlier(ctx, node)
     if source is not None:
         structural.unchanged(ctx, node, source)
-    elif (transfer := _STANDARD.get(node.op_type)) is not None:
+    elif (transfer := _STANDARD.get(standard(node))) is not None:
         transfer(ctx, node)
 
 
