@@ -43,7 +43,7 @@ def cast(ctx: Context, node: ir.Node, source: ir.Value | None = None) -> None:
             _lossy(ctx, node, fact.radial, "the product of 1 / rms with the scale")
     elif isinstance(fact, Square):
         low = fact.dtype if widens(fact.dtype, to) else to
-        narrow = (*fact.narrow, f"square rounded to {type_name(int(low))}")
+        narrow = tuple(dict.fromkeys((*fact.narrow, f"square rounded to {type_name(int(low))}")))
         ctx.facts[output] = dataclasses.replace(fact, dtype=to, narrow=narrow)
 
 
