@@ -113,7 +113,7 @@ def unscaled(ctx: Context, radial: Radial) -> Radial | None:
     squared = multiple(ctx, radial.x.root, signed=False)
     if squared.factor in (1.0, -1.0):
         return None
-    step = dataclasses.replace(radial, x=squared.view, plain=False, multiplied=True)
+    step = dataclasses.replace(radial, x=squared.view, plain=False)
     step.a, step.slack = radial.a * squared.factor**2, radial.slack + squared.slack
     step.narrow = (*radial.narrow, *squared.narrow)
     step.edges = (*radial.edges, "x that is multiplied with a constant before it is squared")

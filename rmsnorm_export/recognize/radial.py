@@ -338,7 +338,9 @@ def clamp(ctx: Context, node: ir.Node) -> None:
         low, high = _range(ctx, fact)
         largest = _largest(ctx.types.dtype(value))
         kept = least <= low * (1 + _SAME)
-        if not (most >= min(high, largest) and ctx.fits(rank, fact) and (kept or not fact.inverse)):
+        some = least >= 0 or least <= -largest
+        whole = most >= min(high, largest) and some and (kept or not fact.inverse)
+        if not whole or not ctx.fits(rank, fact):
             ctx.spoil(
                 node, fact, "clamped", "the mean square or root is clamped otherwise than from "
                 "below, by a constant", f"{node.op_type} {name_of(node)!r}, "

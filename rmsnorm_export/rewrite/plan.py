@@ -186,7 +186,7 @@ def _fused_part(match: Match, operators: Sequence[str]) -> Match | None:
 
 
 def _site_names(match: Match) -> list[str]:
-    """Return the names of a norm: its module and its last node, as they are and as of the new node."""
+    """Return the names of a norm: its module and last node, and what the new node is called."""
     names = [name for name in (match.module, name_of(match.nodes[-1])) if name]
     return [*names, *(f"{name}/{match.spec.kind}" for name in names)]
 
