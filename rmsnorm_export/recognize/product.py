@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.addition import add_epsilon, add_to_square, with_squared_mean
 from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
 from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import Context
@@ -22,10 +23,11 @@ from rmsnorm_export.recognize.facts import (
     Weight,
     WeightedInverse,
 )
+from rmsnorm_export.recognize.logarithm import scale_logarithm
 from rmsnorm_export.recognize.numerator import multiple, part_squared, unscaled, whole_row
 from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.shape_rules import axes_of, row_size
-from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes
+from rmsnorm_export.recognize.shape_rules import row_size
+from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, scaled_square
 from rmsnorm_export.recognize.weights import as_gain, as_weight
 
 _MOST_SCALES = 4
@@ -52,7 +54,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
         return
     for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Logarithm):
-            _scale_logarithm(ctx, node, fact, other, inverse=False)
+            scale_logarithm(ctx, node, fact, other, inverse=False)
             return
     # Before squares and norms: the row that is divided may itself be one, on either side.
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -97,24 +99,6 @@ def _of_multiples(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
     return radials.square_of_product(ctx, a, b) if some else None
 
 
-def _scale_logarithm(
-    ctx: Context, node: ir.Node, fact: Logarithm, other: ir.Value, *, inverse: bool
-) -> None:
-    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is not None and number and array.ndim == 0:
-        power = fact.power / number if inverse else fact.power * number
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, power=power)
-
-
-def negate(ctx: Context, node: ir.Node) -> None:
-    """Neg of a logarithm, or of minus a square."""
-    fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Logarithm):
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, power=-fact.power)
-    elif isinstance(fact, Square):
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, factor=-fact.factor, plus=-fact.plus)
-
-
 def div(ctx: Context, node: ir.Node) -> None:
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None:
@@ -145,7 +129,7 @@ def div(ctx: Context, node: ir.Node) -> None:
     if isinstance(fact_a, Radial):
         rescale(ctx, node, fact_a, b, 1.0 / number)
     elif isinstance(fact_a, Logarithm):
-        _scale_logarithm(ctx, node, fact_a, b, inverse=True)
+        scale_logarithm(ctx, node, fact_a, b, inverse=True)
     elif isinstance(fact_a, Square):
         _scale_square(ctx, node, fact_a, b, inverse=True)
     elif isinstance(fact_a, Norm) and _of_length_one(a, fact_a, node):
@@ -156,18 +140,8 @@ def _scale_square(
     ctx: Context, node: ir.Node, fact: Square, other: ir.Value, *, inverse: bool
 ) -> None:
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is None or not number or array.ndim > 1:
-        flaw = (
-            "weighted-square", "the square is multiplied with another tensor", ctx.describe(other),
-            "an RMSNorm averages the plain squares of a row",
-        )  # fmt: skip
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
-        return
-    k = 1.0 / number if inverse else number
-    slack = fact.slack + rounding_of(array)
-    ctx.facts[node.outputs[0]] = dataclasses.replace(
-        fact, factor=fact.factor * k, plus=fact.plus * k, slack=slack
-    )
+    numbers = array if array is not None and number and array.ndim <= 1 else None
+    ctx.facts[node.outputs[0]] = scaled_square(ctx, fact, other, numbers, inverse=inverse)
 
 
 def add(ctx: Context, node: ir.Node) -> None:
@@ -177,9 +151,9 @@ def add(ctx: Context, node: ir.Node) -> None:
     for at, fact in enumerate(facts):
         others = values[:at] + values[at + 1 :]
         if isinstance(fact, Radial):
-            whole = _with_squared_mean(ctx, fact, others[0]) if len(others) == 1 else None
+            whole = with_squared_mean(ctx, fact, others[0]) if len(others) == 1 else None
             if whole is None:
-                radials.add_epsilon(ctx, node, fact, *others)
+                add_epsilon(ctx, node, fact, *others)
             else:
                 ctx.set_radial(node.outputs[0], whole)
             return
@@ -197,40 +171,8 @@ def add(ctx: Context, node: ir.Node) -> None:
                 return
     for _, fact, other in pairs:
         if isinstance(fact, Square):
-            _add_to_square(ctx, node, fact, other)
+            add_to_square(ctx, node, fact, other)
             return
-
-
-def _add_to_square(ctx: Context, node: ir.Node, fact: Square, other: ir.Value) -> None:
-    """``x * x + epsilon``, of which the mean is that of the squares and epsilon."""
-    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is None or number is None or number <= 0 or array.ndim or fact.factor <= 0:
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, beyond=fact.beyond or node)
-    else:
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, plus=fact.plus + number)
-
-
-def _with_squared_mean(ctx: Context, variance: Radial, other: ir.Value) -> Radial | None:
-    """A variance and the square of its mean: the mean square of the row."""
-    centred, square = variance.candidate.centred, ctx.facts.get(other)
-    if centred is None or not isinstance(square, Square) or square.factor != 1.0 or square.plus:
-        return None
-    mean = producer_of(square.x.root, "ReduceMean")
-    values = [ctx.view(v).root for v in centred.inputs if v is not None]
-    if mean is None or mean.outputs[0] not in values or len(values) != 2:
-        return None
-    x = ctx.view(values[values[0] is mean.outputs[0]])
-    if mean.inputs[0] is None or ctx.view(mean.inputs[0]).root is not x.root:
-        return None
-    axes = axes_of(mean, ctx.constants)
-    same = axes == axes_of(variance.candidate.node, ctx.constants) and axes is not None
-    kept = variance.kept and mean.attributes.get_int("keepdims", 1) == 1
-    plain = variance.a == 1.0 and not (variance.rooted or variance.inverse or variance.epsilons)
-    if not (same and kept and plain and variance.candidate.node.op_type == "ReduceMean"):
-        return None
-    variance.candidate.centred = None
-    edges = (*variance.edges, "a mean square of a variance and a mean")
-    return dataclasses.replace(variance, x=x, plain=False, edges=edges)
 
 
 def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:

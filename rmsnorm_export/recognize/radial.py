@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import ml_dtypes
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of, rounding_of
@@ -62,7 +61,7 @@ def power(ctx: Context, node: ir.Node) -> None:
         return
     if isinstance(fact, Radial):
         fits = array is not None and ctx.fits(array.ndim, fact)
-        _power_of_mean(ctx, node, fact, number if fits else None)
+        power_of_mean(ctx, node, fact, number if fits else None)
         return
     rank = 0 if array is None else array.ndim
     flaw: Flaw | None = None
@@ -86,7 +85,7 @@ def power(ctx: Context, node: ir.Node) -> None:
         square(ctx, node, base, flaw)
 
 
-def _power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
+def power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
     """Pow of what is known, with this exponent, or with one that is no constant scalar."""
     if number == 2.0:
         root_squared(ctx, node, radial)
@@ -155,31 +154,6 @@ def quantized(node: ir.Node) -> Flaw:
         f"{node.op_type} {name_of(node)!r}",
         "optimize first and quantize then, or omit the operators of the norm from it",
     )  # fmt: skip
-
-
-def logarithm(ctx: Context, node: ir.Node) -> None:
-    """Log: of what is known, or of its absolute value."""
-    fact, inner = ctx.fact(node.inputs[0]), producer_of(node.inputs[0], "Abs")
-    if isinstance(fact, Square | Radial):
-        ctx.facts[node.outputs[0]] = Logarithm(fact)
-    elif inner is not None and inner.inputs[0] is not None:
-        squared = square_of(ctx, inner.inputs[0])
-        if squared is not None:
-            ctx.facts[node.outputs[0]] = Logarithm(squared, 0.5)
-
-
-def exponential(ctx: Context, node: ir.Node) -> None:
-    """Exp of a logarithm: a power."""
-    fact = ctx.fact(node.inputs[0])
-    if not isinstance(fact, Logarithm):
-        return
-    base = dataclasses.replace(fact.of, narrow=(*fact.of.narrow, "a power by Exp and Log"))
-    if isinstance(base, Radial) and fact.power != 1.0:
-        _power_of_mean(ctx, node, base, fact.power)
-    elif isinstance(base, Radial):
-        ctx.set_radial(node.outputs[0], base)
-    elif fact.power == 1.0:
-        ctx.facts[node.outputs[0]] = base
 
 
 def not_followed(ctx: Context, node: ir.Node) -> None:
@@ -254,169 +228,6 @@ def times(ctx: Context, inverse: Radial, constant: ir.Value | None, factor: floa
     return dataclasses.replace(
         inverse, m=inverse.m * factor, slack=slack, plain=False, multiplied=multiplied
     )
-
-
-def subtract(ctx: Context, node: ir.Node) -> None:
-    """Sub with a mean square: a variance, or a negative epsilon, but no RMSNorm."""
-    for value in node.inputs:
-        fact = ctx.fact(value)
-        if isinstance(fact, Radial):
-            ctx.spoil(
-                node, fact, "subtraction", "something is subtracted from the mean square, or it "
-                "from something", " - ".join(ctx.describe(v) for v in node.inputs),
-                "an RMSNorm adds epsilon, nothing else; a variance is LayerNormalization's",
-            )  # fmt: skip
-            return
-
-
-def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, *others: ir.Value) -> None:
-    """``radial`` plus ``others``: an epsilon, or a reason."""
-    candidate = radial.candidate
-    spoiled = radial.spoiled
-    arrays = [ctx.constants.array(other) for other in others]
-    numbers = [ctx.constants.scalar(other) for other in others]
-    number = sum(number or 0.0 for number in numbers)
-    ranks = [array.ndim for array in arrays if array is not None]
-    parts = any(isinstance(ctx.facts.get(other), Radial) for other in others)
-    if parts:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "sum-of-parts", "the squares of several tensors are summed and added",
-            " + ".join(ctx.describe(value) for value in node.inputs),
-            "square the whole row, which is divided, and take its mean",
-        )  # fmt: skip
-    elif None in numbers:
-        spoiled = True
-        at = numbers.index(None)
-        other, array = others[at], arrays[at]
-        ctx.flaw(
-            candidate, node, "epsilon-not-constant", "epsilon is not a constant scalar",
-            ctx.describe(other) if array is None else f"{array.size} elements in {other.name!r}",
-            "make epsilon a constant; an initializer must not be a graph input as well",
-        )  # fmt: skip
-    elif not ctx.fits(max(ranks), radial):
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-rank", "epsilon may have a higher rank than the mean square",
-            f"epsilon of rank {max(ranks)}", "store epsilon as a scalar",
-        )  # fmt: skip
-    if number < 0:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-negative", "epsilon is negative", f"epsilon {number}",
-            "use an epsilon >= 0",
-        )  # fmt: skip
-    if radial.epsilons:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "two-epsilons", "a second epsilon is added",
-            f"{number} in {name_of(node)!r}", "add one epsilon, inside or outside the root",
-        )  # fmt: skip
-    if radial.inverse:
-        ctx.spoil(
-            node, radial, "epsilon-after-inverse", "a number is added to 1 / rms",
-            f"{number} in {name_of(node)!r}", "add epsilon before the inverse",
-        )  # fmt: skip
-        return
-    step = dataclasses.replace(radial, epsilons=radial.epsilons + 1, spoiled=spoiled)
-    if radial.rooted:
-        step.d += number
-    else:
-        step.b += number
-    ctx.set_radial(node.outputs[0], step)
-
-
-def clamp(ctx: Context, node: ir.Node) -> None:
-    """Max, Min, Clip, Relu on a mean square or root: a constant floor is an epsilon, or changes
-    nothing."""
-    for value in node.inputs:
-        fact = ctx.fact(value)
-        if value is None or not isinstance(fact, Radial):
-            continue
-        limits = _limits(ctx, node, value)
-        least, most, rank = limits or (math.nan, math.nan, 0)
-        low, high = _range(ctx, fact)
-        largest = _largest(ctx.types.dtype(value))
-        kept = least <= low * (1 + _SAME)
-        some = least >= 0 or least <= -largest
-        whole = most >= min(high, largest) and some and (kept or not fact.inverse)
-        if not whole or not ctx.fits(rank, fact):
-            ctx.spoil(
-                node, fact, "clamped", "the mean square or root is clamped otherwise than from "
-                "below, by a constant", f"{node.op_type} {name_of(node)!r}, "
-                + " and ".join(ctx.describe(v) for v in node.inputs if v not in (value, None)),
-                "take the maximum with one constant >= 0, or add epsilon",
-            )  # fmt: skip
-        elif fact.epsilons and not fact.floor and not kept:
-            ctx.spoil(
-                node, fact, "two-epsilons", "the mean square has an epsilon already",
-                f"{least} in {name_of(node)!r}", "add one epsilon, or take one maximum",
-            )  # fmt: skip
-        else:
-            step = dataclasses.replace(fact)
-            if most < high:
-                edge = f"a {node.op_type} that takes an infinite root to the largest number"
-                step.edges = (*fact.edges, edge)
-            if not kept:
-                step.floor, step.epsilons = least, 1
-            step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
-            ctx.set_radial(node.outputs[0], step)
-        return
-
-
-_SAME = 2.0**-23
-"""How far a floor may be above what it is known to be under: a rounding of float32."""
-
-
-def _limits(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float, float, int] | None:
-    """The constants between which ``value`` is clamped, and their largest rank; None: others."""
-    ends, ranks, dtype = {"min": -math.inf, "max": math.inf}, [0], ctx.types.dtype(value)
-    constants: list[tuple[str, ir.Value | None]] = []
-    if node.op_type == "Relu":
-        ends["min"] = 0.0
-    elif node.op_type != "Clip":
-        end = "min" if node.op_type == "Max" else "max"
-        constants = [(end, other) for other in node.inputs if other is not value]
-    elif node.inputs[0] is value:
-        pairs = zip(ends, node.inputs[1:], strict=False)
-        constants = [(end, other) for end, other in pairs if other is not None]
-        ends |= {end: node.attributes.get_float(end, most) for end, most in ends.items()}
-    else:
-        return None
-    for end, constant in constants:
-        array = ctx.constants.array(constant)
-        number = math.nan if array is None or array.size != 1 else float(array.reshape(-1)[0])
-        if array is None or math.isnan(number):
-            return None
-        ends[end] = max(ends[end], number) if end == "min" else min(ends[end], number)
-        ranks.append(array.ndim)
-    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf:
-        return None  # squares of ordinary rows are that large
-    if node.op_type == "Clip" and "max" not in (*node.attributes, *(end for end, _ in constants)):
-        ends["max"] = _largest(dtype)
-    return ends["min"], ends["max"], max(ranks)
-
-
-def _largest(dtype: ir.DataType | None) -> float:
-    """The largest number of a float type."""
-    if dtype is None or dtype not in FLOATS:
-        return math.inf
-    return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
-
-
-def _range(ctx: Context, radial: Radial) -> tuple[float, float]:
-    """Bounds of a mean square, its root or their inverse: what is added, and the type of x."""
-    if min(radial.a, radial.c, radial.m) <= 0 or radial.b < 0:
-        return -math.inf, math.inf
-    largest = _largest(ctx.types.dtype(radial.x.root))
-    top = largest * largest
-    ends = [radial.b, radial.a * top + radial.b if top < _largest(radial.stash) else math.inf]
-    if radial.rooted:
-        ends = [radial.c * math.sqrt(end) + radial.d for end in ends]
-    low, high = max(ends[0], radial.floor), ends[1]
-    if radial.inverse:
-        return radial.m / high, radial.m / low if low > 0 else math.inf
-    return low, high
 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:

@@ -9,9 +9,11 @@ import onnx_ir as ir
 
 from rmsnorm_export.op import native as operators
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize import product, structural, sums
+from rmsnorm_export.recognize import logarithm, product, structural, sums
 from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.addition import subtract
 from rmsnorm_export.recognize.bodies import bodies_of
+from rmsnorm_export.recognize.clamp import clamp
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
@@ -33,14 +35,14 @@ _STANDARD: dict[str, Transfer] = {
     **dict.fromkeys(("MatMul", "Gemm", "Conv"), sums.contract),
     "Einsum": sums.dot,
     **dict.fromkeys(("Sqrt", "Reciprocal"), radials.root_or_inverse),
-    **dict.fromkeys(("Max", "Min", "Clip", "Relu"), radials.clamp),
+    **dict.fromkeys(("Max", "Min", "Clip", "Relu"), clamp),
     "Mul": product.mul,
     "Div": product.div,
     **dict.fromkeys(("Add", "Sum"), product.add),
-    "Neg": product.negate,
-    "Log": radials.logarithm,
-    "Exp": radials.exponential,
-    "Sub": radials.subtract,
+    "Neg": logarithm.negate,
+    "Log": logarithm.logarithm,
+    "Exp": logarithm.exponential,
+    "Sub": subtract,
     "LpNormalization": product.lp_normalization,
     **dict.fromkeys(("Cast", "CastLike"), structural.cast),
     "Abs": structural.absolute,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import rounding_of
@@ -26,7 +27,7 @@ REDUCTIONS = (*_MEANS, *_SUMS, *_ROOTS, "ReduceSumSquare", "ReduceLogSumExp")
 def reduce(ctx: Context, node: ir.Node) -> None:
     """The mean or sum of a square; ReduceSumSquare, ReduceL2, LpPool of a tensor."""
     operand = node.inputs[0]
-    if operand is None or node.attributes.get_int("p", 2) != 2:
+    if operand is None or ("p" in node.attributes and node.attributes["p"].value != 2):
         return
     op = node.op_type
     if op in (*_MEANS, *_SUMS, "ReduceLogSumExp"):
@@ -97,20 +98,27 @@ def contract(ctx: Context, node: ir.Node) -> None:
     if not vector and not square:
         return  # a layer behind a squared activation
     plain = not swapped and node.op_type == "MatMul" and numbers is not None and numbers.ndim <= 2
-    weighted = _weighted(ctx, fact, other, plain=plain)
+    weighted = scaled_square(ctx, fact, other, numbers if plain else None)
     _reduce(ctx, node, weighted, (-1,), kept=numbers is None or numbers.ndim != 1)
 
 
-def _weighted(ctx: Context, fact: Square, other: ir.Value, *, plain: bool) -> Square:
-    """The squares times ``other``, with the reason where that is not one number repeated."""
-    numbers = ctx.constants.repeated(other)
-    if numbers is None or not plain:
+def scaled_square(
+    ctx: Context,
+    fact: Square,
+    other: ir.Value,
+    numbers: np.ndarray | None,
+    *,
+    inverse: bool = False,
+) -> Square:
+    """The squares times ``other``, or over it: one number of all ``numbers``, else the reason."""
+    if numbers is None:
         flaw = fact.flaw or (
             "weighted-square", "the squares are multiplied with another tensor",
             ctx.describe(other), "an RMSNorm averages the plain squares of a row",
         )  # fmt: skip
         return dataclasses.replace(fact, flaw=flaw)
-    factor = float(numbers.flat[0])
+    number = float(numbers.flat[0])
+    factor = 1.0 / number if inverse else number
     return dataclasses.replace(
         fact, factor=fact.factor * factor, plus=fact.plus * factor,
         slack=fact.slack + rounding_of(numbers),
@@ -158,7 +166,8 @@ def dot(ctx: Context, node: ir.Node) -> None:
         fact = square_of_product(ctx, a, b)
     elif a is not None and b is not None and others == [summed] == [first[-1:]]:
         fact = ctx.facts.get(a)
-        fact = _weighted(ctx, fact, b, plain=True) if isinstance(fact, Square) else None
+        if isinstance(fact, Square):
+            fact = scaled_square(ctx, fact, b, ctx.constants.repeated(b))
     elif a is not None and not others and summed:
         fact = ctx.facts.get(a)
     in_order = [label for label in first if label in kept] == kept
