@@ -116,7 +116,7 @@ class OneOperator:
 
     def lower(self, matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
         """Return one node for each match, or for the largest part that the operator can say."""
-        return [self._largest_part(match, context) for match in matches]
+        return [self._largest_part(match, context.of(match)) for match in matches]
 
     def beyond_the_runtime(self, part: Match, context: LowerContext) -> Refusal | None:
         """Return what the runtime of the operator cannot do, whatever the numerics."""

@@ -27,6 +27,8 @@ class LowerContext:
         opset: version of the default domain in the model.
         types: element types and shapes.
         taken: operator names in this package's domain that are in use for something else.
+        sites: outputs of the norms for which ``numerics`` is allowed, the others may at most be
+            ``reordered``; None: for all.
     """
 
     numerics: Numerics
@@ -34,6 +36,13 @@ class LowerContext:
     opset: int
     types: Types
     taken: Collection[str] = ()
+    sites: Collection[ir.Value] | None = None
+
+    def of(self, match: Match) -> LowerContext:
+        """Return the same with the class that is allowed for one norm."""
+        if self.sites is None or match.output in self.sites or not self.allows("upcast"):
+            return self
+        return dataclasses.replace(self, numerics="reordered")
 
     def allows(self, numerics: Numerics) -> bool:
         """Return whether a rewrite of this class is allowed."""

@@ -74,7 +74,7 @@ class Planned:
 
 def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
     """One node of this package's operators for every match of a model."""
-    plans = [plan_site(match, context) for match in matches]
+    plans = [plan_site(match, context.of(match)) for match in matches]
     keys = [plan.key for plan in plans if isinstance(plan, Planned)]
     bodies = iter(assign_bodies(keys, context.taken))
     functions: dict[str, ir.Function] = {}

@@ -126,6 +126,8 @@ class Judge:
             return
         by_row = [values.reshape(len(rows.cases), -1) for values in (off, output, expected)]
         for case, members in _cases(rows):
+            if case == "overflow" and side == "original" and self._lenient:
+                continue  # a Clip that ends at the largest number does so in float64 as well
             differ, a, b = (values[members] for values in by_row)
             if differ.any():
                 self._fail(

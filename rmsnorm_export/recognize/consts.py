@@ -25,8 +25,8 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
 }
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
-_REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather")
-_FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, "Cast", "CastLike"))
+_REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather", "Slice")
+_FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, "Cast", "CastLike", "ReduceProd"))
 _REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
 _VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
@@ -34,9 +34,12 @@ _VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int
 def standard(node: ir.Node | None) -> str:
     """Operator type of a node of the default domain; "" for any other, whatever its name.
 
-    A model-local function may be called Identity or Dropout and do anything.
+    A model-local function may be called Identity or Dropout and do anything. A Sum of two tensors
+    is an Add.
     """
-    return node.op_type if node is not None and node.domain in DEFAULT_DOMAINS else ""
+    if node is None or node.domain not in DEFAULT_DOMAINS:
+        return ""
+    return "Add" if node.op_type == "Sum" and len(node.inputs) == 2 else node.op_type
 
 
 def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
@@ -130,13 +133,16 @@ class Constants:
         if node.op_type == "Constant":
             tensor = constant_tensor(node.attributes)
             return None if tensor is None else _small_array(tensor)
+        if node.op_type == "Shape":
+            dims = self._dims(value)
+            return None if dims is None else _static(dims)
         if node.op_type not in _FOLLOWED:
             return None
         sources = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
         parts: list[np.ndarray] = []
         for source in sources:
             part = None if source is None else self._array(source, depth + 1)
-            if part is None and node.op_type == "Gather" and not parts:
+            if part is None and node.op_type in ("Gather", "Slice") and not parts:
                 part = self._dims(source)
             if part is None:
                 return None
@@ -178,18 +184,36 @@ def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | No
             if op in _UNARY:
                 floats = data.dtype.kind not in "iub"
                 return np.asarray(_UNARY[op](data)).astype(data.dtype) if floats else None
+            if op == "ReduceProd":
+                return _product(node, parts)
             if op not in _REARRANGED:
                 return _converted(data, to or node.attributes.get_int("to", 0))
             moved = rearranged(node, parts)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
-    if moved is None or np.size(moved) > MAX_ELEMENTS:
+    return None if moved is None else _static(np.asarray(moved))
+
+
+def _static(array: np.ndarray) -> np.ndarray | None:
+    """Return the elements; None where they are many, or sizes that are not all known."""
+    if array.size > MAX_ELEMENTS:
         return None
-    array = np.asarray(moved)
     if array.dtype != object:
         return array
     static = all(isinstance(size, int) for size in array.reshape(-1))
     return array.astype(np.int64) if static else None
+
+
+def _product(node: ir.Node, parts: list[np.ndarray]) -> np.ndarray | None:
+    """Return the product of a row of integers, which is exact."""
+    data, axes = parts[0], parts[1] if len(parts) > 1 else node.attributes.get_ints("axes", [])
+    named = {int(axis) for axis in np.reshape(axes, -1)}
+    if data.ndim != 1 or data.dtype.kind not in "iu" or not named <= {0, -1}:
+        return None
+    if not named and node.attributes.get_int("noop_with_empty_axes", False):
+        return data
+    shape = (1,) if node.attributes.get_int("keepdims", 1) else ()
+    return np.full(shape, math.prod(data.tolist()), data.dtype)
 
 
 def _binary(op: str, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:

@@ -161,12 +161,12 @@ class Context:
         where = self.rows if radial.spoiled and self._is_row(value, radial) else self.facts
         where[value] = radial
         self.last[radial.candidate] = value
-        if radial.rooted:
+        if radial.rooted and radial.beyond is None:
             radial.candidate.rooted = True
 
     def _is_row(self, value: ir.Value, radial: Radial) -> bool:
         """``radial`` with a tensor that is as wide as a row, or may be: no epsilon, no count."""
-        node = producer_of(value, "Add", "Sub", "Mul", "Div", "Max", "Min")
+        node = producer_of(value, "Add", "Sum", "Sub", "Mul", "Div", "Max", "Min")
         for other in () if node is None else node.inputs:
             if node is None or other is None or isinstance(self.facts.get(other), Radial):
                 continue

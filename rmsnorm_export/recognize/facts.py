@@ -59,7 +59,7 @@ class Candidate:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Square:
-    """``factor * x**2``, computed in ``dtype``; ``slack`` is that of ``Radial``."""
+    """``factor * x**2 + plus``, computed in ``dtype``; ``slack`` is that of ``Radial``."""
 
     x: View
     dtype: ir.DataType
@@ -67,6 +67,8 @@ class Square:
     slack: float = 0.0
     flaw: Flaw | None = None
     narrow: tuple[str, ...] = ()
+    plus: float = 0.0
+    beyond: ir.Node | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -98,6 +100,8 @@ class Radial:
         plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, or by ReduceL2 in place of
             the first, as the operator does it; in a half type any other way rounds otherwise.
         length: 1: made by ReduceL2, or LpNormalization, 2: and a Clip behind it.
+        before_double: ``narrow`` of the float32 mean square that was cast to float64.
+        beyond: the first node on the way, from the square on, for which there is no rule.
     """
 
     x: View
@@ -129,6 +133,8 @@ class Radial:
     stated: tuple[tuple[str, Any], ...] = ()
     plain: bool = True
     length: int = 0
+    before_double: tuple[str, ...] | None = None
+    beyond: ir.Node | None = None
 
     @property
     def unit(self) -> float:
@@ -147,6 +153,14 @@ class Radial:
             return (self.d or self.floor) / self.m
         ratio = self.c / self.m
         return self.b * ratio * ratio
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Logarithm:
+    """``power`` times the natural logarithm of what ``of`` says."""
+
+    of: Square | Radial
+    power: float = 1.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -234,4 +248,4 @@ class Norm:
     unit: Match | None = None
 
 
-Fact = Square | Radial | WeightedInverse | Activated | Norm
+Fact = Square | Radial | Logarithm | WeightedInverse | Activated | Norm

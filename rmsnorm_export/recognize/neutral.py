@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
@@ -31,7 +31,7 @@ def earlier(ctx: Context, node: ir.Node) -> ir.Value | None:
 
     Its element type is the same or a narrower one.
     """
-    rule = NEUTRAL.get(node.op_type)
+    rule = NEUTRAL.get(standard(node))
     return None if rule is None else rule(ctx, node)
 
 

@@ -7,14 +7,15 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.addition import add_epsilon, add_to_square, with_squared_mean
 from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
-from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
+    Logarithm,
     Norm,
     Radial,
     Square,
@@ -22,10 +23,11 @@ from rmsnorm_export.recognize.facts import (
     Weight,
     WeightedInverse,
 )
-from rmsnorm_export.recognize.numerator import part_squared, whole_row
+from rmsnorm_export.recognize.logarithm import scale_logarithm
+from rmsnorm_export.recognize.numerator import multiple, part_squared, unscaled, whole_row
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import row_size
-from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes
+from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, scaled_square
 from rmsnorm_export.recognize.weights import as_gain, as_weight
 
 _MOST_SCALES = 4
@@ -45,8 +47,15 @@ def mul(ctx: Context, node: ir.Node) -> None:
         elif not isinstance(fact_a, WeightedInverse):
             radials.square(ctx, node, a)
         return
+    if (square := _of_multiples(ctx, a, b)) is not None:
+        facts[node.outputs[0]] = square
+        return
     if fact_a is None and fact_b is None:
         return
+    for fact, other in ((fact_a, b), (fact_b, a)):
+        if isinstance(fact, Logarithm):
+            scale_logarithm(ctx, node, fact, other, inverse=False)
+            return
     # Before squares and norms: the row that is divided may itself be one, on either side.
     for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Radial):
@@ -82,6 +91,14 @@ def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
     return some and ctx.same(a, b)
 
 
+def _of_multiples(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
+    """The square in ``a * b``; only looked for where a constant or a sign may be in one of them."""
+    if any(isinstance(ctx.facts.get(v), Radial | WeightedInverse) for v in (a, b)):
+        return None
+    some = any(producer_of(v, "Mul", "Div", "Neg", "Abs") for v in (a, b))
+    return radials.square_of_product(ctx, a, b) if some else None
+
+
 def div(ctx: Context, node: ir.Node) -> None:
     a, b = node.inputs[0], node.inputs[1]
     if a is None or b is None:
@@ -111,6 +128,8 @@ def div(ctx: Context, node: ir.Node) -> None:
         return
     if isinstance(fact_a, Radial):
         rescale(ctx, node, fact_a, b, 1.0 / number)
+    elif isinstance(fact_a, Logarithm):
+        scale_logarithm(ctx, node, fact_a, b, inverse=True)
     elif isinstance(fact_a, Square):
         _scale_square(ctx, node, fact_a, b, inverse=True)
     elif isinstance(fact_a, Norm) and _of_length_one(a, fact_a, node):
@@ -121,37 +140,39 @@ def _scale_square(
     ctx: Context, node: ir.Node, fact: Square, other: ir.Value, *, inverse: bool
 ) -> None:
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is None or not number or array.ndim > 1:
-        flaw = (
-            "weighted-square", "the square is multiplied with another tensor", ctx.describe(other),
-            "an RMSNorm averages the plain squares of a row",
-        )  # fmt: skip
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
-        return
-    factor = fact.factor / number if inverse else fact.factor * number
-    slack = max(fact.slack, rounding_of(array) / 2)  # under the root
-    ctx.facts[node.outputs[0]] = dataclasses.replace(fact, factor=factor, slack=slack)
+    numbers = array if array is not None and number and array.ndim <= 1 else None
+    ctx.facts[node.outputs[0]] = scaled_square(ctx, fact, other, numbers, inverse=inverse)
 
 
 def add(ctx: Context, node: ir.Node) -> None:
-    a, b = node.inputs[0], node.inputs[1]
-    if a is None or b is None:
+    """Add, or Sum of any number of tensors."""
+    values = [value for value in node.inputs if value is not None]
+    facts = [ctx.facts.get(value) for value in values]
+    for at, fact in enumerate(facts):
+        others = values[:at] + values[at + 1 :]
+        if isinstance(fact, Radial):
+            whole = with_squared_mean(ctx, fact, others[0]) if len(others) == 1 else None
+            if whole is None:
+                add_epsilon(ctx, node, fact, *others)
+            else:
+                ctx.set_radial(node.outputs[0], whole)
+            return
+    if len(values) != 2:
         return
-    fact_a, fact_b = ctx.facts.get(a), ctx.facts.get(b)
-    if isinstance(fact_a, Radial):
-        radials.add_epsilon(ctx, node, fact_a, b)
-    elif isinstance(fact_b, Radial):
-        radials.add_epsilon(ctx, node, fact_b, a)
-    else:
-        for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
-            if isinstance(fact, Norm) and fact.bias is None and fact.gate is None:
-                bias = _factor(ctx, fact, other)
-                if bias is not None and bias.offset:
-                    bias = dataclasses.replace(bias, stored=bias.value, offset=0.0)
-                if bias is not None and ctx.exclusive(value, node):
-                    step = _with_event(fact, "bias")
-                    extend(ctx, node, dataclasses.replace(step, bias=bias))
-                    return
+    pairs = list(zip(values, facts, reversed(values), strict=True))
+    for value, fact, other in pairs:
+        if isinstance(fact, Norm) and fact.bias is None and fact.gate is None:
+            bias = _factor(ctx, fact, other)
+            if bias is not None and bias.offset:
+                bias = dataclasses.replace(bias, stored=bias.value, offset=0.0)
+            if bias is not None and ctx.exclusive(value, node):
+                step = _with_event(fact, "bias")
+                extend(ctx, node, dataclasses.replace(step, bias=bias))
+                return
+    for _, fact, other in pairs:
+        if isinstance(fact, Square):
+            add_to_square(ctx, node, fact, other)
+            return
 
 
 def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
@@ -191,7 +212,7 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
     if not radial.rooted:
         _count_not_constant(ctx, node, radial, other)
         return
-    if not radial.inverse:
+    if not radial.inverse and radial.beyond is None:
         if ctx.same(other, radial.x.root):
             ctx.flaw(
                 radial.candidate, node, "multiplied-by-root", "x is multiplied with its rms",
@@ -242,16 +263,33 @@ def normalise(
     candidate = radial.candidate
     view = ctx.view(numerator)
     association = 0 if scale is None else 3 if rounded else 1
-    part = part_squared(ctx, view, radial)
-    if part is None and scale is None:
-        weighted = _weighted(ctx, numerator, radial)
-        if weighted is not None:
-            view, scale, part = weighted
-            association = 2
-    if part is None and scale is None:
-        scaled = _times_constant(ctx, numerator, radial)
-        if scaled is not None:
-            view, radial, part = scaled
+    part = None
+    for squares in filter(None, (radial, unscaled(ctx, radial))):
+        part = part_squared(ctx, view, squares)
+        if part is None and scale is None:
+            weighted = _weighted(ctx, numerator, squares)
+            if weighted is not None:
+                view, scale, part = weighted
+                association = 2
+        if part is None and scale is None:
+            scaled = _times_constant(ctx, numerator, squares)
+            if scaled is not None:
+                view, squares, part = scaled
+        if part is not None:
+            radial = squares
+            break
+    if radial.beyond is not None:
+        if part is not None:
+            candidate.rooted = True
+            if candidate.flaw is not None and candidate.flaw.kind == "look-alike":
+                candidate.flaw = None  # which holds of what is followed alone
+            ctx.flaw(
+                candidate, radial.beyond, "not-followed", "what divides the row is computed of its "
+                "mean square in a way that recognition does not follow",
+                f"{radial.beyond.op_type} {name_of(radial.beyond)!r}",
+                "take the mean of the squares, add epsilon, and divide by the root",
+            )  # fmt: skip
+        return
     if part is None and ctx.same(_unquantized(view.root), _unquantized(radial.x.root)):
         ctx.flaw(candidate, node, *radials.quantized(node))
         return
@@ -352,24 +390,15 @@ def _times_constant(
     ctx: Context, numerator: ir.Value, radial: Radial
 ) -> tuple[View, Radial, int] | None:
     """``x * c`` with the x that was squared: c times the norm, as ``x * sqrt(n) / ||x||``."""
-    node = ctx.maker(numerator, "Mul", "Div")
-    dtype = ctx.types.dtype(numerator)
-    if node is None or dtype is None or node.graph is not radial.graph:
+    node, top = ctx.maker(numerator, "Mul", "Div"), multiple(ctx, numerator)
+    part = part_squared(ctx, top.view, radial)
+    if part is None or node is None or node.graph is not radial.graph or top.factor <= 0:
         return None
-    pairs = ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0]))
-    for x, constant in pairs[: 2 if node.op_type == "Mul" else 1]:
-        array, number = ctx.constants.array(constant), ctx.constants.scalar(constant)
-        part = None if x is None else part_squared(ctx, ctx.view(x), radial)
-        if x is None or part is None or array is None or array.ndim or not number or number < 0:
-            continue
-        factor = number if node.op_type == "Mul" else 1.0 / number
-        step = radials.times(ctx, radial, constant, factor)
-        if int(dtype) in HALF_TYPES:
-            step.narrow = (*radial.narrow, f"x times a constant rounded to {type_name(int(dtype))}")
-        else:
-            step.edges = (*radial.edges, "x that is multiplied with a constant first")
-        return ctx.view(x), step, part
-    return None
+    step = radials.times(ctx, radial, None, top.factor)
+    step.slack, step.narrow = max(radial.slack, top.slack), (*radial.narrow, *top.narrow)
+    if not top.narrow:
+        step.edges = (*radial.edges, "x that is multiplied with a constant first")
+    return top.view, step, part
 
 
 def multiply_norm(

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import Flaw, Radial, Square
+from rmsnorm_export.recognize.facts import Flaw, Logarithm, Radial, Square
+from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
 
@@ -35,6 +36,20 @@ def square_of(ctx: Context, value: ir.Value) -> Square | None:
     return Square(ctx.magnitude(value), dtype) if dtype in FLOATS else None
 
 
+def square_of_product(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
+    """``a * b``, where one is certainly a constant multiple of the other."""
+    if ctx.same(a, b):
+        return square_of(ctx, a)
+    pair, fact = multiples(ctx, a, b), square_of(ctx, a)
+    if pair is None or fact is None:
+        return None
+    left, right = pair
+    return dataclasses.replace(
+        fact, x=left.view, factor=left.factor * right.factor, slack=(left.slack + right.slack) / 2,
+        narrow=(*left.narrow, *right.narrow),
+    )  # fmt: skip
+
+
 def power(ctx: Context, node: ir.Node) -> None:
     """Pow: a square, or a root or inverse of what is already known."""
     base, exponent = node.inputs[0], node.inputs[1]
@@ -42,9 +57,11 @@ def power(ctx: Context, node: ir.Node) -> None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
     fact = ctx.facts.get(base) or (ctx.rows.get(base) if number in (0.5, -0.5) else None)
+    if isinstance(ctx.facts.get(exponent), Radial | Logarithm):
+        return
     if isinstance(fact, Radial):
         fits = array is not None and ctx.fits(array.ndim, fact)
-        _power_of_mean(ctx, node, fact, number if fits else None)
+        power_of_mean(ctx, node, fact, number if fits else None)
         return
     rank = 0 if array is None else array.ndim
     flaw: Flaw | None = None
@@ -70,7 +87,7 @@ def power(ctx: Context, node: ir.Node) -> None:
         square(ctx, node, exponent if wide else base, flaw)
 
 
-def _power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
+def power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
     """Pow of what is known, with this exponent, or with one that is no constant scalar."""
     if number == 2.0:
         root_squared(ctx, node, radial)
@@ -141,6 +158,22 @@ def quantized(node: ir.Node) -> Flaw:
     )  # fmt: skip
 
 
+def not_followed(ctx: Context, node: ir.Node) -> None:
+    """What is computed of one mean square and constants, where there is no rule for it: a norm, as
+    far as the file tells, if it divides x."""
+    facts = [ctx.facts[v] for v in node.inputs if v is not None and v in ctx.facts]
+    if not facts or node.outputs[0] in ctx.rows or node.op_type.startswith("Reduce"):
+        return
+    bases = [fact.of if isinstance(fact, Logarithm) else fact for fact in facts]
+    radials = [base for base in bases if isinstance(base, Radial)]
+    others = [v for v in node.inputs if v is not None and v not in ctx.facts]
+    alone = len(radials) == len(facts) and len({radial.candidate for radial in radials}) == 1
+    floats = ctx.types.dtype(node.outputs[0]) in (*FLOATS, ir.DataType.BOOL)
+    if alone and floats and all(ctx.constants.array(v) is not None for v in others):
+        step = dataclasses.replace(radials[0], rooted=True, beyond=radials[0].beyond or node)
+        ctx.set_radial(node.outputs[0], step)
+
+
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:
     """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
@@ -207,110 +240,6 @@ def slack_with(ctx: Context, radial: Radial, constant: ir.Value | None) -> float
     return max(radial.slack, rounding if radial.rooted else rounding / 2)
 
 
-def subtract(ctx: Context, node: ir.Node) -> None:
-    """Sub with a mean square: a variance, or a negative epsilon, but no RMSNorm."""
-    for value in node.inputs:
-        fact = ctx.fact(value)
-        if isinstance(fact, Radial):
-            ctx.spoil(
-                node, fact, "subtraction", "something is subtracted from the mean square, or it "
-                "from something", " - ".join(ctx.describe(v) for v in node.inputs),
-                "an RMSNorm adds epsilon, nothing else; a variance is LayerNormalization's",
-            )  # fmt: skip
-            return
-
-
-def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
-    """``radial + other``: an epsilon, or a reason."""
-    candidate = radial.candidate
-    spoiled = radial.spoiled
-    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is None or number is None:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-not-constant", "epsilon is not a constant scalar",
-            ctx.describe(other) if array is None else f"{array.size} elements in {other.name!r}",
-            "make epsilon a constant; an initializer must not be a graph input as well",
-        )  # fmt: skip
-        number = 0.0
-    elif not ctx.fits(array.ndim, radial):
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-rank", "epsilon may have a higher rank than the mean square",
-            f"epsilon of shape {list(array.shape)}", "store epsilon as a scalar",
-        )  # fmt: skip
-    if number < 0:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-negative", "epsilon is negative", f"epsilon {number}",
-            "use an epsilon >= 0",
-        )  # fmt: skip
-    if radial.epsilons:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "two-epsilons", "a second epsilon is added",
-            f"{number} in {name_of(node)!r}", "add one epsilon, inside or outside the root",
-        )  # fmt: skip
-    if radial.inverse:
-        ctx.spoil(
-            node, radial, "epsilon-after-inverse", "a number is added to 1 / rms",
-            f"{number} in {name_of(node)!r}", "add epsilon before the inverse",
-        )  # fmt: skip
-        return
-    step = dataclasses.replace(radial, epsilons=radial.epsilons + 1, spoiled=spoiled)
-    if radial.rooted:
-        step.d += number
-    else:
-        step.b += number
-    ctx.set_radial(node.outputs[0], step)
-
-
-def clamp(ctx: Context, node: ir.Node) -> None:
-    """Max, Min, Clip, Relu on a mean square or root: a constant floor is an epsilon."""
-    for value in node.inputs:
-        fact = ctx.fact(value)
-        if value is None or not isinstance(fact, Radial):
-            continue
-        floor, rank = _floor(ctx, node, value)
-        negative = fact.inverse or min(fact.a, fact.c) <= 0
-        if floor is None or floor < 0 or negative or not ctx.fits(rank, fact):
-            ctx.spoil(
-                node, fact, "clamped", "the mean square or root is clamped otherwise than from "
-                "below, by a constant", f"{node.op_type} {name_of(node)!r}, "
-                + " and ".join(ctx.describe(v) for v in node.inputs if v not in (value, None)),
-                "take the maximum with one constant >= 0, or add epsilon",
-            )  # fmt: skip
-        elif fact.epsilons:
-            ctx.spoil(
-                node, fact, "two-epsilons", "the mean square has an epsilon already",
-                f"{floor} in {name_of(node)!r}", "add one epsilon, or take one maximum",
-            )  # fmt: skip
-        else:
-            edges = fact.edges
-            half = ctx.types.dtype(fact.x.root) == ir.DataType.FLOAT16 != fact.stash
-            if node.op_type == "Clip" and not half:  # whose squares do not overflow a wider type
-                edges = (*edges, "a Clip that takes an infinite root to the largest number")
-            step = dataclasses.replace(fact, floor=floor, epsilons=int(floor > 0), edges=edges)
-            step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
-            ctx.set_radial(node.outputs[0], step)
-        return
-
-
-def _floor(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float | None, int]:
-    """The constant below which Max or Clip does not let ``value``, and its rank; None: none."""
-    others = [v for v in node.inputs if v is not value]
-    if node.op_type == "Clip" and node.inputs[0] is value:
-        if "max" in node.attributes or (len(others) > 1 and others[1] is not None):
-            return None, 0
-        if "min" in node.attributes:  # before opset 11
-            return node.attributes.get_float("min", 0.0), 0
-        others = others[:1]
-    elif node.op_type != "Max":
-        return None, 0
-    array = ctx.constants.array(others[0]) if len(others) == 1 else None
-    return (None, 0) if array is None else (ctx.constants.scalar(others[0]), array.ndim)
-
-
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
     row = radial.candidate.axes or tuple(range(radial.axis, radial.last + 1))
@@ -328,12 +257,31 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
+    other = _in_earlier_shape(ctx, node, radial)
+    if other is not None:
+        ctx.set_radial(node.outputs[0], other)
+        return
     ctx.spoil(
         node, radial, "axes-misplaced",
         "the reduced axes are not certainly put back where they were",
         f"{node.op_type} {name_of(node)!r} of {ctx.describe(node.inputs[0])}",
         "use keepdims = 1, or Unsqueeze the reduced axes with constant negative axes",
     )  # fmt: skip
+
+
+def _in_earlier_shape(ctx: Context, node: ir.Node, radial: Radial) -> Radial | None:
+    """The mean square of the same rows, in the shape that x had before it was reshaped."""
+    dims, shapes = ctx.types.shape(node.outputs[0]), shapes_of(ctx, radial.x.root)
+    if node.op_type == "Expand" or radial.axis != -1 or dims is None or not radial.size:
+        return None
+    for position, source in enumerate(shapes[1:], 1):
+        whole = ctx.types.shape(source)
+        if not whole or whole[-1] != radial.size or not in_order(ctx, shapes[: position + 1]):
+            continue
+        kept = same_dims(dims, (*whole[:-1], 1))
+        if kept or same_dims(dims, whole[:-1]):
+            return dataclasses.replace(radial, x=ctx.view(source), kept=kept)
+    return None
 
 
 def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:

@@ -9,9 +9,11 @@ import onnx_ir as ir
 
 from rmsnorm_export.op import native as operators
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize import product, structural, sums
+from rmsnorm_export.recognize import logarithm, product, structural, sums
 from rmsnorm_export.recognize import radial as radials
+from rmsnorm_export.recognize.addition import subtract
 from rmsnorm_export.recognize.bodies import bodies_of
+from rmsnorm_export.recognize.clamp import clamp
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
@@ -29,16 +31,18 @@ Transfer = Callable[[Context, ir.Node], None]
 
 _STANDARD: dict[str, Transfer] = {
     "Pow": radials.power,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"), sums.reduce),
-    **dict.fromkeys(("GlobalAveragePool", "AveragePool"), sums.reduce),
+    **dict.fromkeys(sums.REDUCTIONS, sums.reduce),
     **dict.fromkeys(("MatMul", "Gemm", "Conv"), sums.contract),
     "Einsum": sums.dot,
     **dict.fromkeys(("Sqrt", "Reciprocal"), radials.root_or_inverse),
-    **dict.fromkeys(("Max", "Min", "Clip", "Relu"), radials.clamp),
+    **dict.fromkeys(("Max", "Min", "Clip", "Relu"), clamp),
     "Mul": product.mul,
     "Div": product.div,
-    "Add": product.add,
-    "Sub": radials.subtract,
+    **dict.fromkeys(("Add", "Sum"), product.add),
+    "Neg": logarithm.negate,
+    "Log": logarithm.logarithm,
+    "Exp": logarithm.exponential,
+    "Sub": subtract,
     "LpNormalization": product.lp_normalization,
     **dict.fromkeys(("Cast", "CastLike"), structural.cast),
     "Abs": structural.absolute,
@@ -143,8 +147,9 @@ def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Mo
         for node in nodes:
             domain = node.domain
             if domain in operators.DEFAULT_DOMAINS:
-                if node.op_type in KNOWN and node.inputs and node.outputs:
+                if node.inputs and node.outputs:
                     _transfer(ctx, node, in_function)
+                if node.op_type in KNOWN:
                     continue
             elif domain == DOMAIN:
                 if node.op_type.startswith((*operators.KINDS, *operators.QUANTIZED_KINDS)):
@@ -182,8 +187,10 @@ def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
         source = earlier(ctx, node)
         if source is not None:
             structural.unchanged(ctx, node, source)
-        elif (transfer := _STANDARD.get(node.op_type)) is not None:
+        elif (transfer := _STANDARD.get(standard(node))) is not None:
             transfer(ctx, node)
+        if node.outputs[0] not in ctx.facts:
+            radials.not_followed(ctx, node)
     except Exception as error:  # a defect of ours, told as one, costs one norm and not the command
         ctx.opaque.append(refuse(
             node, "recognition-failed", "recognition failed at this node",

@@ -114,7 +114,7 @@ def elements(
         few = dims is not None and len(dims) == 1 and parts[1].size <= _MOST
         return np.full(parts[1].shape, None) if few else None  # as many as are taken
     present = [part for part in parts if part is not None]
-    if len(present) < len(parts) or dtype is None:
+    if len(present) < len(parts) or dtype is None or node.op_type not in OPERATORS:
         return None
     if node.op_type in (*_ARITHMETIC, "Div", "Mod") and not dtype.is_integer():
         return None  # a quotient of floats is another

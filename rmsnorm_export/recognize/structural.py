@@ -43,18 +43,28 @@ def cast(ctx: Context, node: ir.Node, source: ir.Value | None = None) -> None:
             _lossy(ctx, node, fact.radial, "the product of 1 / rms with the scale")
     elif isinstance(fact, Square):
         low = fact.dtype if widens(fact.dtype, to) else to
-        narrow = (*fact.narrow, f"square rounded to {type_name(int(low))}")
+        narrow = tuple(dict.fromkeys((*fact.narrow, f"square rounded to {type_name(int(low))}")))
         ctx.facts[output] = dataclasses.replace(fact, dtype=to, narrow=narrow)
 
 
 def _cast_radial(ctx: Context, node: ir.Node, radial: Radial, to: ir.DataType) -> None:
     """The operator rounds 1 / rms at most; any other rounding is noted as narrow."""
-    if widens(radial.dtype, to):
-        if radial.dtype != radial.stash:
-            _lossy(ctx, node, radial, radial.dtype.name)
-            return
-        note = f"mean square computed in {type_name(int(radial.dtype))}"
+    note = f"mean square computed in {type_name(int(radial.dtype))}"
+    if widens(radial.dtype, to) and radial.dtype == radial.stash:
         step = dataclasses.replace(radial, dtype=to, stash=to, narrow=(*radial.narrow, note))
+        if radial.dtype == ir.DataType.FLOAT:
+            step.before_double = radial.narrow
+    elif to == ir.DataType.FLOAT and radial.before_double is not None:
+        step = dataclasses.replace(
+            radial, dtype=to, stash=to, narrow=radial.before_double, before_double=None
+        )
+    elif to == radial.stash and radial.dtype == ctx.types.dtype(radial.x.root):  # and back
+        rounded = f"1 / rms rounded to {type_name(int(radial.dtype))}"
+        narrow = (*radial.narrow, *(() if radial.inverse_cast is None else (rounded,)))
+        step = dataclasses.replace(radial, dtype=to, inverse_cast=None, narrow=narrow)
+    elif widens(radial.dtype, to):
+        _lossy(ctx, node, radial, radial.dtype.name)
+        return
     elif radial.inverse and radial.rooted and radial.inverse_cast is None:
         step = dataclasses.replace(radial, dtype=to, inverse_cast=to)
     else:

@@ -5,28 +5,37 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import rounding_of
 from rmsnorm_export.recognize.context import Context
-from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
-from rmsnorm_export.recognize.radial import centred, square_of
+from rmsnorm_export.recognize.facts import Candidate, Fact, Flaw, Logarithm, Radial, Square, View
+from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
+from rmsnorm_export.recognize.radial import centred, same_dims, square_of, square_of_product
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of, row_size
 
-_POOLS = ("GlobalAveragePool", "AveragePool")
-_MEANS = ("ReduceMean", *_POOLS)
+_POOLS = ("GlobalAveragePool", "AveragePool", "GlobalLpPool", "LpPool")
+_MEANS = ("ReduceMean", *_POOLS[:2])
+_SUMS = ("ReduceSum", "ReduceL1", "ReduceLogSum")
+_ROOTS = ("ReduceL2", *_POOLS[2:])
+REDUCTIONS = (*_MEANS, *_SUMS, *_ROOTS, "ReduceSumSquare", "ReduceLogSumExp")
+"""Operators that sum squares, or the squares of what they are given."""
 
 
 def reduce(ctx: Context, node: ir.Node) -> None:
-    """ReduceMean, ReduceSum, a pool of a square; ReduceSumSquare, ReduceL2 of a tensor."""
+    """The mean or sum of a square; ReduceSumSquare, ReduceL2, LpPool of a tensor."""
     operand = node.inputs[0]
-    if operand is None:
+    if operand is None or ("p" in node.attributes and node.attributes["p"].value != 2):
         return
     op = node.op_type
-    if op in (*_MEANS, "ReduceSum"):
+    if op in (*_MEANS, *_SUMS, "ReduceLogSumExp"):
         fact = ctx.facts.get(operand)
-        if not isinstance(fact, Square):
+        if op == "ReduceLogSumExp":  # NaN of rows of zeros
+            squares = fact.of if isinstance(fact, Logarithm) else None
+            fact = squares and dataclasses.replace(squares, beyond=squares.beyond or node)
+        if not isinstance(fact, Square) or (op == "ReduceL1" and fact.factor < 0):
             return
     else:
         squares = square_of(ctx, operand)
@@ -42,7 +51,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
 def _pooled(ctx: Context, node: ir.Node, fact: Square) -> tuple[int, ...]:
     """The axes that a pool takes the mean over, all of each; else with the reason in ``fact``."""
     dims, rank = ctx.types.shape(fact.x.root) or (), ctx.types.rank(fact.x.root)
-    if node.op_type == "GlobalAveragePool" and (rank or 0) > 2:
+    if node.op_type.startswith("Global") and (rank or 0) > 2:
         return tuple(range(2, rank or 0))
     window = tuple(node.attributes.get_ints("kernel_shape", ()))
     strides = tuple(node.attributes.get_ints("strides", ())) or (1,) * len(window)
@@ -73,6 +82,10 @@ def _listed(node: ir.Node, name: str) -> tuple[object, ...]:
 def contract(ctx: Context, node: ir.Node) -> None:
     """MatMul of a square with one number repeated: a sum. Other weights of a sum have a reason."""
     values = (*node.inputs, None)[:2]
+    row = _row_times_column(ctx, node)
+    if row is not None:
+        _reduce(ctx, node, row, (-1,), kept=ctx.types.rank(row.x.root) != 1)
+        return
     swapped = not isinstance(ctx.fact(values[0]), Square)
     value, other = values[::-1] if swapped else values
     fact = ctx.fact(value)
@@ -85,32 +98,91 @@ def contract(ctx: Context, node: ir.Node) -> None:
     if not vector and not square:
         return  # a layer behind a squared activation
     # Of [1, k] every row of one is repeated k times: no sum, but for k = 1.
-    plain = numbers is not None and (square or numbers.ndim == 1 or numbers.shape[1:] == (1,))
-    if numbers is None or swapped or node.op_type != "MatMul" or not plain:
+    column = numbers is not None and (square or numbers.ndim == 1 or numbers.shape[1:] == (1,))
+    plain = not swapped and node.op_type == "MatMul" and column
+    weighted = scaled_square(ctx, fact, other, numbers if plain else None)
+    _reduce(ctx, node, weighted, (-1,), kept=numbers is None or numbers.ndim != 1)
+
+
+def scaled_square(
+    ctx: Context,
+    fact: Square,
+    other: ir.Value,
+    numbers: np.ndarray | None,
+    *,
+    inverse: bool = False,
+) -> Square:
+    """The squares times ``other``, or over it: one number of all ``numbers``, else the reason."""
+    if numbers is None:
         flaw = fact.flaw or (
             "weighted-square", "the squares are multiplied with another tensor",
             ctx.describe(other), "an RMSNorm averages the plain squares of a row",
         )  # fmt: skip
-        fact = dataclasses.replace(fact, flaw=flaw)
-    else:
-        factor = fact.factor * float(numbers.flat[0])
-        slack = max(fact.slack, rounding_of(numbers) / 2)  # under the root
-        fact = dataclasses.replace(fact, factor=factor, slack=slack)
-    _reduce(ctx, node, fact, (-1,), kept=numbers is None or numbers.ndim != 1)
+        return dataclasses.replace(fact, flaw=flaw)
+    number = float(numbers.flat[0])
+    factor = 1.0 / number if inverse else number
+    return dataclasses.replace(
+        fact, factor=fact.factor * factor, plus=fact.plus * factor,
+        slack=max(fact.slack, rounding_of(numbers) / 2),  # under the root
+    )  # fmt: skip
+
+
+def _row_times_column(ctx: Context, node: ir.Node) -> Square | None:
+    """The square of a [..., 1, n] that is multiplied with the same numbers as [..., n, 1]; or of a
+    vector that is multiplied with itself."""
+    a, b = (*node.inputs, None)[:2]
+    if a is None or b is None or b.is_initializer() or node.op_type == "Conv":
+        return None
+    shapes = shapes_of(ctx, a), shapes_of(ctx, b)
+    pair = multiples(ctx, shapes[0][-1], shapes[1][-1])
+    if pair is None:
+        return None
+    rows, columns, fact = ctx.types.shape(a), ctx.types.shape(b), square_of(ctx, a)
+    if rows is None or columns is None or fact is None or not rows:
+        return None
+    if node.op_type == "Gemm":
+        turned = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+        if len(node.inputs) > 2 or node.attributes.get_float("alpha", 1.0) != 1.0 or turned[0]:
+            return None
+        columns = columns[::-1] if turned[1] else columns
+    wanted = rows if len(rows) == 1 else (*rows[:-2], rows[-1], 1)
+    whole = len(rows) == 1 or rows[-2] == 1
+    if not whole or not same_dims(columns, wanted) or not all(in_order(ctx, s) for s in shapes):
+        return None
+    left, right = pair
+    return dataclasses.replace(
+        fact, factor=right.factor / left.factor, slack=(left.slack + right.slack) / 2,
+        narrow=(*left.narrow, *right.narrow),
+    )  # fmt: skip
 
 
 def dot(ctx: Context, node: ir.Node) -> None:
-    """Einsum of x with itself over the last axis: a sum of squares."""
+    """Einsum of x with itself, or of a square: the sum over some of its axes, or the square."""
     a, b = (*node.inputs, None)[:2]
-    terms = _DOT.fullmatch(node.attributes.get_string("equation", "").replace(" ", ""))
-    if a is None or b is None or len(node.inputs) != 2 or not terms or terms[2] in terms[1]:
+    operands, _, result = node.attributes.get_string("equation", "").partition("->")
+    first, *others = ([*_LABEL.findall(term)] for term in operands.split(","))
+    kept = _LABEL.findall(result)
+    summed = [label for label in first if label not in kept]
+    fact: Fact | None = None
+    if a is not None and b is not None and others == [first]:
+        fact = square_of_product(ctx, a, b)
+    elif a is not None and b is not None and others == [summed] == [first[-1:]]:
+        fact = ctx.facts.get(a)
+        if isinstance(fact, Square):
+            fact = scaled_square(ctx, fact, b, ctx.constants.repeated(b))
+    elif a is not None and not others and summed:
+        fact = ctx.facts.get(a)
+    in_order = [label for label in first if label in kept] == kept
+    if not isinstance(fact, Square) or not in_order or len(set(first)) < len(first):
         return
-    fact = square_of(ctx, a) if ctx.magnitude(a).root is ctx.magnitude(b).root else None
-    if fact is not None:
-        _reduce(ctx, node, fact, (-1,), kept=False)
+    if not summed:
+        ctx.facts[node.outputs[0]] = fact
+    elif "..." not in first[first.index(summed[0]) :]:
+        axes = tuple(first.index(label) - len(first) for label in summed)
+        _reduce(ctx, node, fact, axes, kept=False)
 
 
-_DOT = re.compile(r"([.A-Za-z]*)([A-Za-z]),\1\2->\1")
+_LABEL = re.compile(r"\.\.\.|[A-Za-z]")
 
 
 def _reduce(
@@ -142,13 +214,18 @@ def _reduce(
         fact.x, candidate, node.graph, axis if axis is not None else -1, size, kept,
         fact.dtype, fact.dtype, a=factor, narrow=fact.narrow, slack=fact.slack, last=last,
     )  # fmt: skip
-    if op == "ReduceL2":
-        radial = dataclasses.replace(radial, rooted=True, length=1)
-    radial.plain = op in ("ReduceMean", "ReduceL2") and fact.factor == 1.0
+    if op in _ROOTS:
+        radial = dataclasses.replace(radial, rooted=True, length=int(op == "ReduceL2"))
+    radial.plain = op in ("ReduceMean", "ReduceL2") and fact.factor == 1.0 and not fact.plus
+    radial.b = fact.plus * (1 if op in _MEANS else size or 1)
+    radial.epsilons, radial.beyond = int(fact.plus > 0), fact.beyond
     if fact.factor != 1.0:
         radial.edges = ("squares that are scaled before they are summed",)
     radial.spoiled = spoiled
-    ctx.set_radial(node.outputs[0], radial)
+    if "Log" in op:
+        ctx.facts[node.outputs[0]] = Logarithm(radial)
+    else:
+        ctx.set_radial(node.outputs[0], radial)
 
 
 def length_unknown(ctx: Context, x: View) -> Flaw:

@@ -44,14 +44,14 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
     _one_default_domain(model)
     _rename_inlined(model)
-    if options.sites:
+    if options.sites and options.form == "plain":
         return loaded
     operators, runtime = TARGETS[options.form].operators, options.consumer
     if not any(operator.startswith(DOMAIN) for operator in operators):
         model = _inline_own(model)
     forms = operators if runtime is None else (*runtime.forms, SIMPLIFIED)
     opset = model.opset_imports.get("", 0)
-    rounded = NUMERICS_ORDER.index(options.numerics) >= _UPCAST
+    rounded = NUMERICS_ORDER.index(options.numerics) >= _UPCAST and not options.sites
     keeps = {*operators} & {*forms}
     if options.target is None:
         keeps = {SIMPLIFIED, SKIP_SIMPLIFIED}

@@ -196,8 +196,8 @@ class OptimizeOptions(RewriteOptions):
         (),
         flag="--site",
         metavar="NAME",
-        help="With the target plain: write out only norms of this name (* matches anything). "
-        "May be repeated.",
+        help="With the target plain: write out only norms of this name (* matches anything). With "
+        "--numerics upcast or unclamped: allow that only for these. May be repeated.",
     )
     fold_residual: bool = option(
         True,
@@ -222,7 +222,8 @@ class OptimizeOptions(RewriteOptions):
             found, fix = f"opset {self.opset}", f"give {least} or more, or choose another target"
             what = f"The opset is too low for the target {self.form}."
             raise UsageError(what, found=found, fix=fix)
-        if self.sites and self.form != "plain":
-            found = f"--site {self.sites[0]} with the target {self.form}"
-            fix = "use --target plain, or omit --site"
-            raise UsageError("Single sites are for the target plain.", found=found, fix=fix)
+        if self.sites and self.form != "plain" and self.numerics not in ("upcast", "unclamped"):
+            found = f"--site {self.sites[0]} with the target {self.form}, numerics {self.numerics}"
+            fix = "use --target plain or --numerics upcast, or omit --site"
+            what = "Single sites are for the target plain, or for looser numerics."
+            raise UsageError(what, found=found, fix=fix)

@@ -17,7 +17,9 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN, FLOAT16
+from rmsnorm_export.recognize.consts import depends_on_caller
 from rmsnorm_export.recognize.finish import Fold
+from rmsnorm_export.recognize.functions import callees_first
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
@@ -87,14 +89,23 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     refusals = [*recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
     parts = {match: _fused_part(match, operators) for match in recognition.matches}
-    if options.sites:  # of the target plain, which has no operators
-        parts = dict.fromkeys(_named_nodes(recognition.matches, options.sites))
+    allowed = None
+    if options.sites and row.form != "one node":  # it has no operators
+        named = {
+            part: [name_of(part.nodes[-1])]
+            for match in parts
+            if (part := _fused_part(match, _ALL_FORMS)) is not None
+        }
+        parts = dict.fromkeys(_named(named, options.sites))
     else:
         refusals += recognition.refusals
+    if options.sites and row.form == "one node":
+        named = {match: _site_names(match) for match in parts}
+        allowed = {match.output for match in _named(named, options.sites)}
     pending = _pending(parts, row, keep_all=options.target is None)
     _type_operands(types, pending)
     taken = _names_in_use(model, pending)
-    context = LowerContext(options.numerics, names, default_opset(model), types, taken)
+    context = LowerContext(options.numerics, names, default_opset(model), types, taken, allowed)
     outcomes = dict(zip(pending, lower_all(pending, row, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []
@@ -145,6 +156,10 @@ def _recognized(
     if not (one_node and recognition.crossed):
         return model, recognition
     parts = {key for key, f in model.functions.items() if _could_be_part(f)} | recognition.crossed
+    for key in callees_first(model):  # an attribute that is handed on has its number further out
+        handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
+        if not parts.isdisjoint(node.op_identifier() for node in handed_on):
+            parts.add(key)
     try:
         inlined = inline(model.clone(), parts)
     except ValueError:
@@ -170,23 +185,28 @@ def _fused_part(match: Match, operators: Sequence[str]) -> Match | None:
     return next((part for part in _parts(match) if part.native in operators), None)
 
 
-def _named_nodes(matches: Sequence[Match], patterns: Sequence[str]) -> list[Match]:
-    """Return the norms, or parts of them, that are one node of any target and have such a name.
+def _site_names(match: Match) -> list[str]:
+    """Return the names of a norm: its module and last node, and what the new node is called."""
+    names = [name for name in (match.module, name_of(match.nodes[-1])) if name]
+    return [*names, *(f"{name}/{match.spec.kind}" for name in names)]
+
+
+def _named(names: Mapping[Match, Sequence[str]], patterns: Sequence[str]) -> list[Match]:
+    """Return the norms of which a name fits a pattern.
 
     Raises:
-        UsageError: a pattern that no such node's name fits.
+        UsageError: a pattern that no name fits.
     """
-    parts = [_fused_part(match, _ALL_FORMS) for match in matches]
-    names = {part: name_of(part.nodes[-1]) for part in parts if part is not None}
+    every = sorted({name for some in names.values() for name in some if name})
     chosen: set[str] = set()
     for pattern in patterns:
-        fitting = fnmatch.filter(names.values(), pattern)
+        fitting = fnmatch.filter(every, pattern)
         chosen.update(fitting)
         if pattern != "*" and not fitting:
             found = repr(pattern)
-            fix = f"the names are {', '.join(sorted(names.values())[:20]) or 'none'}"
+            fix = f"the names are {', '.join(every[:20]) or 'none'}"
             raise UsageError("No node that is an RMSNorm has this name.", found=found, fix=fix)
-    return [part for part, name in names.items() if name in chosen]
+    return [match for match, some in names.items() if not chosen.isdisjoint(some)]
 
 
 def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: bool) -> list[Match]:

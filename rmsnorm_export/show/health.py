@@ -21,8 +21,9 @@ def health_lines(report: Report, *, verbose: int = 0) -> list[Line]:
     for group in grouped(report.health, lambda one: _what_holds(one) if verbose <= 0 else one):
         lines += _group_lines(group)
     lines += ["", *(line for run in report.health_runs for line in _run_lines(run))]
-    if report.unfused:
-        lines.append(f"  not examined: {plural(len(report.unfused), 'refused norm')}")
+    sites = {one.site for one in report.health}
+    if unseen := [refusal for refusal in report.unfused if refusal.node not in sites]:
+        lines.append(f"  not examined: {plural(len(unseen), 'refused norm')}")
     return titled(title, lines)
 
 

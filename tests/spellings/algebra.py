@@ -1,0 +1,299 @@
+"""RMSNorms by algebra, and beside each what is none: one step of the ordinary chain by other
+operators.
+
+A row is a name, the steps that it has of its own (see ``Alike.chain``), and what is true of it. A
+step takes what it works with and the value before it; those of a look-alike have a reason for which
+nothing is fused.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+from onnx import TensorProto
+
+from .alike import FLOAT, Alike, LookAlike
+from .case import Case
+
+N, EPSILON = 8, 1e-5
+ROOT = math.sqrt(N)
+Step = Callable[[Alike, str], str]
+Steps = Mapping[str, Step]
+
+
+def built(steps: Steps, dtype: int = FLOAT, opset: int = 18) -> Case:
+    """The ordinary norm of rows of eight with these steps in place of its own."""
+
+    def body(a: Alike) -> str:
+        row = steps.get("row", lambda a, _: a.input())(a, "")
+        return a.chain(
+            row, **{name: functools.partial(s, a) for name, s in steps.items() if name != "row"}
+        )
+
+    return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(opset,), dtype=dtype).build()
+
+
+def times(k: float) -> Step:
+    return lambda a, x: a.g.op("Mul", x, a.scalar(k))
+
+
+def over(k: float) -> Step:
+    return lambda a, x: a.g.op("Div", x, a.scalar(k))
+
+
+def op(op_type: str, *numbers: float, **attributes: object) -> Step:
+    """An operator with constants behind its operand."""
+    return lambda a, x: a.g.op(op_type, x, *map(a.scalar, numbers), **attributes)
+
+
+def then(*steps: Step) -> Step:
+    def both(a: Alike, x: str) -> str:
+        return functools.reduce(lambda value, step: step(a, value), steps, x)
+
+    return both
+
+
+def product(left: Step, right: Step) -> Step:
+    return lambda a, x: a.g.op("Mul", left(a, x), right(a, x))
+
+
+def same(_: Alike, x: str) -> str:
+    return x
+
+
+def total(a: Alike, x: str) -> str:
+    return a.g.reduce("ReduceSum", x, [-1], 1)
+
+
+def mean(a: Alike, x: str) -> str:
+    return a.mean(x)
+
+
+def epsilon(a: Alike, x: str) -> str:
+    return a.stabilise(x)
+
+
+def einsum(equation: str, left: Step = same, right: Step | None = None) -> Step:
+    """A product of two multiples of x; or the sum of one tensor."""
+
+    def step(a: Alike, x: str) -> str:
+        operands = [left(a, x), *([] if right is None else [right(a, x)])]
+        return a.g.op("Einsum", *operands, equation=equation)
+
+    return step
+
+
+def unsqueezed(a: Alike, x: str) -> str:
+    return a.g.unsqueeze(x, [-1])
+
+
+def row_times_column(second: Step, last: Step, first: Step = same) -> Step:
+    """[..., 1, n] times [..., n, 1], and what brings the axes of x back."""
+
+    def step(a: Alike, x: str) -> str:
+        row = a.g.unsqueeze(first(a, x), [-2])
+        return last(a, a.g.op("MatMul", row, second(a, x)))
+
+    return step
+
+
+def squeezed(a: Alike, x: str) -> str:
+    return a.g.op("Squeeze", x, a.g.ints(-1))
+
+
+def turned(a: Alike, x: str) -> str:
+    return a.g.op("Transpose", a.g.unsqueeze(x, [-2]), perm=[0, 1, 3, 2])
+
+
+def counted(*sizes: Callable[[Alike, str], str], wide: bool = False) -> Step:
+    """A sum over the product of sizes that the graph computes, in float64 where ``wide``."""
+
+    def step(a: Alike, x: str) -> str:
+        count = a.g.op("ReduceProd", functools.reduce(lambda v, s: s(a, v), sizes, x), keepdims=0)
+        if not wide:
+            return a.g.op("Div", total(a, x), a.g.cast(count, a.dtype))
+        double = a.g.cast(total(a, x), TensorProto.DOUBLE)
+        quotient = a.g.op("Div", double, a.g.cast(count, TensorProto.DOUBLE))
+        return a.g.cast(quotient, a.dtype)
+
+    return step
+
+
+def shape(a: Alike, x: str) -> str:
+    return a.g.op("Shape", x)
+
+
+def gathered(*positions: int) -> Step:
+    return lambda a, x: a.g.op("Gather", x, a.g.ints(*positions))
+
+
+def sliced(a: Alike, x: str) -> str:
+    return a.g.op("Slice", x, a.g.ints(-1), a.g.ints(2**31 - 1))
+
+
+def with_variance(square_of_mean: Callable[[Alike, str, str], str]) -> Steps:
+    """A variance and what is added to it, given the row and its mean."""
+
+    def step(a: Alike, x: str) -> str:
+        average = a.mean(x)
+        variance = a.mean(a.square(a.g.op("Sub", x, average)))
+        return a.g.op("Add", variance, square_of_mean(a, x, average))
+
+    return {"square": same, "mean": step}
+
+
+def logarithm(power: float) -> Step:
+    return then(op("Log"), times(power), op("Exp"))
+
+
+def pooled(a: Alike, x: str) -> str:
+    return a.g.op("LpPool", x, kernel_shape=[N], p=2)
+
+
+INFINITY = math.inf
+SUMMED: Steps = {"square": same}
+NORMS: dict[str, Steps] = {
+    "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
+    "two numbers by a Sum": {"stabilise": op("Sum", EPSILON, EPSILON)},
+    "epsilon in the squares": {"square": then(op("Pow", 2.0), epsilon), "stabilise": same},
+    "x times x over n": {"square": product(same, over(N)), "mean": total},
+    "x over n, times x": {"square": product(times(1 / N), same), "mean": total},
+    "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
+    "a multiple twice": {"square": product(over(ROOT), over(ROOT)), "mean": total},
+    "the squares of a multiple": {
+        **SUMMED, "mean": then(over(ROOT), lambda a, x: a.g.reduce("ReduceSumSquare", x, [-1], 1)),
+    },
+    "smaller, and larger again": {
+        "square": then(over(4), op("Pow", 2.0)), "root": then(op("Sqrt"), times(4)),
+    },
+    "magnitudes": {"square": product(op("Abs"), op("Abs"))},
+    "negatives": {"square": product(op("Neg"), op("Neg"))},
+    "minus x times minus x": {"square": then(product(op("Neg"), same), op("Neg"))},
+    "a sum of magnitudes": {"mean": then(lambda a, x: a.g.reduce("ReduceL1", x, [-1], 1), over(N))},
+    "a product by Einsum": {"square": einsum("bsd,bsd->bsd", same, op("Identity"))},
+    "a sum by Einsum": {"mean": then(einsum("bsd->bs"), unsqueezed, over(N))},
+    "a dot product by Einsum": {
+        **SUMMED, "mean": then(einsum("...d, ...d -> ...", over(N), same), unsqueezed)},
+    "a mean by Einsum": {
+        "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
+    },
+    "a row times a column": {
+        **SUMMED, "mean": then(row_times_column(unsqueezed, squeezed), over(N)),
+    },
+    "a row times itself turned": {
+        **SUMMED, "mean": then(row_times_column(turned, squeezed), over(N)),
+    },
+    "a row times a multiple": {
+        **SUMMED, "mean": row_times_column(then(over(N), unsqueezed), squeezed),
+    },
+    "a pool": {**SUMMED, "mean": then(pooled, over(ROOT)), "root": same},
+    "a variance and the square of a mean": with_variance(lambda a, _, average: a.square(average)),
+    "a product of sizes": {"mean": counted(shape, gathered(-1))},
+    "a product of sizes, in float64": {"mean": counted(shape, gathered(-1), wide=True)},
+    "a product of a part of the shape": {"mean": counted(shape, sliced)},
+    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, INFINITY))},
+    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, INFINITY))},
+    "a maximum with less": {"stabilise": then(epsilon, op("Max", 1e-6, 0.0))},
+    "a maximum with epsilon": {"stabilise": then(epsilon, op("Max", EPSILON))},
+    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", INFINITY))},
+    "a Relu": {"stabilise": then(epsilon, op("Relu"))},
+    "one maximum after another": {
+        "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
+    },
+    "magnitudes of what is not negative": {
+        "mean": then(op("Abs"), mean, op("Abs")), "root": then(op("Sqrt"), op("Abs")),
+    },
+}  # fmt: skip
+"""Fused by default in float32, and in any float type with the class ``upcast``."""
+
+UPCAST: dict[str, Steps] = {
+    "a root by logarithms": {"root": logarithm(0.5)},
+    "a sum by its logarithm": {
+        "mean": then(lambda a, x: a.g.reduce("ReduceLogSum", x, [-1], 1), op("Exp"), over(N)),
+    },
+}
+"""Fused with the class ``upcast`` alone."""
+
+
+def parts(a: Alike, x: str) -> str:
+    """The sums of the squares of two halves of a row, added."""
+    first, second = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
+    return a.g.op("Add", *(total(a, a.square(part)) for part in (first, second)))
+
+
+def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
+    return lambda a, _: a.input("z", shape)
+
+
+def summed_as(*steps: Step) -> Steps:
+    """A step in place of the square and its mean, of which any number may come."""
+    return {"square": same, "mean": then(*steps), "root": then(op("Abs"), op("Sqrt"))}
+
+
+def squared_as(step: Step) -> Steps:
+    return {"square": step, "root": then(op("Abs"), op("Sqrt"))}
+
+
+def with_log_sum_exp(a: Alike, x: str) -> str:
+    logarithms = times(2)(a, op("Log")(a, op("Abs")(a, x)))
+    return op("Exp")(a, a.g.reduce("ReduceLogSumExp", logarithms, [-1], 1))
+
+
+def gram(a: Alike, x: str) -> str:
+    return a.g.op("MatMul", x, a.g.op("Transpose", x, perm=[0, 2, 1]))
+
+
+LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
+    "a Sum with x": (
+        {"stabilise": lambda a, m: a.g.op("Sum", m, a.scalar(EPSILON), a.input())},
+        "epsilon-not-constant",
+    ),
+    "a Softplus": ({"root": op("Softplus")}, "not-followed"),
+    "logarithms of which the sum is taken": (
+        {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
+    ),
+    "parts": ({**SUMMED, "mean": then(parts, over(N))}, "sum-of-parts"),
+    "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
+    "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
+    "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
+    "clipped at an input": (
+        {"stabilise": then(epsilon, lambda a, m: a.g.op("Min", m, another((1,))(a, "")))},
+        "clamped",
+    ),
+    "x times its magnitude": (squared_as(product(same, op("Abs"))), None),
+    "x times another row": (squared_as(product(same, another())), None),
+    "x times a weighted x": (
+        squared_as(product(same, lambda a, x: a.g.op("Mul", x, a.weight()))), None,
+    ),
+    "its dot product with its magnitude": (
+        summed_as(einsum("bsd,bsd->bs", same, op("Abs")), unsqueezed), None,
+    ),
+    "its dot product with another row": (
+        summed_as(einsum("bsd,bsd->bs", same, another()), unsqueezed), None,
+    ),
+    "rows that change places": (
+        {"row": lambda a, _: a.input(shape=(3, 3, N)),
+         **summed_as(einsum("bsd,bsd->sb", same, same), unsqueezed)}, None,
+    ),
+    "a row times another column": (
+        summed_as(row_times_column(then(another(), unsqueezed), squeezed)), None,
+    ),
+    "all rows times all columns": (
+        {"row": lambda a, _: a.input(shape=(2, N, N)), **summed_as(gram)}, None,
+    ),
+    "a weighted sum by Einsum": (
+        {"mean": then(einsum("bsd,d->bs", same, lambda a, _: a.weight()), unsqueezed)},
+        "weighted-square",
+    ),
+    "another root by logarithms": ({"root": logarithm(0.25)}, None),
+    "a variance and a mean": (
+        with_variance(lambda a, _, average: a.g.op("Abs", average)), "variance",
+    ),
+    "a variance and the square of another mean": (
+        with_variance(lambda a, x, _: a.square(a.mean(a.g.op("Abs", x)))), "variance",
+    ),
+    "sizes of other axes": ({"mean": counted(shape, gathered(1))}, "not-the-mean"),
+}  # fmt: skip
+"""Nothing of them is fused, and the reason; None: they do not look like a norm."""

@@ -1,0 +1,58 @@
+"""Norms that are spelled by algebra are one node, in every type; what only looks so is left alone,
+with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto
+from spellings import run
+from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built
+from spellings.case import Case
+
+import rmsnorm_export as rx
+from rmsnorm_export.recognize.refusal import kind_of
+from tests.sample import crossed
+
+TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
+SCALES = (1.0, 1e-3, 50.0)
+
+
+def outputs(case: Case, result: rx.Result | None, scale: float) -> np.ndarray:
+    """What the case or its result computes of rows of this size, the first of them zeros."""
+    feeds = {name: array * array.dtype.type(scale) for name, array in case.feeds.items()}
+    for array in feeds.values():
+        array[: array.ndim and 1] = 0
+    model = case.model if result is None else ir.to_proto(result.model)
+    (output,) = run.run(model, feeds).values()
+    return output.astype(np.float64)
+
+
+@crossed(2, name=[*NORMS, *UPCAST], dtype=[*TYPES])
+def test_a_norm_by_algebra_is_one_node(name: str, dtype: str) -> None:
+    if (name, dtype) == ("a pool", "f64"):
+        pytest.skip("ONNX Runtime has no such kernel")
+    case = built({**NORMS, **UPCAST}[name], TYPES[dtype])
+    result = rx.optimize(case.model, numerics="upcast", prove=True)
+    (site,) = result.report.fused
+    assert (site.n, result.report.refused) == (8, ())
+    default = rx.inspect(case.model)
+    assert not default.look_alikes
+    assert bool(default.fused) == (name not in UPCAST) or dtype == "f16"
+    half = 2e-2 if dtype == "f16" else 0.0  # of the source, which adds squares in it
+    for scale in SCALES:
+        before, after = (outputs(case, one, scale) for one in (None, result))
+        np.testing.assert_allclose(after, before, rtol=2e-5 + half, atol=2e-6 + half)
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_looks_like_it_is_left_alone(name: str) -> None:
+    steps, reason = LEFT_ALONE[name]
+    case = built(steps)
+    for numerics in ("exact", "upcast"):
+        result = rx.optimize(case.model, numerics=numerics)
+        assert not result.report.fused
+        assert [r.reason for r in result.report.refused] == ([reason] if reason else [])
+        assert all(r.kind == kind_of(r.reason) for r in result.report.refused)
+    assert np.array_equal(outputs(case, None, 1.0), outputs(case, result, 1.0), equal_nan=True)
