@@ -32,14 +32,10 @@ that is not itself subnormal."""
 _ZEROS = "rows of zeros that stay zero without an epsilon"
 
 
-def is_unit(radial: Radial) -> bool:
-    """Return whether x is divided by its root mean square, not by a multiple of it."""
-    return _is_near(radial, 1.0)
-
-
-def _is_near(radial: Radial, unit: float) -> bool:
-    """Return whether the factor of the row is this number, but for the rounding of a constant."""
-    return abs(radial.unit / unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no number either
+def is_unit(radial: Radial, unit: float = 1.0) -> bool:
+    """Return whether x is multiplied with ``unit`` / rms, and not with another multiple of it, but
+    for the rounding of a constant."""
+    return abs(radial.unit / unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
 
 
 def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False) -> Match | None:
@@ -231,8 +227,8 @@ def _factor(norm: Norm) -> float | None:
     # Of a row of length one that is multiplied with data the root of n is to follow.
     if scale is None or not (scale.per_feature or norm.association or scale.early):
         return None
-    root = math.sqrt(radial.size)
-    return 1.0 / root if _is_near(radial, 1.0 / root) else None
+    inverse_root = 1.0 / math.sqrt(radial.size)
+    return inverse_root if is_unit(radial, inverse_root) else None
 
 
 def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool, bool] | None:
