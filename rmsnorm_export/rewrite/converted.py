@@ -36,7 +36,7 @@ for _entry in FACTS["conversions"]["harmless"].split():
     _first, _last = map(int, _versions.split("-"))
     _HARMLESS.setdefault(_operator, []).append((_first, _last))
 
-_MOST_ELEMENTS = 1 << 22
+_AS_DECLARED = 1 << 22
 """Of an input in its declared sizes; else they are multiples of 16, equal where those are."""
 _SMALL_SIZE = 16
 
@@ -58,6 +58,9 @@ def check_conversion(before: ir.Model, after: ir.Model) -> None:
         InputError: a node computes something else, or cannot be compared; which, and why.
     """
     old, new = default_opset(before), default_opset(after)
+    operators = {node.op_type for node in before.graph.all_nodes()}
+    if not any(_is_changed(operator, old, new) for operator in operators):
+        return
     nodes = _Nodes(before, after)
     outcomes: dict[Hashable, str] = {}
     for node, names in _changed_nodes(before.graph, after.graph, old, new):
@@ -184,7 +187,7 @@ class _Nodes:
         symbols = (size for size in listed if not isinstance(size, int))
         sizes: dict[Dim, Dim] = {size: f"d{k}" for k, size in enumerate(symbols)}
         numbers = [[d for d in dims or () if isinstance(d, int)] for dims in declared.values()]
-        if max(map(math.prod, numbers), default=0) > _MOST_ELEMENTS:
+        if max(map(math.prod, numbers), default=0) > _AS_DECLARED:
             large = sorted({d for dims in numbers for d in dims if d > _SMALL_SIZE})
             sizes |= {size: _SMALL_SIZE * k for k, size in enumerate(large, 1)}
         return {

@@ -55,7 +55,7 @@ class Needs:
         """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
-        versions: dict[tuple[str, int], str] = {}
+        opsets: dict[tuple[str, int], str] = {}
         vectors = bfloat16 = ""
         bodies = (model.functions[key].graph for key in reached(model, frozenset()))
         for node, opset in (
@@ -81,7 +81,8 @@ class Needs:
             else:
                 operators.setdefault((node.domain, node.op_type), name)
                 if node.domain in DEFAULT_DOMAINS:
-                    versions.setdefault((node.op_type, version_of(node.op_type, opset)), name)
+                    opsets.setdefault((node.op_type, opset), name)
+        versions = {(name, version_of(name, opset)): node for (name, opset), node in opsets.items()}
         ends = default_opset(model), model.ir_version, forms, operators, versions
         return cls(*ends, vectors, bfloat16)
 

@@ -180,7 +180,10 @@ def test_no_operator_of_onnx_is_another_after_it_was_lowered() -> None:
             lowered += 1
             for a, b in zip(expected, got, strict=True):
                 if isinstance(a, np.ndarray) and a.dtype.kind in "biuf":
-                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=case.name)
+                    # A function rounds where the operator does not.
+                    half = a.dtype == np.float16 and len(result.graph) > len(source.graph)
+                    rtol = 2.0**-9 if half else 1e-4
+                    np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5, err_msg=case.name)
                 else:
                     assert repr(a) == repr(b), case.name
     assert lowered > 2000
