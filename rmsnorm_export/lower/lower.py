@@ -12,6 +12,7 @@ from rmsnorm_export.op.numerics import NUMERICS_ORDER, Numerics
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.consumers import Consumer
 
 Names = Callable[[str], str]
 """Takes a wish, returns a name that no value and no node of the model has."""
@@ -27,6 +28,7 @@ class LowerContext:
         opset: version of the default domain in the model.
         types: element types and shapes.
         taken: operator names in this package's domain that are in use for something else.
+        runtime: that is to run the result; None: any.
     """
 
     numerics: Numerics
@@ -34,6 +36,7 @@ class LowerContext:
     opset: int
     types: Types
     taken: Collection[str] = ()
+    runtime: Consumer | None = None
 
     def allows(self, numerics: Numerics) -> bool:
         """Return whether a rewrite of this class is allowed."""
@@ -77,7 +80,8 @@ def strictest(match: Match) -> tuple[Numerics, str]:
     why = f"the source has {', '.join(what)}; the new node has not"
     if match.narrow:
         return "upcast", why
-    return ("reordered", f"at the ends of the range {why}") if match.edges else ("exact", "")
+    why = f"where a number overflows or vanishes on the way the result may differ: {why}"
+    return ("reordered", why) if match.edges else ("exact", "")
 
 
 Lowering: TypeAlias = Callable[[Sequence[Match], LowerContext], "list[Lowered | Refusal]"]

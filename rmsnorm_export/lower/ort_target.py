@@ -76,7 +76,10 @@ def _residual_kept(
     x, other = context.types.shape(match.x), context.types.shape(residual)
     rows = everywhere(SKIP_SIMPLIFIED, dtype)
     half = dtype in HALF_TYPES
-    if not rows:
+    lacks = "" if context.runtime is None else context.runtime.lacks_sum(dtype)
+    if lacks:
+        why = ("the runtime does not run it", lacks)
+    elif not rows:
         why = ("the operator has no such element type", type_name(dtype))
     elif spec.epsilon_clamp:
         why = ("the operator has no clamp", f"x / max(rms, {spec.epsilon:.6g})")

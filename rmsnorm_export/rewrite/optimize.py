@@ -14,7 +14,6 @@ from rmsnorm_export.graph.bundle import Bundle, open_folder
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
@@ -22,7 +21,7 @@ from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_func
 from rmsnorm_export.rewrite.normalise import normalise
 from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_rewrite
-from rmsnorm_export.rewrite.proofs import prove_sites
+from rmsnorm_export.rewrite.proofs import executed_norms, prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 
@@ -71,6 +70,7 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
             nodes_after=count_nodes(model),
             functions=sum(1 for _ in own_functions(model)),
             runs_in=runs_in(model),
+            execution=executed_norms(model, options) if proofs else None,
             seconds=time.perf_counter() - start,
         )
     return Result(model, report)
@@ -116,14 +116,10 @@ def _as_folder(source: Source) -> Bundle | None:
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:
     """Return the options with what the runtime decides where the user does not."""
-    runtime, residual, rotary = options.consumer, options.fold_residual, options.fold_rotary
-    if runtime is not None and options.target is None and runtime.target == "ort":
-        residual = residual and SKIP_SIMPLIFIED in runtime.forms
+    runtime, rotary = options.consumer, options.fold_rotary
     if rotary is None:
         rotary = runtime is not None and runtime.name in _WITH_PLUGIN
-    return dataclasses.replace(
-        options, target=options.form, fold_residual=residual, fold_rotary=rotary
-    )
+    return dataclasses.replace(options, target=options.form, fold_rotary=rotary)
 
 
 def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:

@@ -94,7 +94,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     pending = _pending(parts, row, keep_all=options.target is None)
     _type_operands(types, pending)
     taken = _names_in_use(model, pending)
-    context = LowerContext(options.numerics, names, default_opset(model), types, taken)
+    opset, runtime = default_opset(model), options.consumer
+    context = LowerContext(options.numerics, names, opset, types, taken, runtime)
     outcomes = dict(zip(pending, lower_all(pending, row, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.graph.tensors import tensor_slots
+from rmsnorm_export.errors import Error
+
+from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan
+from rmsnorm_export.rewrite.result import Execution
 
 _MAX_SCALE = 1 << 24
 """Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
@@ -40,6 +44,23 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
         options.progress("proving", len(plan.sites), len(plan.sites))
     failed = {site: _refuse(site, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
+
+
+def executed_norms(model: ir.Model, options: OptimizeOptions) -> Execution:
+    """Return how many norms a session of the model executes as one kernel each."""
+    from rmsnorm_export.rewrite.beside import lent_content
+    from rmsnorm_export.runtime.session import executed_graph, is_norm, runtime_name
+
+    size = sum(slot.nbytes for slot in tensor_slots(model))
+    if size >= MAX_PROTO_BYTES:
+        return Execution(runtime_name(), 0, f"its weights take {size / 1e9:.1f} GB")
+    try:
+        content, weights = lent_content(model)
+        graph = executed_graph(content, kernels=options.kernels, weights=weights)
+    except Error as error:
+        return Execution(runtime_name(), 0, one_line(f"{error.what} {error.found}"))
+    nodes = ir.serde.deserialize_graph(graph).all_nodes()
+    return Execution(runtime_name(), sum(map(is_norm, nodes)))
 
 
 def _refuse(site: Lowered, proof: Proof) -> Refusal:

@@ -79,6 +79,21 @@ class Site:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """Nodes that a session of the new model executes, after its default optimization.
+
+    Attributes:
+        runtime: e.g. ``onnxruntime 1.31.1 (CPU)``.
+        norms: how many of them are a norm, bodies of control flow included.
+        problem: why that is not known, or "".
+    """
+
+    runtime: str
+    norms: int
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Fusions:
     """Effect of transformers' fusions for one provider of ONNX Runtime, after the norms were fused.
 
@@ -170,6 +185,7 @@ class Report(Shown):
         health: what each norm and residual sum survives in half precision, where that was asked
             for.
         health_runs: of the model, in which ranges were measured for it.
+        execution: of the new model in a session, where its sites were to be proved.
     """
 
     source: str
@@ -193,6 +209,7 @@ class Report(Shown):
     planned: bool = False
     health: tuple[Health, ...] = ()
     health_runs: tuple[HealthRun, ...] = ()
+    execution: Execution | None = None
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:

@@ -12,6 +12,7 @@ from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs, graphs_in
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.rewrite.names import values_in
@@ -40,6 +41,7 @@ class Needs:
         operators: other operators that the file does not define, with their domain -> a node.
         vectors: a norm node whose X has one axis; "" without.
         bfloat16: an operator in that type, and its node, that ONNX Runtime's CPU provider has not.
+        half_sum: a node of a norm and its residual sum in float16; "" without.
     """
 
     opset: int
@@ -48,13 +50,14 @@ class Needs:
     operators: Mapping[tuple[str, str], str]
     vectors: str = ""
     bfloat16: str = ""
+    half_sum: str = ""
 
     @classmethod
     def of(cls, model: ir.Model) -> Needs:
         """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
-        vectors = bfloat16 = ""
+        vectors = bfloat16 = half_sum = ""
         bodies = (model.functions[key].graph for key in reached(model, frozenset()))
         for node in (node for graph in graphs_in(model.graph, *bodies) for node in graph):
             name = node.name or node.op_type
@@ -71,9 +74,12 @@ class Needs:
                 x = node.inputs[0] if node.inputs else None
                 if x is not None and x.shape is not None and len(x.shape) == 1:
                     vectors = name
+                if node.op_type == SKIP_SIMPLIFIED and x is not None and x.dtype == FLOAT16:
+                    half_sum = name
             else:
                 operators.setdefault((node.domain, node.op_type), name)
-        return cls(default_opset(model), model.ir_version, forms, operators, vectors, bfloat16)
+        versions = default_opset(model), model.ir_version
+        return cls(*versions, forms, operators, vectors, bfloat16, half_sum)
 
     def refused_by(self, row: consumers.Consumer) -> str:
         """Return why a runtime does not run the file; "" where nothing is known against it."""
@@ -82,6 +88,8 @@ class Needs:
                 return f"it was not seen to run {form} ({where})"
         if self.vectors and not row.vectors:
             return f"it runs no norm of a single row without other axes (node {self.vectors})"
+        if self.half_sum and (lacks := row.lacks_sum(FLOAT16)):
+            return f"{lacks} (node {self.half_sum})"
         for (domain, operator), name in self.operators.items():
             if row.has_operator(domain, operator) is False:
                 if domain in DEFAULT_DOMAINS:
@@ -123,7 +131,8 @@ def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
-    bfloat16 = needs.bfloat16 if row.name == FACTS["bfloat16"]["name"] else ""
+    engine = consumers.ENGINES.get(row.name)
+    bfloat16 = needs.bfloat16 if engine == FACTS["bfloat16"]["name"] else ""
     if bfloat16:
         parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
     return "; ".join(parts), bool(names or bfloat16)

@@ -44,7 +44,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     if TARGETS[report.target or "portable"].form != "one node":
         done = "can be written out" if report.planned else "written out"
     listed = report.planned or verbose > 0
-    for title, sites in ((done, report.fused), ("kept as is", report.kept)):
+    for title, sites in ((done, report.fused), ("already one node", report.kept)):
         if sites and listed:
             shown = site_lines(sites) if verbose > 0 else group_lines(sites)
             lines += titled(f"{title} ({len(sites)})", shown)
@@ -127,7 +127,8 @@ def _next_step(report: Report) -> list[Line]:
         step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
     count = sum(not entry.reason for entry in report.runs_in)
     more = "" if report.planned else ", and lists the sites"
-    others = f"  runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
+    share = f"{count} of {len(report.runs_in)}"
+    others = f"  by the table of runtimes {share} run it (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
     return [others] if asked else [(f"next: {step}", "bold"), others]
 
@@ -155,7 +156,7 @@ def _runner_lines(report: Report) -> list[Line]:
     if not report.runs_in:
         return []
     return [
-        f"  runs in {', '.join(runners) or 'no runtime of the table'}",
+        f"  by the table of runtimes in {', '.join(runners) or 'none'}",
         *(f"  not in {', '.join(names)}: {one_line(text)}" for text, names in reasons.items()),
         *(f"  {', '.join(names)}: {one_line(text)}" for text, names in unknown.items()),
     ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
@@ -96,16 +95,22 @@ def proof_lines(report: Report) -> list[Line]:
         f"  largest difference from the original: {_distance(worst)}{where}",
         f"  largest error against float64: {number(before)} ulp before, {number(after)} ulp after",
     ]
-    tried = [proof.one_kernel for _, proof in proofs if proof.one_kernel is not None]
-    if tried:
-        count = f"{sum(tried)} of {plural(len(tried), 'site')}"
-        form = TARGETS[report.target or "portable"].form
-        lines.append(f"  {form} in the file; ONNX Runtime (CPU) runs {count} as one kernel")
-    return lines + [
+    return [*lines, *_execution_lines(report)] + [
         (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
         for site, proof in proofs
         if not proof.passed
     ]
+
+
+def _execution_lines(report: Report) -> list[Line]:
+    """Return what was seen of a session of the new model."""
+    seen = report.execution
+    if seen is None:
+        return []
+    where = f"a session of the new model in {seen.runtime}"
+    if seen.problem:
+        return [(f"  {where} was not looked at: {seen.problem}", "warn")]
+    return [f"  {where} has {plural(seen.norms, 'norm')} as one kernel"]
 
 
 def _proof_text(proof: Proof) -> str:
