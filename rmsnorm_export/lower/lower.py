@@ -73,6 +73,12 @@ class Lowered:
     apart: tuple[Refusal, ...] = ()
     alone: Callable[[], Lowered] | None = None
 
+    def discard(self) -> None:
+        """Unhook nodes that were never inserted: they must not count as uses."""
+        for node in self.nodes:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+
 
 def strictest(match: Match) -> tuple[Numerics, str]:
     """The class of a node that says ``match`` with its rounding steps and no others; and why."""

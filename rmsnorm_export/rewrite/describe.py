@@ -38,7 +38,7 @@ _cut = functools.partial(short, limit=200)
 
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 _OF_ROWS = ("x", "residual", "gate")
-_IN_HALF = "squares in float16 overflow above 255: {} (see --numerics upcast, inspect --health)"
+_IN_HALF = "squares in float16 overflow above 255: {} (inspect --health names what helps)"
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
 
 

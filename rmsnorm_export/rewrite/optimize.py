@@ -96,7 +96,8 @@ def inspect(source: Source, options: HealthOptions) -> Report:
         if options.health or options.inputs is not None:
             from rmsnorm_export.rewrite.survey import survey
 
-            report = dataclasses.replace(report, **survey(loaded, options.inputs))
+            fields = survey(loaded, options.inputs)
+            report = dataclasses.replace(report, notes=loaded.notes, **fields)
         needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
         return dataclasses.replace(
             report,

@@ -66,7 +66,7 @@ class Plan:
     def without(self, refused: Mapping[Lowered, Refusal]) -> Plan:
         """Return the plan with these sites refused and their new nodes given up."""
         for site in refused:
-            _discard(site)
+            site.discard()
         return dataclasses.replace(
             self,
             sites=tuple(site for site in self.sites if site not in refused),
@@ -119,7 +119,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         else:
             unfolded += apart
             if lowered is not None:
-                _discard(lowered)
+                lowered.discard()
         if outcome is None or (part is not None and not larger):
             kept.append(node)
     ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
@@ -202,13 +202,6 @@ def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: b
     if len(kept) < len(parts) and row.shares_functions:
         return [parts[match] or match if match in kept else match for match in parts]
     return [match for match in parts if match not in kept]
-
-
-def _discard(lowered: Lowered) -> None:
-    """Unhook nodes that were never inserted: they must not count as uses."""
-    for node in lowered.nodes:
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
 
 
 def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:

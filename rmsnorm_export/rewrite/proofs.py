@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
-
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line

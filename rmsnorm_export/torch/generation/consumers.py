@@ -20,7 +20,7 @@ _SEARCH = (
 
 _KINDS = ("key", "value")
 
-PADDED = "a sliding window counts the padding behind a row: use rows of one length, or --fusions"
+PADDED = "a sliding window counts the padding behind a row: use rows of one length"
 
 _OWN_HEADS = (
     "arcee", "cohere", "gemma", "gemma3", "gemma3_text", "glm", "gpt_oss", "granite", "helium",
