@@ -84,7 +84,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
         if lower:
             raise _not_lowered(opset, found.rpartition("failed: ")[2]) from error
         what = "The model cannot be raised to another opset."
-        fix = f"export with opset_version={opset}, or use --target ort or portable"
+        fix = f"export with opset_version={opset}, or use --target ort, which needs no opset"
         raise InputError(what, found=found, fix=fix) from error
     copy.opset_imports.pop(_KEEP, None)
     _restore(source, copy.graph)

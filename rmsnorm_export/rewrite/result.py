@@ -243,10 +243,11 @@ class Report(Shown):
     def _lost(self) -> VerificationError | None:
         if self.quantized is None or not self.quantized.problem:
             return None
+        way = "--quantize int8, or none" if self.quantized.kind == "int4" else "omit --quantize"
         return VerificationError(
             f"The quantization to {self.quantized.kind} loses more than is allowed.",
             found=self.quantized.problem,
-            fix="use the model only where its answers hold up; or --quantize int8, or none",
+            fix=f"use the model only where its answers hold up; or {way}",
         )
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:

@@ -90,15 +90,21 @@ class Needs:
             return f"it runs no norm of a single row without other axes (node {self.vectors})"
         if self.half_sum and (lacks := row.lacks_sum(FLOAT16)):
             return f"{lacks} (node {self.half_sum})"
+        if absent := self.absent_in(row):
+            return absent
+        if row.opset and self.opset > row.opset:
+            return f"opset {self.opset}; it loads {row.opset} at most"
+        if row.ir and self.ir_version > row.ir:
+            return f"format version {self.ir_version}; it loads {row.ir} at most"
+        return ""
+
+    def absent_in(self, row: consumers.Consumer) -> str:
+        """Return which operator, other than a norm, a runtime is known not to have, or ""."""
         for (domain, operator), name in self.operators.items():
             if row.has_operator(domain, operator) is False:
                 if domain in DEFAULT_DOMAINS:
                     return f"none of ONNX's own tests of {operator} loads in it (node {name})"
                 return f"it has no operator {domain}.{operator} (node {name})"
-        if row.opset and self.opset > row.opset:
-            return f"opset {self.opset}; it loads {row.opset} at most"
-        if row.ir and self.ir_version > row.ir:
-            return f"format version {self.ir_version}; it loads {row.ir} at most"
         return ""
 
 
@@ -147,9 +153,10 @@ def runs_in(model: ir.Model) -> tuple[consumers.RunsIn, ...]:
             if needs.refused_by(row):
                 break
             since = row.since
-        unknown = _unknown(needs, newest) if since else ("", False)
+        unknown, doubtful = _unknown(needs, newest) if since else ("", False)
+        doubtful = doubtful or bool(needs.absent_in(newest))
         facts = consumers.versions(rows), needs.refused_by(newest), newest.evidence
-        verdicts.append(consumers.RunsIn(name, since, *facts, *unknown))
+        verdicts.append(consumers.RunsIn(name, since, *facts, unknown, doubtful))
     return tuple(verdicts)
 
 

@@ -121,7 +121,7 @@ class RunsIn:
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
         unknown: what is not known of its newest version, half a sentence; "" where all is.
-        perhaps: that is whether it has an operator of the file.
+        perhaps: it is not known to have every operator of the file that is no norm.
     """
 
     runtime: str

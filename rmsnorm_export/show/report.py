@@ -16,7 +16,7 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.rewrite.result import Fusions, Quantization, Report
-from rmsnorm_export.runtime.consumers import BY_NAME
+from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
@@ -116,8 +116,12 @@ def _next_step(report: Report) -> list[Line]:
     """Return what to do in the runtime at hand, and what is listed elsewhere."""
     if not report.runs_in:
         return []
-    known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
-    here = ((entry, version_of(entry.runtime)) for entry in known)
+    known = (
+        (entry, package)
+        for entry in report.runs_in if entry.runtime in BY_NAME
+        for package in (entry.runtime, *(p for p, e in ENGINES.items() if e == entry.runtime))
+    )  # fmt: skip
+    here = ((entry, version_of(package)) for entry, package in known)
     entry, version = next((pair for pair in here if pair[1]), (None, ""))
     name = entry.runtime if entry else "RUNTIME"
     step = f"{'optimize ' if report.planned else ''}--for {name} writes what it runs best"
@@ -130,7 +134,9 @@ def _next_step(report: Report) -> list[Line]:
     share = f"{count} of {len(report.runs_in)}"
     others = f"  by the table of runtimes {share} run it (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
-    return [others] if asked else [(f"next: {step}", "bold"), others]
+    seen = report.execution
+    fails = entry is not None and (entry.perhaps or (seen is not None and bool(seen.problem)))
+    return [others] if asked or fails else [(f"next: {step}", "bold"), others]
 
 
 def _site_notes(report: Report) -> list[Line]:

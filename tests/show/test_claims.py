@@ -136,6 +136,7 @@ CLAIMS: dict[str, tuple[rx.Report, rx.Report]] = {
     ),
     "was not looked at": (_optimized(BFLOAT16, **PROVED), _optimized(GAIN, **PROVED)),
     "next: run it in onnxruntime": (_optimized(GAIN), _optimized(_foreign)),
+    "next: optimize": (rx.inspect(GAIN()), rx.inspect(_foreign())),
     "; or --for onnxruntime": (_optimized(GAIN), _optimized(GAIN, target="ort")),
     "next:": (_optimized(GAIN), _optimized(GAIN, runtime="openvino")),
     "next: optimize --for": (rx.inspect(GAIN()), _optimized(GAIN)),
