@@ -148,6 +148,8 @@ def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
             if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
                 slot.put(placed(slot.tensor, "in memory", "", None))
+            elif slot.is_external:
+                slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
         return serialize(model), weights
 
 
