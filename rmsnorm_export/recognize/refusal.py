@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 FORMERLY = "rmsnorm_export.name"
 """While fused nodes of a file are taken apart: the name of the node that its parts made up."""
-TAKEN_APART = "rmsnorm_export.apart"
-"""Of a norm node meanwhile: what the node of the file did, and now a node beside it does."""
+ANEW = "rmsnorm_export.anew"
+"""Of a norm node meanwhile: what is otherwise than in the node of the file."""
 
 RefusalKind = Literal["norm", "look-alike", "residual", "quantizer", "rotary"]
 

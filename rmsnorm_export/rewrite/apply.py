@@ -12,7 +12,7 @@ from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
-from rmsnorm_export.recognize.refusal import FORMERLY, TAKEN_APART
+from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.plan import Plan
@@ -31,7 +31,7 @@ def apply_plan(plan: Plan) -> None:
     graphs = list(all_graphs(model))
     position = {node: float(place) for graph in graphs for place, node in enumerate(graph)}
     for node in position:
-        for key in (FORMERLY, TAKEN_APART):
+        for key in (FORMERLY, ANEW):
             node.metadata_props.pop(key, None)
     bodies = {
         graph: function

@@ -25,7 +25,7 @@ from rmsnorm_export.printable import plural, short
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import TAKEN_APART, name_of
+from rmsnorm_export.recognize.refusal import ANEW, name_of
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 from rmsnorm_export.rewrite.options import OptimizeOptions
@@ -110,7 +110,7 @@ def _described_site(
         epsilon=match.spec.epsilon,
         scope=match.scope,
         attributes=attributes,
-        notes=_apart_from(node) if lowered is None else tuple(lowered.notes),
+        notes=_note_of(node) if lowered is None else tuple(lowered.notes),
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
@@ -119,10 +119,10 @@ def _described_site(
     )
 
 
-def _apart_from(node: ir.Node) -> tuple[str, ...]:
-    """Return the note on a node of the file of which a part is beside it now."""
-    beside = node.metadata_props.get(TAKEN_APART)
-    return () if beside is None else (f"the node was taken apart: {beside}",)
+def _note_of(node: ir.Node) -> tuple[str, ...]:
+    """Return the note on a node of the file that is not as it was there."""
+    anew = node.metadata_props.get(ANEW)
+    return () if anew is None else (f"the node is written anew: {anew}",)
 
 
 class Gallery:

@@ -134,12 +134,13 @@ class _Site:
             spec = dataclasses.replace(match.spec, epsilon=limits(match.dtype)[1])
             match = dataclasses.replace(match, spec=spec)
         context = LowerContext(
-            "upcast", lambda name: f"{name}.{next(count)}", self._proving.opset_imports[""],
+            "upcast", lambda name: f"{name}.{next(count)}", self._proving.opset_imports.get("", 0),
             self._proving.types,
         )  # fmt: skip
         (new,) = lower([match], context)
-        if isinstance(new, Refusal):
-            raise InputError(new.message, found=new.found, fix=new.hint)
+        if isinstance(new, Refusal) or new.part is not match:
+            what, fix = "The norm is no single node.", "optimize the model to see why"
+            raise InputError(what, found=cure, fix=fix)
         pair = cut_site(self._match, new, self._layout, self._proving)
         new.discard()
         return pair.new, f"y{pair.outputs.index('y')}"
@@ -204,12 +205,14 @@ class Limits:
         dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
         facts |= {"node": name_of(node), "op": node.op_type, "computed": type_name(dtype)}
         if dtype == FLOAT16:
-            cures = [KEEP] if health.converted else [UPCAST, *([EPSILON] * (health.epsilon == 0))]
+            sizes, helps = (0.0, beyond), [UPCAST, *([EPSILON] * (health.epsilon == 0))]
             inner = (one for one in site.values if one not in (match.output, match.sum))
-            keeps = fits and site.cure([KEEP], (0.0, beyond))
-            keep = tuple(one.name for one in inner if keeps)
-            cure = site.cure(cures if fits else [BRAIN], (0.0, beyond))
-            facts |= {"cure": cure, "keep": keep}
+            kept = site.cure([KEEP], sizes) if fits else ""
+            if not fits:
+                cure = site.cure([BRAIN], sizes)
+            else:
+                cure = kept if health.converted else site.cure(helps, sizes)
+            facts |= {"cure": cure, "keep": tuple(one.name for one in inner if kept)}
         return facts
 
     def _cut(self, match: Match) -> _Site:

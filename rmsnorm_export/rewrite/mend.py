@@ -20,7 +20,7 @@ from rmsnorm_export.op import native
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller
 from rmsnorm_export.recognize.context import FLOATS, widens
-from rmsnorm_export.recognize.refusal import FORMERLY, TAKEN_APART
+from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.consumers import Consumer
@@ -105,7 +105,7 @@ class Mender:
         attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
         y = tape.add(native.SIMPLIFIED, [total, scale], attributes, f"{stem}/RMSNorm")
         tape.nodes[-1].metadata_props.update(node.metadata_props)
-        _note_apart(tape.nodes[-1], f"the sum is an Add{', both in float32' if half else ''}")
+        _note_anew(tape.nodes[-1], f"the sum is an Add{', both in float32' if half else ''}")
         old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
         new = [tape.cast(v, dtype) if half else v for v in (y, total)][: len(old)]
         if inverse is not None:
@@ -124,7 +124,7 @@ class Mender:
         axes = range(axis - (rank or 0) if axis >= 0 else axis, 0)
         epsilon = node.attributes.get_float("epsilon", 1e-5)
         norm = tape.again(node, [*node.inputs], node.outputs[0])
-        _note_apart(tape.nodes[-1], "its second output is computed from x")
+        _note_anew(tape.nodes[-1], "its second output is computed from x")
         inverse = self._inverse_root(tape, x if wide else tape.cast(x), epsilon, [*axes])
         old, (written, *_) = node.outputs[:2], tape.nodes
         ir.convenience.replace_nodes_and_values(
@@ -167,6 +167,7 @@ class Mender:
         spread = tape.constant(tensor.numpy(), "scale")
         graph.insert_before(node, tape.nodes)
         node.replace_input_with(1, spread)
+        _note_anew(node, "its scale is repeated over the row")
         return spread
 
     def _mend(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
@@ -201,7 +202,7 @@ class Mender:
         words = f"it computes in {type_name(wide)} between Casts"
         if ones:
             words = "its scale, no row of numbers, is multiplied after it"
-        _note_apart(tape.nodes[-1], words)
+        _note_anew(tape.nodes[-1], words)
         if ones:
             result = tape.add("Mul", [result, factor], shape=old.shape)
         if final != wide:
@@ -277,9 +278,9 @@ class _Tape(ir.tape.Tape):
         return output
 
 
-def _note_apart(norm: ir.Node, words: str) -> None:
-    earlier = norm.metadata_props.get(TAKEN_APART)
-    norm.metadata_props[TAKEN_APART] = words if earlier is None else f"{earlier}; {words}"
+def _note_anew(norm: ir.Node, words: str) -> None:
+    earlier = norm.metadata_props.get(ANEW)
+    norm.metadata_props[ANEW] = words if earlier is None else f"{earlier}; {words}"
 
 
 def _used(values: Sequence[ir.Value]) -> bool:
