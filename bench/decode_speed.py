@@ -27,8 +27,8 @@ import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from rmsnorm_export.torch.generation.export import export_generation
-from rmsnorm_export.torch.generation.inputs import sample_inputs
+from rmsnorm_export.decoder.export import export_generation
+from rmsnorm_export.decoder.inputs import sample_inputs
 from tests.tools.corpus.decoders import decoder
 from tests.tools.lib.command import say
 from tests.tools.lib.results import about, bullets

@@ -27,14 +27,14 @@ import torch
 import rmsnorm_export as rx
 from bench import consumers
 from bench.decode_speed import BUILDER, OPTIMUM, measure_models, speed_page
-from rmsnorm_export.compare.generation import verify_generation
+from rmsnorm_export.decoder.export import export_generation
+from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.decoder.inputs import sample_inputs, written_name
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import sized_names
-from rmsnorm_export.torch.generation.export import export_generation
-from rmsnorm_export.torch.generation.inputs import sample_inputs, written_name
 from tests.tools.corpus.decoders import DECODERS, decoder
 from tests.tools.lib.command import add_output, parser, say
 from tests.tools.lib.results import Start, about, bullets, write_results

@@ -48,7 +48,7 @@ HEADINGS = ("graph", "tool", "seconds:", "to the floor:", "peak, MiB:", "")
 def _ours(target: str) -> Callable[[str, str], None]:
     import rmsnorm_export as rx
 
-    importlib.import_module("rmsnorm_export.rewrite.optimize")
+    importlib.import_module("rmsnorm_export.api")
     return lambda model, output: rx.optimize(model, target=target).save(output) and None
 
 

@@ -15,10 +15,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmsnorm_export.api import (
+        build_engine as build_engine,
+        export as export,
+        inspect as inspect,
+        optimize as optimize,
+        verify as verify,
+    )
     from rmsnorm_export.benchmark.measure import bench as bench
     from rmsnorm_export.benchmark.result import Benchmark as Benchmark
     from rmsnorm_export.compare.result import Verification as Verification
-    from rmsnorm_export.compare.verify import verify as verify
     from rmsnorm_export.deploy.package import package_model as package_model
     from rmsnorm_export.deploy.packaged import Packaged as Packaged
     from rmsnorm_export.deploy.result import Deployment as Deployment
@@ -33,22 +39,20 @@ if TYPE_CHECKING:
         VerificationError as VerificationError,
     )
     from rmsnorm_export.recognize.refusal import Refusal as Refusal
-    from rmsnorm_export.rewrite.optimize import inspect as inspect, optimize as optimize
     from rmsnorm_export.rewrite.result import Report as Report, Result as Result, Site as Site
     from rmsnorm_export.tensorrt import plugin as plugin
-    from rmsnorm_export.tensorrt.engine.build import build_engine as build_engine
     from rmsnorm_export.tensorrt.engine.result import EngineResult as EngineResult
     from rmsnorm_export.tensorrt.plugin.libraries import session_options as session_options
-    from rmsnorm_export.torch.export.export import ExportResult as ExportResult, export as export
-    from rmsnorm_export.torch.generation.export import export_generation as export_generation
+    from rmsnorm_export.torch.export.export import ExportResult as ExportResult
+    from rmsnorm_export.decoder.export import export_generation as export_generation
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "api": "build_engine export inspect optimize verify",
     "benchmark.measure": "bench",
     "benchmark.result": "Benchmark",
     "compare.result": "Verification",
-    "compare.verify": "verify",
     "deploy.package": "package_model",
     "deploy.packaged": "Packaged",
     "deploy.result": "Deployment",
@@ -56,14 +60,12 @@ _HOMES = {
     "diagnosis": "doctor",
     "errors": "BackendMissingError Error InputError RequirementError UsageError VerificationError",
     "recognize.refusal": "Refusal",
-    "rewrite.optimize": "inspect optimize",
     "rewrite.result": "Report Result Site",
     "tensorrt": "plugin",
-    "tensorrt.engine.build": "build_engine",
     "tensorrt.engine.result": "EngineResult",
     "tensorrt.plugin.libraries": "session_options",
-    "torch.export.export": "ExportResult export",
-    "torch.generation.export": "export_generation",
+    "torch.export.export": "ExportResult",
+    "decoder.export": "export_generation",
 }
 """Module -> the public names that it holds."""
 

@@ -185,7 +185,7 @@ def _try(target: Target, with_runtime: bool) -> Check:
     """Optimize the norm for a target; ``with_runtime``: prove it in ONNX Runtime, too."""
     import onnx.parser
 
-    from rmsnorm_export.rewrite.optimize import optimize
+    from rmsnorm_export.api import optimize
 
     name = f"target {target}"
     try:

@@ -25,8 +25,8 @@ SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
     "errors", "printable", "strict", "records", "system", "options", "op", "recognize", "runtime",
-    "graph", "lower", "proof", "rewrite", "torch_options", "torch", "tensorrt", "compare",
-    "benchmark", "deploy", "diagnosis", "show", "cli",
+    "graph", "lower", "proof", "health", "quantize", "rewrite", "torch_options", "torch",
+    "tensorrt", "compare", "decoder", "api", "benchmark", "deploy", "diagnosis", "show", "cli",
 ]  # fmt: skip
 """From the ground up: imports stay on a floor or go down this list."""
 
@@ -172,6 +172,40 @@ def test_an_import_that_points_up_is_seen(
     copy.write_text(line, encoding="utf-8")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     assert len(_violations("rmsnorm_export.op.spec", copy)) == 1
+
+
+OF_TRANSFORMERS = "torch.source.huggingface"
+"""The loader of a folder of Hugging Face, the one module below ``decoder`` that imports it."""
+
+
+def test_nothing_below_the_decoder_knows_transformers() -> None:
+    below = FLOORS[: FLOORS.index("decoder")]
+    importers = {
+        name.partition(".")[2]
+        for name, path in MODULES.items()
+        if _floor(name) in below and [*_imported(name, path, ("transformers",))]
+    }
+    assert importers == {OF_TRANSFORMERS}
+
+
+WITHOUT = """
+import sys
+sys.modules["transformers"] = None  # an import of it fails, as of a release that is broken
+import onnx.parser, rmsnorm_export as rx
+text = '<ir_version: 8, opset_import: ["" : 17]> main (float[N, 8] x) => (float[N, 8] y) \
+<float two = {2}, float e = {1e-6}> { s = Pow(x, two) m = ReduceMean<axes = [-1]>(s) \
+t = Add(m, e) r = Sqrt(t) y = Div(x, r) }'
+model = onnx.parser.parse_model(text)
+result = rx.optimize(model, prove=True)
+assert len(result.report.fused) == len(rx.inspect(model, health=True).fused) == 1
+assert rx.verify(model, result.model).passed
+"""
+
+
+def test_the_core_needs_no_transformers() -> None:
+    pytest.importorskip("onnxruntime")
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_tools_import_each_other_in_no_circle() -> None:

@@ -14,7 +14,7 @@ from rmsnorm_export.benchmark.statistics import FEWEST, quartiles_ms
 from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.engine import Engine
 from rmsnorm_export.compare.outputs import describe_feeds
-from rmsnorm_export.graph.bundle import Components, open_folder
+from rmsnorm_export.decoder.bundle import Components, open_folder
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.options import takes
 from rmsnorm_export.runtime.inputs import make_inputs

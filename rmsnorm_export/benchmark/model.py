@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rmsnorm_export.api import optimize
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Variant, machine
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
@@ -24,7 +25,6 @@ from rmsnorm_export.graph.load import LoadedModel, Source, load_model, serialize
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.rewrite.optimize import optimize
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.session import (
     Device,

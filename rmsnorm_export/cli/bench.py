@@ -31,7 +31,6 @@ def command(files: Files, model: str, **options: Any) -> None:
 
     files.check(model)
     source = files.source(model)
-    result: Any
     with console.progress(files.state, "Measuring") as step:
         result = bench(source, progress=step, **options)
-    files.finish(result, outputs_error(getattr(result, "results", {"": result})))
+    files.finish(result, outputs_error(result.parts()))

@@ -25,10 +25,10 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
         --dims "batch=1,1,4 sequence=1,128,2048 past=1,512,4096"
       rmsnorm-export build fused.onnx -o fused.engine --shapes "ids=1x1,4x128,8x2048"
     """
-    from rmsnorm_export.tensorrt.engine.build import build_engine
+    from rmsnorm_export.api import build_engine
 
     source = files.source(model)
     with console.progress(files.state, "Building an engine"):
-        result: Any = build_engine(source, output, **options)
-    built = getattr(result, "results", {"": result}).values()
+        result = build_engine(source, output, **options)
+    built = result.parts().values()
     files.finish(result, outputs=[file for one in built for file in (one.path, one.sidecar)])

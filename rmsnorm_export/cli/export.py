@@ -16,7 +16,8 @@ from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.options import entries
-from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Requirement
+from rmsnorm_export.quantize.result import QUANTIZED_RTOL
+from rmsnorm_export.rewrite.options import Requirement
 
 _RTOL = "see the table for where; verify has other bounds"
 
@@ -110,7 +111,7 @@ def command(
         own |= {"drawings": files.drawn, "progress": step}
         bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]))
         exported, _, compare = load_and_convert(source, loading, task, own, bounds)
-        reports = exported.reports if task else {"": exported.report}
+        reports = exported.reports
         unmet, error = outcome.first_problem(reports, requirement)
         saved, more = None, {}
         if unmet is None:

@@ -37,8 +37,8 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
       rmsnorm-export inspect --health --inputs sample.npz model.onnx
       rmsnorm-export inspect --require all --target ort models/*.onnx
     """
-    from rmsnorm_export.rewrite.optimize import inspect
-    from rmsnorm_export.rewrite.result import GenerationExport
+    from rmsnorm_export.api import inspect
+    from rmsnorm_export.decoder.result import GenerationExport
 
     requirement = Requirement(require=require)
     files.check(*models, arrays := options["inputs"])
@@ -65,6 +65,6 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
         files.finish(report, requirement.unmet(report))
         return
     seconds = sum(report.seconds for report in reports.values())
-    path = Path(models[0]) if len(models) == 1 else Path()
-    result = GenerationExport(path, reports, (), "", seconds)
+    path = Path(models[0]) if len(models) == 1 else None
+    result = GenerationExport(path, reports, seconds=seconds)
     files.finish(result, problem or first_problem(reports, requirement)[0])

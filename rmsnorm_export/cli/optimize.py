@@ -30,17 +30,16 @@ def command(
       rmsnorm-export optimize exported/ -o decoder/ --target ort
       rmsnorm-export optimize fused.onnx -o plain.onnx --target plain --site "*layers.0*"
     """
-    from rmsnorm_export.rewrite.optimize import optimize
+    from rmsnorm_export.api import optimize
 
     requirement, of_graphs = Requirement(require=require), outcome.is_folder(model)
     outcome.check_place(files, model, output, of_graphs=of_graphs)
     source = files.source(model)
     with console.progress(files.state, "Optimizing") as step:
-        result: Any = optimize(source, progress=step, drawings=files.drawn, **options)
-    reports = result.reports if of_graphs else {"": result.report}
-    unmet, error = outcome.first_problem(reports, requirement)
+        result = optimize(source, progress=step, drawings=files.drawn, **options)
+    unmet, error = outcome.first_problem(result.reports, requirement)
     saved = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
             saved = outcome.write_model(files, output, result, weights=weights)
-    outcome.finish_written(files, reports, saved, error)
+    outcome.finish_written(files, result.reports, saved, error)

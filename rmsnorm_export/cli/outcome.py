@@ -46,7 +46,7 @@ def check_place(files: Files, source: str, place: str, *, of_graphs: bool = Fals
     Raises:
         UsageError, InputError: one cannot.
     """
-    from rmsnorm_export.graph.bundle import check_folder, open_folder
+    from rmsnorm_export.decoder.bundle import check_folder, open_folder
     from rmsnorm_export.graph.save import check_output
 
     files.check(source, place)
@@ -92,7 +92,7 @@ def finish_written(
     Raises:
         ReportedError: there is an error.
     """
-    from rmsnorm_export.rewrite.result import GenerationExport
+    from rmsnorm_export.decoder.result import GenerationExport
 
     notes, outputs, extra = [], [], {**more}
     if report := reports.get(""):
@@ -103,7 +103,7 @@ def finish_written(
             notes += [f"  note: {one_line(note)}" for note in written.notes]
     elif written:
         outputs = [*written.files]
-    result = report or written or GenerationExport(Path(), reports, (), "", 0.0)
+    result = report or written or GenerationExport(None, reports)
     sizes = [(path, path.stat().st_size) for path in outputs]
     lines = [f"wrote {path} ({f'{size:,} bytes' if size else _EMPTY})" for path, size in sizes]
     lines = [*lines, *notes] if written else ["nothing was written"]

@@ -34,7 +34,7 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
       rmsnorm-export verify ./my-llama llama.onnx --shapes input_ids=1x16
       rmsnorm-export verify model.onnx model.engine
     """
-    from rmsnorm_export.compare.verify import verify
+    from rmsnorm_export.api import verify
 
     arrays = options["inputs"]
     files.check(a, b, arrays)

@@ -25,12 +25,12 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.sizes import Declared
-from rmsnorm_export.torch.export.export import export
+from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.load import load
-from rmsnorm_export.torch_options import SourceOptions
+from rmsnorm_export.torch_options import ExportOptions, SourceOptions
 
 _NO_KERNEL = re.compile(r"not implemented for '|Could not run '[^']*' with arguments from the '")
 """The words of PyTorch for an operator without a kernel for a type or a device."""
@@ -79,7 +79,8 @@ class PyTorch(Backend):
         args, kwargs = bind_feeds(self.loaded, feeds)
         with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
             path = Path(folder) / "plain.onnx"
-            export(self.loaded.module, args, path, kwargs=kwargs, target="plain")
+            options = ExportOptions(kwargs=kwargs, target="plain")
+            convert(self.loaded.module, args, options)[0].save(path)
             exported = OnnxRuntime(load_model(path))
             again = dataclasses.replace(self.loaded, args=args, kwargs=kwargs)
             with exported.searched(example_feeds(again, exported.declared())) as searchable:

@@ -15,6 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
+from rmsnorm_export.decoder.bundle import Bundle, bundle_at
 from rmsnorm_export.deploy.batching import decide_batch
 from rmsnorm_export.deploy.config import card, config_text
 from rmsnorm_export.deploy.options import PackageOptions
@@ -36,7 +37,6 @@ from rmsnorm_export.errors import (
     UsageError,
     VerificationError,
 )
-from rmsnorm_export.graph.bundle import Bundle, bundle_at
 from rmsnorm_export.graph.load import Source, load_model
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.options import takes

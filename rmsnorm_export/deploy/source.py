@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.pytorch import PyTorch, example_feeds
 from rmsnorm_export.compare.result import Verification, merged
 from rmsnorm_export.compare.verify import compare_backends
+from rmsnorm_export.decoder.export import make_decoder
+from rmsnorm_export.decoder.finish import finish
+from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.torch.export.export import convert
-from rmsnorm_export.torch.generation.export import make_decoder
-from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load as load_source
 from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
@@ -49,20 +50,17 @@ def load_and_convert(
         loaded = load_source(source, load)
         example = example_of(loaded, load.shapes, seed=bounds.seed)
         inputs = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
-        result, log = convert(loaded.module, example.args, ExportOptions(**inputs, **options))
-        notes = (*result.report.notes, *loaded.notes)
-        report = dataclasses.replace(result.report, source=source, notes=notes)
-        graph = dataclasses.replace(result, report=report)
+        settings = ExportOptions(**inputs, **options)
+        result, log = convert(loaded.module, example.args, settings)
+        result = finish(result, settings)
+        graph = result.noting(loaded.notes, source=source)
         return graph, log, lambda place: compare_file(place, loaded, example, bounds)
     model, feeds, notes = load_generative(source, load, seed=bounds.seed)
     decoder = make_decoder(model, GenerationOptions(inputs=feeds, **options))
-    reports = {
-        name: dataclasses.replace(report, notes=(*report.notes, *notes))
-        for name, report in decoder.reports.items()
-    }
+    results = {name: one.noting(notes) for name, one in decoder.results.items()}
     how = {name: options[name] for name in ("static_cache", "part") if name in options}
     return (
-        dataclasses.replace(decoder, reports=reports),
+        dataclasses.replace(decoder, results=results),
         decoder.log,
         lambda place: verify_generation(model, place, feeds, **how, rtol=bounds.rtol),
     )

@@ -14,9 +14,8 @@ from rmsnorm_export.deploy.tables import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
+from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.records import to_json
-from rmsnorm_export.rewrite.options import QUANTIZED_RTOL
-from rmsnorm_export.rewrite.result import GenerationExport, Report
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
 from rmsnorm_export.system.packages import require_package, version_of
 
@@ -124,7 +123,7 @@ class ExportStep(Step):
             exported.save(place)
             size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
             (folder / "export.log").write_bytes(f"{log}\n".encode("utf-8", "backslashreplace"))
-            reports = exported.reports.values() if table.task else [exported.report]
+            reports = exported.reports.values()
             products = Products(f"{size:.1f} MiB of ONNX", [n for r in reports for n in r.notes])
             if table.verify:
                 progress("comparing with PyTorch", 0, 1)
@@ -149,20 +148,18 @@ class OptimizeStep(Step):
     needs: ClassVar = {}
 
     def run(self, folder: Path, progress: Progress) -> Products:
-        from rmsnorm_export.rewrite.optimize import optimize
+        from rmsnorm_export.api import optimize
 
         progress("optimizing", 0, 2)
         options = dataclasses.replace(self.table.options, drawings=True, progress=progress)
-        result: Any = optimize(self.settings.place("raw"), **keywords(options))
-        graphs = self.settings.of_graphs
-        reports: dict[str, Report] = result.reports if graphs else {"": result.report}
+        result = optimize(self.settings.place("raw"), **keywords(options))
+        reports = result.reports
         for report in reports.values():
             if (unmet := self.table.requirement.unmet(report)) is not None:
                 raise RequirementError(f"[optimize] {unmet.what}", found=unmet.found, fix=unmet.fix)
         progress("writing the model", 1, 2)
         result.save(folder / self.settings.place("optimized").name, weights=self.table.weights)
-        whole = GenerationExport(Path(), reports, (), "", 0.0) if graphs else result.report
-        (folder / "report.json").write_text(to_json(whole), encoding="utf-8")
+        (folder / "report.json").write_text(result.to_json(), encoding="utf-8")
         lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
@@ -185,11 +182,11 @@ class BuildStep(Step):
         return {"GPUs": [f"{one.name}, {one.driver}" for one in gpus()]}
 
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
-        from rmsnorm_export.tensorrt.engine.build import build_engine
+        from rmsnorm_export.api import build_engine
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
-        built: Any = build_engine(model, place, **keywords(self.table))
-        records = [one.record for one in getattr(built, "results", {"": built}).values()]
+        built = build_engine(model, place, **keywords(self.table))
+        records = [one.record for one in built.parts().values()]
         how = [norm.how for record in records for norm in record.norms]
         counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
         size = sum(record.bytes for record in records) / 2**20
@@ -227,7 +224,7 @@ class VerifyStep(Step):
         self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
 
     def run(self, folder: Path, progress: Progress) -> Products:
-        from rmsnorm_export.compare.verify import verify
+        from rmsnorm_export.api import verify
 
         words, errors, options = [], [], self.table.options
         if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
@@ -271,7 +268,7 @@ class BenchStep(Step):
         options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
         (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
-        parts = getattr(result, "results", {"": result})
+        parts = result.parts()
         lines = [line for one in parts.values() for line in headlines(one)]
         notes = [note for one in parts.values() for note in one.notes]
         summary = "; ".join(lines) or "nothing could be measured"

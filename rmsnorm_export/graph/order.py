@@ -39,6 +39,12 @@ def variables_in(graphs: Iterable[ir.Graph]) -> Iterator[ir.Value]:
         yield from chain(graph.inputs, *(node.outputs for node in graph))
 
 
+def values_in(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs, the initializers and the outputs of the nodes of one graph."""
+    outputs = (value for node in graph for value in node.outputs)
+    return [*graph.inputs, *graph.initializers.values(), *outputs]
+
+
 def label(node: ir.Node) -> str:
     """Return the name and operator of a node, safe to print."""
     op = short(node.op_type)

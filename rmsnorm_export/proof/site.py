@@ -21,6 +21,9 @@ from rmsnorm_export.recognize.types import Types
 _ROLES = ("x", "scale", "bias", "residual", "gate", "code_scale", "cos", "sin")
 _OWN_TYPE = ("code_scale", "cos", "sin")
 
+_MAX_SCALE = 1 << 24
+"""Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
+
 FREE_ELEMENTS = 1 << 19
 """Elements of rows that are proved whatever a file holds: some 2 s of work."""
 
@@ -244,3 +247,14 @@ def _imports(
     for domain, version in needed:
         after[domain] = max(after.get(domain, 1), version)
     return before, after
+
+
+def stored_weight(value: ir.Value | None) -> Array | None:
+    """Return the real scale or bias of a norm: the only weights that are ever read."""
+    tensor = None if value is None else value.const_value
+    if tensor is None or tensor.size > _MAX_SCALE:
+        return None
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError):
+        return None

@@ -82,6 +82,14 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
         model: any valid ONNX model; nodes in topological order.
         folds: what a match may take in of what is around it.
     """
+    ctx = read_facts(model)
+    refusals = unmatched(ctx)
+    matches = finish(ctx, folds)
+    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
+
+
+def read_facts(model: ir.Model) -> Context:
+    """Return the facts of every value, as far as it has one; norms have ended with their scale."""
     constants = Constants()
     others = {key for key, function in model.functions.items() if function.domain != DOMAIN}
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
@@ -100,9 +108,7 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
             not candidate.taken for candidate in ctx.candidates[before:]
         ):
             ctx.crossed.add(identifier)
-    refusals = unmatched(ctx)
-    matches = finish(ctx, folds)
-    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
+    return ctx
 
 
 def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, values_in
 
 
 class Names:
@@ -27,9 +27,3 @@ class Names:
         self._last[wish] = count
         self._taken.add(name)
         return name
-
-
-def values_in(graph: ir.Graph) -> list[ir.Value]:
-    """Return the inputs, the initializers and the outputs of the nodes of one graph."""
-    outputs = (value for node in graph for value in node.outputs)
-    return [*graph.inputs, *graph.initializers.values(), *outputs]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, values_in
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
@@ -22,7 +22,7 @@ from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.refusal import FORMERLY, name_of
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.mend import Mender
-from rmsnorm_export.rewrite.names import Names, values_in
+from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _INLINED = "_inlfunc_"

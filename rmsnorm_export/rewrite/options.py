@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, option, progress_option
 from rmsnorm_export.printable import plural
+from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import BY_NAME, Consumer, consumer
 from rmsnorm_export.runtime.sizes import Inputs
@@ -26,13 +27,6 @@ NUMERICS_HELP = (
     "float32 sums; unclamped: rows near an epsilon that was a bound change."
 )
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
-Quantize = Literal["int4", "int8"]
-QUANTIZED_RTOL: Mapping[str, float] = {"int4": 0.5, "int8": 0.1}
-"""Largest difference that a quantization may make, relative to the largest element of an output: an
-unrelated output is off by 1 or more, LLaMA and Qwen3 of 4 layers with random weights by 0.25 and
-0.05, and trained weights round better."""
-
-
 _QUANTIZERS = ("onnxruntime.quantization.matmul_nbits_quantizer", "onnxscript")
 """Modules that a quantization runs."""
 
@@ -219,12 +213,6 @@ class OptimizeOptions(RewriteOptions):
         help="Take the rotary embedding behind a norm per head (QK norm) into its node: for the "
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
-    )
-
-    prompts_alone: bool = only_api(
-        False,
-        help="For fusions: several tokens of several rows never follow a cache, as in "
-        "onnxruntime-genai, so that attention takes in a cache that one buffer can hold.",
     )
 
     def agree(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
@@ -11,12 +10,9 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, refuse
-from rmsnorm_export.rewrite.options import OptimizeOptions
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Execution
-
-_MAX_SCALE = 1 << 24
-"""Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
 
 
 def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowered, Proof]]:
@@ -28,7 +24,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     if not options.prove:
         return plan, {}
     from rmsnorm_export.proof.prove import prove_site
-    from rmsnorm_export.proof.site import FREE_ELEMENTS, Proving
+    from rmsnorm_export.proof.site import FREE_ELEMENTS, Proving, stored_weight
 
     model, proofs = plan.model, {}
     imports, functions = dict(model.opset_imports), tuple(model.functions.values())
@@ -45,9 +41,9 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     return plan.without(failed), proofs
 
 
-def executed_norms(model: ir.Model, options: OptimizeOptions) -> Execution:
+def executed_norms(model: ir.Model, options: RewriteOptions) -> Execution:
     """Return how many norms a session of the model executes as one kernel each."""
-    from rmsnorm_export.rewrite.beside import lent_content
+    from rmsnorm_export.quantize.comparison import lent_content
     from rmsnorm_export.runtime.session import executed_graph, is_norm, runtime_name
 
     size = sum(slot.nbytes for slot in tensor_slots(model))
@@ -73,14 +69,3 @@ def _refuse(site: Lowered, proof: Proof) -> Refusal:
         message = "the site could not be run by itself, so there is no proof; its nodes were kept"
         hint = "without --prove it is rewritten; verify then compares the models as a whole"
     return refuse(site.part.nodes[-1], reason, message, proof.reason, hint, site.part.scope)
-
-
-def stored_weight(value: ir.Value | None) -> np.ndarray | None:
-    """Return the real scale or bias of a norm: the only weights that are ever read."""
-    tensor = None if value is None else value.const_value
-    if tensor is None or tensor.size > _MAX_SCALE:
-        return None
-    try:
-        return np.asarray(tensor.numpy())
-    except (OSError, ValueError):
-        return None

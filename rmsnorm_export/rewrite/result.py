@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.health.result import Health, HealthRun
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
+from rmsnorm_export.quantize.result import Quantization
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.drawing import Drawing
-from rmsnorm_export.rewrite.health import Health, HealthRun
 from rmsnorm_export.runtime.consumers import RunsIn
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.shown import Shown
@@ -23,7 +22,6 @@ from rmsnorm_export.system.shown import Shown
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rmsnorm_export.graph.bundle import Bundle
     from rmsnorm_export.graph.policy import WeightsPolicy
     from rmsnorm_export.graph.save import SaveResult
 
@@ -125,36 +123,6 @@ class Fusions:
             for name, (before, after) in self.operators.items()
         ]
         return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Quantization:
-    """Effect of ONNX Runtime's quantizer, after the norms were fused.
-
-    Attributes:
-        kind: ``int4`` or ``int8``.
-        products: products of matrices that have quantized weights.
-        kept: products that have not (of two activations).
-        bytes_before, bytes_after: of all weights.
-        problem: the output that is further off than is allowed, or "".
-        compared: how the outputs compare with those of the graph before, or "".
-        not_compared: why they were not, or "".
-    """
-
-    kind: str
-    products: int
-    kept: int
-    bytes_before: int
-    bytes_after: int
-    problem: str = ""
-    compared: str = ""
-    not_compared: str = ""
-
-    def summary(self) -> str:
-        """One line, e.g. ``int8: weights of 17 products, 8 kept; 80.7 to 32.1 MB``."""
-        sizes = " to ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
-        products = plural(self.products, "product")
-        return f"{self.kind}: weights of {products}, {self.kept} kept; {sizes} MB"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -283,30 +251,6 @@ class Report(Shown):
         return f"{line}: {', '.join(parts)}{aside}" if parts else line + aside
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class GenerationExport(Shown):
-    """Outcome of ``export_generation``, or of ``optimize`` or ``inspect`` on a folder of graphs.
-
-    Attributes:
-        path: the folder.
-        reports: of each graph, by its name.
-        files: that were written.
-        log: what the exporters printed, logged and warned of; "" where there was no export.
-        seconds: wall-clock time of it all.
-    """
-
-    path: Path
-    reports: Mapping[str, Report]
-    files: tuple[Path, ...]
-    log: str
-    seconds: float
-
-    @property
-    def planned(self) -> bool:
-        """Nothing was changed (``inspect``)."""
-        return any(report.planned for report in self.reports.values())
-
-
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Result(Shown):
     """Outcome of `optimize`.
@@ -318,6 +262,17 @@ class Result(Shown):
 
     model: ir.Model
     report: Report
+
+    def noting(self, notes: Sequence[str], *, source: str | None = None) -> Result:
+        """Return this with further notes in its report, and another description of its source."""
+        own = self.report if source is None else dataclasses.replace(self.report, source=source)
+        report = dataclasses.replace(own, notes=(*own.notes, *notes))
+        return dataclasses.replace(self, report=report)
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """The report, as those of the graphs of a folder: a model alone has no name."""
+        return {"": self.report}
 
     def _shown(self) -> Report:
         return self.report
@@ -354,65 +309,3 @@ class Result(Shown):
         from rmsnorm_export.graph.save import to_bytes
 
         return to_bytes(self.model, weights=weights)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
-class FolderResult(Shown):
-    """Outcome of `optimize` on a folder.
-
-    Attributes:
-        bundle: the folder that was read.
-        results: of each component, by its name.
-        seconds: wall-clock time of it all.
-    """
-
-    bundle: Bundle
-    results: Mapping[str, Result]
-    seconds: float
-
-    @property
-    def reports(self) -> dict[str, Report]:
-        """The report of each component."""
-        return {name: result.report for name, result in self.results.items()}
-
-    def _shown(self) -> GenerationExport:
-        return GenerationExport(self.bundle.folder, self.reports, (), "", self.seconds)
-
-    def save(  # type: ignore[override]  # of graphs: their weights have a policy
-        self, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
-    ) -> GenerationExport:
-        """Write the folder, whole or not at all: the graphs, the manifest, weights and configs.
-
-        Args:
-            path: of the folder; with ``force`` it may be the one that was read.
-            weights: as for ``Result.save``; what components share stays in one file. After fusions
-                and a quantization, which make weights, ``auto`` writes all of them anew.
-            force: replace an export that is there.
-
-        Raises:
-            UsageError, InputError: as ``Result.save``.
-        """
-        models = {name: result.model for name, result in self.results.items()}
-        bundle = dataclasses.replace(self.bundle, manifest=self._manifest())
-        anew = any(one.fusions or one.quantized for one in self.reports.values())
-        if anew:
-            from rmsnorm_export.rewrite.shared import share_weights
-
-            share_weights(models.values())
-            weights = "copy" if weights == "auto" else weights
-        files = bundle.save(path, models, weights=weights, force=force)
-        folder = files[0].parent if files else self.bundle.folder
-        return GenerationExport(folder, self.reports, files, "", self.seconds)
-
-    def _manifest(self) -> Mapping[str, object] | None:
-        """Return that of the folder, with the opset and the fusions that the graphs have now."""
-        if self.bundle.manifest is None:
-            return None
-        manifest = copy.deepcopy(self.bundle.manifest)
-        for name, report in self.reports.items():
-            config = manifest["components"][name]["metadata"].get("export_config") or {}
-            if config.get("opset_version"):
-                config["opset_version"] = report.opset_after
-            if config and report.fusions is not None:
-                config |= {"ort_fusions": report.fusions.provider, "optimize": True}
-        return manifest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmsnorm_export.graph.bundle import Components
+from rmsnorm_export.decoder.bundle import Components
+from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import plural
-from rmsnorm_export.rewrite.result import GenerationExport
 from rmsnorm_export.show import sections_of, show_blocks
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.text import Line, flat, style_of, text_of, titled

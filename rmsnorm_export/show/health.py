@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rmsnorm_export.health.result import KEEP, Health, HealthRun
 from rmsnorm_export.printable import collapse, number, one_line, plural
-from rmsnorm_export.rewrite.health import KEEP, Health, HealthRun
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.refusals import scoped
 from rmsnorm_export.show.text import Line, badness, grouped, titled

@@ -15,7 +15,8 @@ from packaging.version import Version
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.rewrite.result import Fusions, Quantization, Report
+from rmsnorm_export.quantize.result import Quantization
+from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section

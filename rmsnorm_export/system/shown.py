@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ class Shown:
     def _shown(self) -> Any:
         """Return what is shown: of a result that holds a model beside its report, the report."""
         return self
+
+    def parts(self) -> Mapping[str, Any]:
+        """Return the results of the parts by name; of what has none this alone, by ""."""
+        return {"": self}
 
     def _show(self, how: str, **options: Any) -> Any:
         show = importlib.import_module("rmsnorm_export.show")

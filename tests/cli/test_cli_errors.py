@@ -133,7 +133,7 @@ def test_any_exception_is_three_lines(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("rmsnorm_export.rewrite.optimize.inspect", broken)
+    monkeypatch.setattr("rmsnorm_export.api.inspect", broken)
     done = run("inspect", three)
     done.assert_error(code, words)
     assert "\x1b" not in done.stderr

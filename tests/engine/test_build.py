@@ -14,6 +14,7 @@ import pytest
 from proof.sites import source
 
 import rmsnorm_export as rx
+from rmsnorm_export.api import build_engine
 from rmsnorm_export.errors import BackendMissingError, InputError, RequirementError, UsageError
 from rmsnorm_export.op.spec import FLOAT, FLOAT16
 from rmsnorm_export.records import from_json
@@ -21,7 +22,7 @@ from rmsnorm_export.system import packages, process
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends, build
 from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose, gpu_visible
-from rmsnorm_export.tensorrt.engine.build import build_engine, require_plugin
+from rmsnorm_export.tensorrt.engine.build import require_plugin
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 

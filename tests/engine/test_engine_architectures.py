@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason='needs PyTorch: pip install "rmsnorm-export[
 pytest.importorskip("transformers", reason="needs the architectures: pip install transformers")
 
 import rmsnorm_export as rx
-from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.api import build_engine
 from tests.sample import sampled
 from tests.tools.corpus.arch_table import ENTRIES
 from tests.tools.corpus.architectures import export_architecture

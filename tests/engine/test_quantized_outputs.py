@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.tensorrt.engine.build import build_engine
+from rmsnorm_export.api import build_engine
 from tests.rewrite.test_quantized_outputs import model
 
 from .conftest import needs_rtx

@@ -10,8 +10,8 @@ import onnx.parser
 import pytest
 
 import rmsnorm_export as rx
+from rmsnorm_export.decoder.structures import structure_anew
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.system.reading import read_file
 
 MODEL = onnx.parser.parse_model(

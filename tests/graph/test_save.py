@@ -18,9 +18,9 @@ from hostile_models import GAIN, constants, external_gain, external_model, norm_
 
 import rmsnorm_export as rx
 from graph.folders import snapshot
+from rmsnorm_export.decoder.bundle import check_folder
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.graph import external, load
-from rmsnorm_export.graph.bundle import check_folder
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.graph.save import check_output, save_model, to_bytes
 from rmsnorm_export.system import files

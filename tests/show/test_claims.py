@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.rewrite.result import GenerationExport
+from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.show import to_text
 from tests.tools.runtimes.models import block
 
@@ -208,5 +207,5 @@ def test_nothing_is_promised_of_norms_that_were_refused(runtime: str) -> None:
 @pytest.mark.parametrize(("options", "words"), [({}, "are one node"), (PLAIN, "plain operators")])
 def test_a_folder_says_what_its_graphs_say(options: dict[str, Any], words: str) -> None:
     reports = {name: _optimized(GAIN, **options) for name in ("prefill", "decode")}
-    text = to_text(GenerationExport(Path(), reports, (), "", 0.0), verbose=-1)
+    text = to_text(GenerationExport(None, reports), verbose=-1)
     assert text.startswith(f"2 of 2 RMSNorms are {words.removeprefix('are ')}, in 2 graphs")

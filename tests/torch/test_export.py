@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from rmsnorm_export.api import export
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.runtime.session import open_session, run_session
-from rmsnorm_export.torch.export.export import export
 from rmsnorm_export.torch.export.trace import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from rmsnorm_export.errors import RequirementError, UsageError
-from rmsnorm_export.graph.bundle import Components, new_folder, open_folder
 from rmsnorm_export.graph.load import Source
 from rmsnorm_export.graph.save import check_output
-from rmsnorm_export.options import takes
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.records import to_dict, to_json
-from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
@@ -34,46 +30,8 @@ _NAMED = 5
 """Norms that an error names."""
 
 
-@takes(BuildOptions)
-def build_engine(model: Source, path: StrPath, options: BuildOptions) -> EngineResult | Components:
-    """Build an engine from an ONNX model, and say what became of every RMSNorm in it.
-
-    The backend runs in a process of its own: when it crashes, this raises an error. The engine and
-    its record ``PATH.json`` appear whole or not at all.
-
-    Args:
-        model: path of an .onnx file, which the parser reads itself, external data with it; or
-            bytes, ``onnx.ModelProto`` or ``onnx_ir.Model`` without external data; or of a folder of
-            graphs, as for ``optimize_folder``. Never changed.
-        path: of the engine; of a folder's graphs, that of a folder for ``prefill.engine``,
-            ``decode.engine`` and their records. There ranges go by the names of dimensions, so that
-            what is one size in several graphs is one range in their profiles.
-
-    Returns:
-        The engine and its record; of a folder, one for each component.
-
-    Raises:
-        UsageError: an option does not fit the model or the backend, or the output exists.
-        InputError: the model cannot be read, parsed or built, or the output not be written.
-        BackendMissingError: the backend or, with ``require``, the plugin is not there.
-        RequirementError: ``plugin="require"``, and a norm of the domain became none.
-    """
-    if not isinstance(model, str | os.PathLike) or not os.path.isdir(model):
-        return build_one(model, path, options)
-    bundle, final = open_folder(model), Path(os.path.abspath(path))
-    results: dict[str, EngineResult] = {}
-    with new_folder(path, force=options.force) as stage:
-        for name, (shapes, dims) in bundle.sizes(options.shapes, options.dims, RANGES).items():
-            own = dataclasses.replace(options, shapes=shapes, dims=dims, force=False)
-            one = build_one(bundle.files[name], stage / f"{name}.engine", own)
-            results[name] = dataclasses.replace(
-                one, path=final / one.path.name, sidecar=final / one.sidecar.name
-            )
-    return Components(final, results)
-
-
-def build_one(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
-    """Build the engine of one model, see ``build_engine``."""
+def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
+    """Build the engine of one model; arguments and errors as for ``build_engine``."""
     target, sidecar = _outputs(model, path, options)
     info, why = backends.choose(options.backend)
     options.check(info)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.save import SaveResult, check_output
+from rmsnorm_export.graph.save import SaveResult
 from rmsnorm_export.graph.wellformed import NEWEST_OPSET
 from rmsnorm_export.lower.targets import TARGETS
-from rmsnorm_export.options import keywords, takes
-from rmsnorm_export.rewrite.optimize import optimize
-from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.options import keywords
+from rmsnorm_export.rewrite.optimize import optimize_model
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.system.shown import Shown
-from rmsnorm_export.torch.export.trace import OLDEST_OPSET, RECOGNISING, WRITING, tell, trace
+from rmsnorm_export.torch.export.trace import OLDEST_OPSET, RECOGNISING, tell, trace
 from rmsnorm_export.torch_options import ExportOptions
 
 if TYPE_CHECKING:
@@ -47,48 +46,16 @@ class ExportResult(Shown):
         return self.report
 
 
-@takes(ExportOptions)
-def export(
-    module: torch.nn.Module | torch.export.ExportedProgram,
-    args: Sequence[Any],
-    path: str | os.PathLike[str],
-    options: ExportOptions,
-) -> ExportResult:
-    """Export a module to ONNX, with every RMSNorm as one node named after its module.
-
-    The graph is that of ``torch.onnx.export(dynamo=True)``, in inference mode. Norms may be
-    ``torch.nn.RMSNorm``, the operators of ``torch.ops.rmsnorm_export`` or written by hand; each
-    keeps the rounding order that it has in PyTorch.
-
-    Args:
-        module: what to export, or a program of ``torch.export.export``; left as it is.
-        args: example inputs, positional; ignored for a program.
-        path: the .onnx file to make, whole or not at all. Weights over 2 GiB go to ``PATH.data``.
-
-    Returns:
-        What was written, with the report.
-
-    Raises:
-        UsageError: an argument that cannot be used: its name and what to change are in the error.
-        InputError: the module cannot be exported, or the place cannot be written.
-        BackendMissingError: PyTorch or onnxscript is not installed.
-    """
-    check_output(path, force=options.force)
-    result, log = convert(module, args, options)
-    tell(options.progress, WRITING)
-    saved = result.save(path, weights=options.weights, force=options.force)
-    return ExportResult(saved.path, result.model, result.report, saved, log)
-
-
 def convert(
     module: torch.nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any],
     options: ExportOptions,
 ) -> tuple[Result, str]:
-    """As `export`, without writing a file: the result, and the exporter's log."""
+    """Return a module with every norm as one node, and the exporter's log; as ``export``."""
     model, log = trace(module, args, dataclasses.replace(options, opset=_opset(options)))
     tell(options.progress, RECOGNISING)
-    result = optimize(model, **keywords(options, RewriteOptions) | {"target": options.form})
+    own = keywords(options, RewriteOptions) | {"target": options.form}
+    result = optimize_model(model, OptimizeOptions(**own))
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
     report = dataclasses.replace(result.report, source=source)
     return dataclasses.replace(result, report=report), log

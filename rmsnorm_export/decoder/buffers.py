@@ -1,0 +1,94 @@
+"""A cache in one buffer that is as long as a text may become: what attention of it has to know.
+
+ONNX Runtime's GroupQueryAttention writes new tokens into the buffer that is its input and output.
+How many tokens it holds is no size of the buffer then; the mask counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import onnx_ir as ir
+
+from rmsnorm_export.decoder.bundle import states_of
+
+ATTENTION = "GroupQueryAttention"
+CALLS = ({"past": 0}, {"sequence": 1})
+"""The calls of such a graph with several rows: for a prompt, and for a token behind it."""
+_LENGTH = 2
+_AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
+"""Of a cache: rows, heads, tokens, elements of a head."""
+
+
+def as_one_row(step: Callable[[ir.Model], object]) -> Callable[[ir.Model], object]:
+    """Return a fusion that takes the queries of attention for those of one row.
+
+    transformers asks for one row where several tokens follow a cache; that they never do so in
+    several rows is known of the consumer, not of the graph.
+    """
+
+    def run(model: ir.Model) -> None:
+        nodes = (n for n in model.graph.all_nodes() if n.op_type == "MultiHeadAttention")
+        queries = {node.inputs[0] for node in nodes}
+        shapes = {query: query.shape for query in queries if query is not None and query.shape}
+        for query, shape in shapes.items():
+            query.shape = ir.Shape([1, *shape[1:]])
+        step(model)
+        for query, shape in shapes.items():
+            query.shape = shape
+
+    return run
+
+
+def count_by_mask(model: ir.Model) -> None:
+    """Read the tokens of the cache off the mask; in place, where attention alone takes the cache.
+
+    The mask covers cache and tokens, so that its length less theirs is the length of the cache.
+    """
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    lengths = [node for node in _readers(model.graph) if _axes_read(node) == (_LENGTH,)]
+    if not in_one_buffer(model.graph, beside=lengths):
+        return
+    for node in lengths:
+        tape = ir.tape.Tape()
+        covered, new = (
+            tape.op("Shape", [inputs[name]], {"start": 1, "end": 2})
+            for name in ("attention_mask", "input_ids")
+        )
+        held = tape.op("Sub", [covered, new])
+        ir.convenience.replace_nodes_and_values(
+            model.graph, node, [node], tape.nodes, node.outputs, [held]
+        )
+    model.graph.sort()
+
+
+def in_one_buffer(graph: ir.Graph, beside: Collection[ir.Node] = ()) -> bool:
+    """Return whether attention alone takes the tokens of the cache, and nothing what it returns.
+
+    Args:
+        graph: of a decoder.
+        beside: nodes that may take them, too.
+    """
+    takers = {
+        node.op_type
+        for node in _readers(graph)
+        if node not in beside and (node.op_type != "Shape" or _LENGTH in _axes_read(node))
+    }
+    states = states_of(graph)
+    is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
+    return not is_read and takers == {ATTENTION}
+
+
+def _readers(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes that take a cache."""
+    states = states_of(graph)
+    return [use.node for value in graph.inputs if value.name in states for use in value.uses()]
+
+
+def _axes_read(node: ir.Node) -> tuple[int, ...]:
+    """Return the axes of a cache whose sizes a Shape node reads; () of another node."""
+    if node.op_type != "Shape":
+        return ()
+    end = node.attributes.get("end")
+    ends = slice(node.attributes.get_int("start", 0), None if end is None else end.as_int())
+    return _AXES[ends]

@@ -1,0 +1,170 @@
+"""A decoder as a folder of ONNX files that generate, with every RMSNorm as one node."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmsnorm_export.decoder.bundle import (
+    GENAI_FILE,
+    check_folder,
+    copy_missing,
+    write_json,
+)
+from rmsnorm_export.decoder.caches import whole_caches
+from rmsnorm_export.decoder.components import (
+    Component,
+    check_generative,
+    trace_components,
+)
+from rmsnorm_export.decoder.consumers import (
+    PADDED,
+    allow_empty_of_optimum,
+    genai_config,
+    tokenizer_files,
+)
+from rmsnorm_export.decoder.encoders import ONE_SIZE
+from rmsnorm_export.decoder.finish import finish
+from rmsnorm_export.decoder.inputs import sample_inputs
+from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
+from rmsnorm_export.decoder.result import FolderResult, GenerationExport
+from rmsnorm_export.decoder.rows import write_rows
+from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.load import no_gc
+from rmsnorm_export.options import keywords, takes
+from rmsnorm_export.rewrite.optimize import optimize_model
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
+from rmsnorm_export.rewrite.result import Result
+from rmsnorm_export.system.packages import TRANSFORMERS, untried
+from rmsnorm_export.torch.export.trace import RECOGNISING, tell
+from rmsnorm_export.torch_options import GenerationOptions
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@takes(GenerationOptions)
+def export_generation(
+    model: Any, path: str | os.PathLike[str], options: GenerationOptions
+) -> GenerationExport:
+    """Export a model that generates, with its cache: as prefill and decode, or as one graph.
+
+    transformers' exporter splits the model and traces its parts (``transformers.exporters``); the
+    norms of each become one node, named after their modules. The folder is one that
+    ``transformers.exporters.base.ExportedModel.from_pretrained`` loads: ``export.json``, the
+    configs, and ``NAME.onnx`` with ``NAME.onnx.data`` for each component. Weights of several
+    components are stored once, in the first one's data.
+
+    Args:
+        model: a model of transformers; left as it is.
+        path: the folder to make, whole or not at all.
+
+    Returns:
+        What was written, with a report for each component.
+
+    Raises:
+        UsageError: an option cannot be used, or the folder exists and ``force`` is not given.
+        InputError: the model cannot generate or be exported, or the folder cannot be written.
+        BackendMissingError: PyTorch, onnxscript, or a transformers with exporters is missing.
+    """
+    check_folder(path, force=options.force)
+    return make_decoder(model, options).save(path, force=options.force)
+
+
+def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
+    """As `export_generation`, without writing anything."""
+    start = time.perf_counter()
+    check_generative(model)
+    by_layer = options.names != "transformers"
+    beside = options.names == "optimum" and model.config.is_encoder_decoder
+    if by_layer and options.static_cache is not None:
+        raise UsageError(
+            f"{options.names} cannot hold a cache of fixed size.",
+            found=f"--names {options.names} with --static-cache {options.static_cache}",
+            fix="omit one of them",
+        )
+    if by_layer and not beside:
+        options = dataclasses.replace(options, multi_token=True)
+    companions = tokenizer_files(model)
+    caches_of_all_tokens = whole_caches(static=False) if by_layer else contextlib.nullcontext()
+    with no_gc(), caches_of_all_tokens:
+        inputs = sample_inputs(model, options.inputs or {}, part=options.part)
+        components, log = trace_components(model, inputs, options)
+    shared = OptimizeOptions(**keywords(options, RewriteOptions))
+    genai = options.names == "genai"
+    results: dict[str, Result] = {}
+    states: States = {}
+    caches = {path: part for one in components for path, part in one.caches.items()}
+    tell(options.progress, RECOGNISING)
+    for component in components:
+        name_dimensions(component.model, component.caches, options.static_cache, states)
+        name = component.name
+        if by_layer:
+            name, taken = OPTIMUM[name] if beside else ("model", {})
+            name_by_layer(component.model, caches, options.names, taken)
+        result = finish(optimize_model(component.model, shared), shared, prompts_alone=genai)
+        if options.target != "plain":  # which is as the exporter gives it
+            write_rows(result.model)
+        notes = [*_notes(model, component, result.model.graph, options.names)]
+        results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
+        if options.fusions is not None:
+            component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
+    config = model.config
+    if options.names == "optimum" and not beside:
+        config = config.get_text_config()
+        allow_empty_of_optimum(config, results["model"].model.graph)
+    of_genai = genai_config(model, results["model"].model.graph) if genai else None
+
+    def fill(folder: Path) -> None:
+        config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        if of_genai is not None:
+            write_json(folder / GENAI_FILE, of_genai)
+        copy_missing(companions, folder)
+
+    return FolderResult(
+        results=results,
+        manifest=None if by_layer else _manifest(components),
+        fill=fill,
+        log=log,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _notes(model: Any, component: Component, graph: ir.Graph, names: str) -> Iterator[str]:
+    """Yield what the consumer of a graph has to know."""
+    if drift := untried(TRANSFORMERS):
+        yield drift
+    if any(value.name == "cu_seqlens" for value in graph.inputs):
+        yield ONE_SIZE
+    if component.lengths is not None:
+        least, most = component.lengths
+        numbers = f"{least} tokens" if least == most else f"{least} to {most} tokens"
+        yield (
+            f"takes prompts of {numbers} alone, as a loop over tokens was traced (--shapes sets "
+            "their length); pad shorter ones on the left; longer ones may give wrong numbers"
+        )
+    window = getattr(model.config.get_text_config(), "sliding_window", None)
+    if names == "genai" and window:
+        yield PADDED
+
+
+def _manifest(components: list[Component]) -> dict[str, Any]:
+    from transformers.exporters.base import EXPORT_SCHEMA_VERSION
+
+    return {
+        "schema_version": EXPORT_SCHEMA_VERSION,
+        "export_format": "onnx",
+        "components": {
+            component.name: {
+                "file": f"{component.name}.onnx",
+                "metadata": dataclasses.asdict(component.metadata),
+            }
+            for component in components
+        },
+    }

@@ -1,0 +1,45 @@
+"""What follows the norms where it is asked for: fusions of ONNX Runtime, weights in few bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from rmsnorm_export.rewrite.optimize import described
+from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.rewrite.result import Result
+
+
+def finish(result: Result, options: RewriteOptions, *, prompts_alone: bool = False) -> Result:
+    """Return the result with the fusions and the quantization that the options ask for.
+
+    Args:
+        result: with norms of one node.
+        options: of the command.
+        prompts_alone: as for `fuse`.
+
+    Raises:
+        InputError: the model cannot be quantized.
+        BackendMissingError: a package is missing.
+    """
+    start, model, report = time.perf_counter(), result.model, result.report
+    if options.fusions is None and options.quantize is None:
+        return result
+    if options.fusions is not None:
+        from rmsnorm_export.decoder.fusions import fuse
+
+        model, fusions = fuse(
+            model, options.fusions, seed=options.seed, prompts_alone=prompts_alone
+        )
+        report = dataclasses.replace(report, fusions=fusions)
+        if fusions.residuals >= len(report.apart("residual")):
+            report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
+    if options.quantize is not None:
+        from rmsnorm_export.decoder.tokens import as_text
+        from rmsnorm_export.quantize.quantize import quantize
+
+        prepare = as_text(model.graph)
+        model, done = quantize(model, options.quantize, seed=options.seed, prepare=prepare)
+        report = dataclasses.replace(report, quantized=done)
+    seconds = report.seconds + time.perf_counter() - start
+    return Result(model, dataclasses.replace(described(report, model, options), seconds=seconds))

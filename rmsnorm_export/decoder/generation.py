@@ -1,0 +1,304 @@
+"""A decoder's export against PyTorch while both write the same text."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rmsnorm_export.compare.options import VerifyOptions
+from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
+from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
+from rmsnorm_export.decoder.bundle import Bundle, bundle_at, open_folder
+from rmsnorm_export.decoder.caches import cache_in, whole_caches
+from rmsnorm_export.decoder.encoders import encoders_of, inputs_of, replaced
+from rmsnorm_export.decoder.inputs import sample_inputs, written_name
+from rmsnorm_export.decoder.metadata import checked_metadata
+from rmsnorm_export.decoder.named import Calls, NamedDecoder, not_together, session_of
+from rmsnorm_export.decoder.source import load_generative
+from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.op.type_names import FloatName, float_name
+from rmsnorm_export.printable import first_line, plural
+from rmsnorm_export.runtime.inputs import read_npz
+from rmsnorm_export.runtime.session import runtime_name
+from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.export.trace import inference
+from rmsnorm_export.torch_options import SourceOptions
+
+TOKENS = 32
+"""Greedy tokens that are compared by default."""
+
+
+def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
+    """``verify`` with ``generate``: a model of transformers, or its source, against its export.
+
+    A source is loaded in the type of the export.
+
+    Args:
+        a, b, options: of ``verify``.
+
+    Raises:
+        UsageError: ``b`` is no folder of an export.
+        InputError, BackendMissingError: as `verify_generation`, and where ``a`` cannot be loaded.
+    """
+    bundle = bundle_at(b)
+    if bundle is None or bundle_at(a) is not None:
+        what = "Generated tokens of a model are compared with the folder of an export."
+        fix = "give the model as A, and as B the folder that export --task generation made; two "
+        fix += "folders are compared without --generate"
+        found = f"A is {type(a).__name__}, B {type(b).__name__}"
+        raise UsageError(what, found=found, fix=fix)
+    metadata: Mapping[str, Any] = {}
+    if bundle.manifest is not None:
+        metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
+    settings, inputs, model = metadata.get("export_config") or {}, options.inputs or {}, a
+    arrays = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
+    if isinstance(a, str | os.PathLike):
+        dtype = NamedDecoder(bundle).dtype if bundle.manifest is None else _type_of(metadata)
+        model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
+    return verify_generation(
+        model,
+        bundle.folder,
+        {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()},
+        tokens=options.generate,
+        static_cache=settings.get("static_cache"),
+        part=settings.get("part", "whole"),
+        rtol=options.rtol,
+    )
+
+
+def _type_of(metadata: Mapping[str, Any]) -> FloatName:
+    """Return the type of the weights of an export."""
+    try:
+        return float_name(str(metadata.get("export_dtype")))
+    except UsageError as error:
+        what, fix = "The manifest of the export has no type of its weights.", "export it again"
+        raise InputError(what, found=f"export_dtype {error.found}", fix=fix) from error
+
+
+def verify_generation(
+    model: Any,
+    path: str | os.PathLike[str],
+    inputs: Mapping[str, Any],
+    *,
+    tokens: int | None = None,
+    static_cache: int | None = None,
+    part: str = "whole",
+    rtol: float | None = None,
+) -> Verification:
+    """Compare the logits of a model and of its export at every step of one text.
+
+    Both run in ``model.generate``; the export, in ONNX Runtime, in the place of ``model.forward``.
+    It is given the model's own greedy tokens, whatever it would choose: where another one is as
+    likely within the bound, it may choose that.
+
+    Args:
+        model: of transformers, which was exported.
+        path: the folder that ``export_generation`` made, or another exporter, of one graph, or
+            an encoder and two, with names as ``past_key_values.0.key``. A graph that counts
+            positions itself is given rows without padding.
+        inputs: as for ``export_generation``.
+        tokens: how many to generate; None: 32, or as many as a static cache holds.
+        static_cache, part: of the export.
+        rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
+            float32, 1e-2 for float16, 4e-2 for bfloat16.
+
+    Raises:
+        InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
+        UsageError: the static cache does not hold so many tokens.
+    """
+    feeds, bundle = sample_inputs(model, inputs, part=part), open_folder(path)
+    named = NamedDecoder(bundle) if bundle.manifest is None else None
+    if named and not named.pads and "attention_mask" not in inputs:
+        feeds["attention_mask"] = torch.ones_like(feeds["attention_mask"])
+    prompt = feeds[written_name(model)].shape[1]
+    room = TOKENS if static_cache is None else static_cache - prompt
+    if static_cache is not None and (tokens or 1) > room + 1:  # the last one is not kept
+        raise UsageError(
+            "The static cache does not hold the text.",
+            found=f"{prompt} and {tokens or 1} tokens, in a cache for {static_cache}",
+            fix="compare fewer, or export with a larger --static-cache",
+        )
+    config = _settings(model, tokens or min(TOKENS, room), static_cache)
+    how: Any = {
+        "runtime": f"PyTorch {torch.__version__} (CPU) and {runtime_name()}",
+        "backends": ("torch", "onnxruntime"),
+    }
+    try:
+        with collected(), inference(model):
+            expected = _generated(model, feeds, config)
+            chosen = expected.sequences[:, -len(expected.logits) :]
+            reference = cache_in(expected)
+            if named is not None:
+                named.open(reference)
+                forward, encoders = named.forward, named.encoders
+            else:
+                empty = functools.partial(_emptied, reference, static_cache)
+                forward, encoders = _components(model, bundle, empty)
+            with _in_place(model, forward, encoders, static=named is None):
+                computed = _generated(model, feeds, config, _forced(chosen))
+    except NotRunError as error:
+        return not_run(error, **how)
+    # generate() gives logits as float32, whatever type they were computed in
+    bounds = Bounds(rtol=rtol, through=str(model.dtype).removeprefix("torch."))
+    outputs: list[OutputComparison] = []
+    same = 0
+    for step, pair in enumerate(zip(expected.logits, computed.logits, strict=True), 1):
+        first, second = ({f"logits of token {step}": one.float().numpy()} for one in pair)
+        outputs += compare_outputs(first, second, bounds)
+        same += int((pair[0].argmax(-1) == pair[1].argmax(-1)).sum())
+    tensors = {name: one for name, one in feeds.items() if isinstance(one, torch.Tensor)}
+    return Verification(
+        outputs=tuple(outputs),
+        inputs=describe_feeds({name: one.numpy() for name, one in tensors.items()}),
+        source=f"{plural(config.max_new_tokens, 'token')} {GREEDY}",
+        notes=(f"{same:,} of {plural(chosen.numel(), 'greedy token')} are the same",),
+        **how,
+    )
+
+
+def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
+    """Ask for greedy tokens, so many and no fewer, with their logits."""
+    config = copy.deepcopy(model.generation_config)
+    config.do_sample, config.num_beams, config.use_cache = False, 1, True
+    config.max_new_tokens = config.min_new_tokens = tokens
+    config.max_length = None
+    config.return_dict_in_generate = config.output_logits = True
+    if static_cache is not None:
+        config.cache_implementation, config.max_cache_len = "static", static_cache
+    return config
+
+
+def _forced(tokens: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """Return a processor of logits that lets ``generate`` choose the given tokens."""
+    steps = iter(tokens.T)
+
+    def force(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -torch.inf).scatter_(1, next(steps)[:, None], 0.0)
+
+    return force
+
+
+def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: Any) -> Any:
+    try:
+        return model.generate(
+            **copy.deepcopy(dict(inputs)),
+            generation_config=copy.deepcopy(config),
+            logits_processor=list(processors),
+        )
+    except Error:
+        raise
+    except Exception as error:
+        fix = "give inputs and a number of tokens that model.generate() takes; --debug tells more"
+        found = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError("The model cannot generate.", found=found, fix=fix) from error
+
+
+@contextlib.contextmanager
+def _in_place(
+    model: Any, forward: Callable[..., Any], encoders: Calls, *, static: bool
+) -> Iterator[None]:
+    """Let graphs run in the place of ``model.forward`` and of encoders, which they are given."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(model, "forward", functools.partial(forward)))
+        for name, (owner, method) in encoders_of(model).items():
+            if name in encoders:
+                by = functools.partial(encoders[name], getattr(owner, method))
+                stack.enter_context(replaced(owner, method, by))
+        stack.enter_context(whole_caches(static=static))
+        yield
+
+
+def _components(
+    model: Any, bundle: Bundle, empty: Callable[[], Any]
+) -> tuple[Callable[..., Any], Calls]:
+    """Return what runs in the place of ``model.forward`` and of the encoders, by their names.
+
+    Args:
+        model, bundle: whose, and the folder.
+        empty: makes the cache that a graph for any number of tokens begins with.
+
+    Raises:
+        InputError: the manifest names what is not looked up.
+        NotRunError: ONNX Runtime does not load a component.
+    """
+    runners = _runners(model, bundle)
+    encoders = encoders_of(model).keys() & runners.keys()
+    if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
+        raise not_together(", ".join(runners))
+    seen = 0
+
+    def forward(**kwargs: Any) -> Any:
+        nonlocal seen
+        tokens = kwargs[written_name(model)]
+        component = "decode" if seen or "prefill" not in runners else "prefill"
+        runner = runners[component]
+        if not seen and component == "decode":
+            unfilled = cache_in(kwargs)
+            kwargs = {name: empty() if one is unfilled else one for name, one in kwargs.items()}
+        answer = _run(runner, **kwargs)
+        seen += tokens.shape[1]
+        _count(cache_in(answer), seen)
+        return answer
+
+    return forward, {name: functools.partial(_encoded, runners[name]) for name in encoders}
+
+
+def _emptied(cache: Any, static_cache: int | None) -> Any:
+    """Return a cache like a filled one, of no token yet: states of zeros, keys of no length."""
+    empty = copy.deepcopy(cache)
+    empty.reset()
+    for before, layer in zip(cache.layers, empty.layers, strict=True):
+        if static_cache is None and isinstance(getattr(before, "keys", None), torch.Tensor):
+            layer.keys, layer.values = before.keys[:, :, :0], before.values[:, :, :0]
+            layer.is_initialized = True
+    return empty
+
+
+def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
+    """Return transformers' runner of each component, with its metadata written anew."""
+    from transformers.exporters.metadata import ExportMetadata
+    from transformers.exporters.runners.runner_onnx import OnnxModelRunner
+
+    assert bundle.manifest is not None
+    runners: dict[str, Any] = {}
+    for name, file in bundle.files.items():
+        entry = bundle.manifest["components"][name]["metadata"]
+        metadata = ExportMetadata(**checked_metadata(model, name, entry))
+        runners[name] = OnnxModelRunner(metadata, session_of(load_model(file)))
+    return runners
+
+
+def _encoded(runner: Any, encode: Callable[..., Any], *args: Any, **feeds: Any) -> Any:
+    return _run(runner, **inputs_of(encode, *args, **feeds))
+
+
+def _run(runner: Any, **kwargs: Any) -> Any:
+    try:
+        return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
+    except ValueError as error:
+        what = "A graph of the folder takes other inputs than its manifest says."
+        fix = "export the model again, or put back the files as they were exported"
+        raise InputError(what, found=first_line(error, 300), fix=fix) from error
+    except RuntimeError as error:  # of ONNX Runtime
+        what = "A graph of the folder does not run on what generate() gives it."
+        fix = "export without --multi-token: the prompt then has a graph of its own"
+        raise NotRunError(what, found=first_line(error, 300), fix=fix) from error
+
+
+def _count(cache: Any, seen: int) -> None:
+    """Tell the layers with a sliding window how many tokens they have seen.
+
+    They count in Python, so that the number is the one of the tracing in what a runner returns.
+    """
+    for layer in getattr(cache, "layers", ()):
+        for name in ("cumulative_length", "cumulative_length_int"):
+            if type(getattr(layer, name, None)) is int:
+                setattr(layer, name, seen)

@@ -1,0 +1,62 @@
+"""Inputs of a decoder that are those of a text: masks, and positions after a padded beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.decoder.bundle import states_of
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.quantize.comparison import Defined, Prepare
+
+
+def as_text(graph: ir.Graph) -> Prepare:
+    """Return what makes random inputs of a decoder's graph those of a text, see `pad_first_row`."""
+    states = states_of(graph)
+
+    def prepare(feeds: dict[str, Array]) -> Defined:
+        filled = pad_first_row(feeds, states)
+        part = (slice(None), slice(None), slice(filled))
+        caches = [out for name, out in states.items() if filled and feeds[name].ndim == 4]
+        return dict.fromkeys(caches, part)
+
+    return prepare
+
+
+def pad_first_row(feeds: Mapping[str, Array], states: Collection[str]) -> int:
+    """Pad the first row on the left, and count positions after it, in place.
+
+    Ones alone would hide that an attention takes one row's positions for all. Masks of a cache of
+    fixed size, and its counters, are of one text, too.
+
+    Args:
+        feeds: of the graph.
+        states: the parts of the cache among them.
+
+    Returns:
+        How many slots of such a cache have tokens; 0 without one. What the others hold is never
+        seen, and an attention that takes the cache in leaves them undefined.
+    """
+    mask, positions = feeds.get("attention_mask"), feeds.get("position_ids")
+    fixed = [n for n, array in feeds.items() if n.startswith("attention_mask") and array.ndim == 4]
+    if fixed:
+        rows, _, count, slots = feeds[fixed[0]].shape
+        start = (slots - count) // 2 if any(feeds[name].ndim == 4 for name in states) else 0
+        mask = np.ones((rows, start + count), np.int64)
+        for name in states:
+            if feeds[name].ndim == 0:  # what each layer counts
+                feeds[name][...] = start
+    if mask is None or mask.ndim != 2:
+        return 0
+    mask[0, 0] = 0
+    total = mask.shape[1]
+    for name in fixed:
+        filled = np.pad(mask, ((0, 0), (0, slots - total))).astype(bool)[:, None, None]
+        feeds[name][:] = filled & (np.arange(slots) <= np.arange(total - count, total)[:, None])
+    if positions is not None and positions.ndim == 2:
+        counted = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -positions.shape[1] :]
+        if counted.shape == positions.shape:
+            positions[:] = counted
+    return total if fixed else 0

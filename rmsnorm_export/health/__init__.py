@@ -1,0 +1,1 @@
+"""What norms and residual sums survive in half precision, and what a run shows of them."""

@@ -1,0 +1,1 @@
+"""Weights of products in few bits, and what that costs, for any model."""

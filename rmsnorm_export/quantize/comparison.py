@@ -1,0 +1,191 @@
+"""A model and what a pass made of it, run beside each other on the same random inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import Error
+from rmsnorm_export.graph.external import placed
+from rmsnorm_export.graph.load import serialize
+from rmsnorm_export.graph.order import all_graphs, values_in
+from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, lent_slots
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.runtime import inputs
+from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
+from rmsnorm_export.runtime.session import Device, open_session, ort_value, run_session
+from rmsnorm_export.runtime.sizes import Dims
+
+Defined = Mapping[str, tuple[slice, ...]]
+"""The part of an output that is defined, by name; of others all is."""
+Prepare = Callable[[dict[str, Array]], Defined]
+"""Changes random inputs, in place, to such as a model is made for."""
+
+
+class WrongError(Exception):
+    """A fault of a graph after a pass."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """The difference of the outputs of two models.
+
+    Attributes:
+        outputs: how many were compared.
+        share: the largest difference of an element, as a share of the largest of its output.
+        same: rows of the first output whose largest element is the same one.
+        rows: how many there are.
+        unknown: why nothing was compared, or "".
+        after_fails: it is the second model that does not run.
+    """
+
+    outputs: int = 0
+    share: float = 0.0
+    same: int = 0
+    rows: int = 0
+    unknown: str = ""
+    after_fails: bool = False
+
+    def words(self) -> str:
+        """Half a sentence, or "" where nothing was compared."""
+        outputs, verb = plural(self.outputs, "output"), "differs" if self.outputs == 1 else "differ"
+        words = f"{outputs} {verb} by at most {self.share:.2g} of the largest element"
+        return words if self.outputs else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """What a model gives for random inputs.
+
+    Attributes:
+        feeds: the inputs, by name.
+        outputs: by name.
+        defined: the parts of outputs that are compared.
+        problem: why there are none, or "".
+    """
+
+    feeds: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    defined: Defined = dataclasses.field(default_factory=dict)
+    problem: str = ""
+
+
+def run_reference(
+    model: ir.Model, *, seed: int, dims: Dims | None = None, prepare: Prepare = lambda _: {}
+) -> Reference:
+    """Run a model on random inputs.
+
+    Args:
+        model: left as it is.
+        seed: of the inputs.
+        dims: sizes of dimensions by their names; None: those that inputs are tried with.
+        prepare: what makes sense of the inputs.
+    """
+    declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
+    candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
+    try:
+        with _opened(model) as session:
+            feeds, (defined, outputs) = inputs.first_run(
+                candidates(), lambda fed: (prepare(fed), run_session(session, fed))
+            )
+    except Error as error:
+        return Reference(problem=f"the graph before does not run: {one_line(error.found, 300)}")
+    unlike = without_evidence(outputs)
+    problem = "; ".join(f"{name}: {why}" for name, why in unlike.items())
+    return Reference(feeds, outputs, defined, problem)
+
+
+def compare_with(
+    reference: Reference, model: ir.Model, *, device: Device = "cpu", rtol: float | None = None
+) -> Comparison:
+    """Return how far the outputs of a model are from those of another one before a pass.
+
+    Args:
+        reference: of the model before.
+        model: of the same inputs and outputs.
+        device: for the model.
+        rtol: the largest share that is allowed; None: that of ``verify`` for the type.
+
+    Raises:
+        WrongError: an output is further off than is allowed.
+    """
+    if reference.problem:
+        return Comparison(unknown=reference.problem)
+    expected = reference.outputs
+    try:
+        with _opened(model, device) as session:
+            computed = run_session(session, reference.feeds)
+    except Error as error:
+        return Comparison(unknown=one_line(error.found, 300), after_fails=True)
+    shares = [
+        _share_off(name, computed[name][part], expected[name][part], rtol)
+        for name in expected
+        for part in [reference.defined.get(name, ())]
+    ]
+    first = next(iter(expected))
+    one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
+    same = int((one == other).sum())
+    return Comparison(len(expected), max(shares), same, one.size)
+
+
+@contextlib.contextmanager
+def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
+    """Provide a session of a model."""
+    content, weights = lent_content(model)
+    yield open_session(content, device=device, weights=weights)
+
+
+def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
+    """Return a model for a session, its large weights apart, where they are in memory.
+
+    They are to be kept as long as the session is.
+    """
+    weights = {}
+    with lent_slots(model) as slots:
+        for slot in slots:
+            if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
+                weights[slot.name] = ort_value(slot.tensor.numpy())
+                slot.put(placed(slot.tensor, "in memory", "", None))
+            elif slot.is_external:
+                slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
+        return serialize(model), weights
+
+
+def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:
+    """Return whether ONNX Runtime takes a tensor from memory: one of the main graph, and used."""
+    if initializer is None or initializer.const_value is not slot.tensor or not initializer.uses():
+        return False
+    return slot.nbytes >= LARGE_BYTES and inputs.type_name_of(slot.tensor.dtype) in inputs.FED
+
+
+def own_copy(model: ir.Model) -> ir.Model:
+    """Clone a model with types of its own: a step that sets one would change both."""
+    model = model.clone()
+    for graph in all_graphs(model):
+        for value in values_in(graph):
+            value.type = copy.copy(value.type)
+    return model
+
+
+def _share_off(name: str, after: Array, before: Array, rtol: float | None) -> float:
+    """Return how far an output is off, as a share of its largest finite element.
+
+    Raises:
+        WrongError: further than is allowed.
+    """
+    metrics = compare_arrays(after, before)
+    finite = np.abs(before[np.isfinite(before)].astype(np.float64))
+    share = metrics.max_abs / (float(finite.max(initial=0.0)) or 1.0)
+    allowed = (rtol or DEFAULT_RTOL[metrics.dtype]) if is_float(before.dtype) else 0.0
+    if not metrics.nan_inf_agree or share > allowed:
+        raise WrongError(
+            f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
+        )
+    return share

@@ -1,0 +1,70 @@
+"""The prompts for which a traced loop over tokens is right, read off the guards of the trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
+
+import rmsnorm_export as rx
+from rmsnorm_export.decoder.guards import lengths_of
+from tests.tools.corpus.decoders import decoder as decoder_of
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+
+class Chunks(torch.nn.Module):
+    """Sums over chunks of four tokens, in a loop."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        tokens = input_ids.shape[1]
+        padded = torch.nn.functional.pad(input_ids, (0, -tokens % 4))
+        return sum(padded[:, 4 * i : 4 * i + 4].sum(1) for i in range(-(-tokens // 4)))
+
+
+class Short(torch.nn.Module):
+    """Takes one way for few tokens, and another one for more."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return input_ids + 1 if input_ids.shape[1] <= 40 else input_ids - 1
+
+
+class Sum(torch.nn.Module):
+    """One that does not look at the number."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return input_ids.cumsum(1)
+
+
+@pytest.mark.parametrize(
+    ("module", "tokens", "expected"),
+    [(Chunks(), 7, (5, 8)), (Chunks(), 13, (13, 16)), (Short(), 6, (1, 40)), (Sum(), 6, None)],
+)
+def test_lengths_are_those_of_the_traced_way(
+    module: torch.nn.Module, tokens: int, expected: tuple[int, int] | None
+) -> None:
+    feeds = {"input_ids": torch.ones((2, tokens), dtype=torch.int64)}
+    shapes = {"input_ids": {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}}
+    program = torch.export.export(module, (), feeds, dynamic_shapes=shapes)
+    assert lengths_of(program, feeds) == expected
+    traced = program.module(check_guards=False)
+
+    def is_right(number: int) -> bool:
+        other = {"input_ids": torch.arange(2 * number).reshape(2, number)}
+        return torch.equal(traced(**other), module(**other))
+
+    least, most = expected or (2, 50)
+    assert is_right(least)
+    assert is_right(most)
+    assert not isinstance(module, Chunks) or not is_right(most + 1)
+
+
+def test_a_decoder_says_which_prompts_it_takes(tmp_path: Path) -> None:
+    """Qwen3-Next runs its linear attention in chunks of 64 tokens."""
+    made = rx.export_generation(decoder_of("qwen3_next"), tmp_path / "made")
+    notes = {name: " ".join(report.notes) for name, report in made.reports.items()}
+    assert "takes prompts of 1 to 64 tokens alone" in notes["prefill"]
+    assert "alone" not in notes["decode"]

@@ -1,0 +1,123 @@
+"""A model and another one beside it: weights are read in memory, whatever they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+from rmsnorm_export.quantize.comparison import WrongError, compare_with, own_copy, run_reference
+from rmsnorm_export.runtime.session import open_session, run_session
+
+_WEIGHT = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
+_ONE = """<ir_version: 11, opset_import: ["" : 21]>
+g (float[n, 40] x) => (float[n, 40] y) {{
+  {lines}
+  y = MatMul (x, w)
+}}"""
+_IN_BRANCHES = """<ir_version: 11, opset_import: ["" : 21]>
+g (float[n, 40] x, bool c) => (float[n, 40] y) {
+  y = If (c) <then_branch = a () => (float[n, 40] p) { p = MatMul (x, weight) },
+              else_branch = b () => (float[n, 40] q) { q = Sub (x, x) }>
+}"""
+
+
+def _model(lines: str, weight: np.ndarray, name: str = "weight") -> ir.Model:
+    model = onnx.parser.parse_model(_ONE.format(lines=lines))
+    model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    return ir.from_proto(model)
+
+
+def _of_type(dtype: type) -> Callable[[Path], ir.Model]:
+    return lambda _: _model("w = Cast <to = 1> (weight)", _WEIGHT.astype(dtype))
+
+
+def _not_dense(_: Path) -> ir.Model:
+    model = _model("w = Identity (weight)", _WEIGHT)
+    model.graph.initializers["weight"].const_value = ir.tensor(_WEIGHT.T, name="weight")
+    return model
+
+
+def _on_disk(folder: Path) -> ir.Model:
+    ir.save(_not_dense(folder), folder / "m.onnx", external_data="m.data")
+    return ir.load(folder / "m.onnx")
+
+
+def _in_an_attribute(_: Path) -> ir.Model:
+    model = _model("w = Constant <value = float {0}> ()", _WEIGHT)
+    (node, _) = model.graph
+    node.attributes["value"] = ir.AttrTensor("value", ir.tensor(_WEIGHT))
+    return model
+
+
+def _of_a_branch(_: Path) -> ir.Model:
+    model = onnx.parser.parse_model(_IN_BRANCHES)
+    branch = model.graph.node[0].attribute[0].g
+    branch.initializer.append(numpy_helper.from_array(_WEIGHT, "weight"))
+    return ir.from_proto(model)
+
+
+def _used_in_a_branch(_: Path) -> ir.Model:
+    model = onnx.parser.parse_model(_IN_BRANCHES)
+    model.graph.initializer.append(numpy_helper.from_array(_WEIGHT, "weight"))
+    return ir.from_proto(model)
+
+
+def _may_be_given(_: Path) -> ir.Model:
+    model = _model("w = Identity (weight)", _WEIGHT)
+    model.graph.inputs.append(model.graph.initializers["weight"])
+    return model
+
+
+PLACES: dict[str, Callable[[Path], ir.Model]] = {
+    **{
+        np.dtype(one).name: _of_type(one)
+        for one in (np.float16, np.float64, np.int8, np.int64, ml_dtypes.bfloat16)
+    },
+    **{
+        np.dtype(one).name: _of_type(one)
+        for one in (ml_dtypes.int4, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+    },
+    "not dense": _not_dense,
+    "on disk": _on_disk,
+    "in an attribute, and one not used": _in_an_attribute,
+    "of a branch": _of_a_branch,
+    "used in a branch": _used_in_a_branch,
+    "may be given": _may_be_given,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_weights_are_read_where_they_are(place: str, tmp_path: Path) -> None:
+    model = PLACES[place](tmp_path)
+    weights = [v.const_value for g in model.graphs() for v in g.initializers.values()]
+    reference = run_reference(model, seed=1)
+    assert not reference.problem
+    assert [v.const_value for g in model.graphs() for v in g.initializers.values()] == weights
+    whole = ir.external_data.load_to_model(own_copy(model))
+    expected = run_session(open_session(ir.to_proto(whole).SerializeToString()), reference.feeds)
+    assert reference.outputs["y"].tolist() == expected["y"].tolist()
+    assert compare_with(reference, model).words() == (
+        "1 output differs by at most 0 of the largest element"
+    )
+
+
+def test_what_differs_is_wrong() -> None:
+    reference = run_reference(_model("w = Identity (weight)", _WEIGHT), seed=1)
+    with pytest.raises(WrongError, match=r"y is off by 0\.0\d+ of its largest element, 0\.0001"):
+        compare_with(reference, _model("w = Identity (weight)", _WEIGHT * np.float32(1.01)))
+
+
+def test_what_does_not_run_is_not_compared() -> None:
+    model = _model("w = Identity (weight)", _WEIGHT)
+    other = _model("w = Identity (weight)", _WEIGHT[:39])
+    assert "does not run" in run_reference(other, seed=1).problem
+    outcome = compare_with(run_reference(model, seed=1), other)
+    assert outcome.after_fails
+    assert not outcome.words()

@@ -1,0 +1,133 @@
+"""``--quantize``: what the quantizers make of a model, what it costs, what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.quantize.result import QUANTIZED_RTOL
+from rmsnorm_export.runtime.session import open_session, run_session
+from tests.deploy.pipelines import FACTORY, write
+
+pytest.importorskip("onnxscript")
+
+TEXT = """
+<ir_version: 9, opset_import: ["": 20]>
+g (TYPE[tokens, 40] x) => (TYPE[tokens, 72] y) {
+  square = Mul(x, x)
+  axes = Constant<value_ints = [-1]>()
+  mean = ReduceMean(square, axes)
+  sum = Add(mean, least)
+  root = Sqrt(sum)
+  normed = Div(x, root)
+  scaled = Mul(normed, scale)
+  turned = Transpose<perm = [1, 0]>(weight)
+  y = MatMul(scaled, turned)
+}
+"""
+KINDS: tuple[Literal["int4", "int8"], ...] = ("int4", "int8")
+
+
+def normed_product(dtype: Any = np.float32, outlier: float = 1.0) -> onnx.ModelProto:
+    """A norm and a product as PyTorch stores it; ``outlier`` scales an element that it ignores."""
+    name = {np.float32: "float", np.float16: "float16"}[dtype]
+    model = onnx.parser.parse_model(TEXT.replace("TYPE", name))
+    weight = np.random.default_rng(0).standard_normal((72, 40)).astype(dtype)
+    scale = np.ones(40, dtype)
+    scale[0], weight[:, 0] = outlier, 0 if outlier != 1 else weight[:, 0]
+    for key, array in {"weight": weight, "scale": scale, "least": np.array([1e-5], dtype)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, key))
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_quantized_behind_norms_of_one_node(kind: Literal["int4", "int8"]) -> None:
+    model = normed_product()
+    result = rx.optimize(model, quantize=kind)
+    assert result.report.target == "ort"
+    assert len(result.report.fused) == 1
+    quantized = result.report.quantized
+    assert quantized is not None
+    assert (quantized.kind, quantized.products, quantized.kept) == (kind, 1, 0)
+    assert (quantized.problem, quantized.not_compared) == ("", "")
+    assert quantized.compared.startswith("1 output differs by at most 0.")
+    assert quantized.bytes_after < {"int4": 0.3, "int8": 0.35}[kind] * quantized.bytes_before
+    x = np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
+    before, after = (
+        run_session(open_session(content), {"x": x})["y"]
+        for content in (model.SerializeToString(), result.to_bytes())
+    )
+    share = np.abs(after - before).max() / np.abs(before).max()
+    assert 0 < share < QUANTIZED_RTOL[kind] / 2
+    assert any(node.op_type == "Transpose" for node in ir.from_proto(model).graph), "left as it was"
+
+
+def test_what_loses_too_much_is_said_and_is_exit_code_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One activation of 10,000 takes all steps of int8, and the product ignores it."""
+    onnx.save(normed_product(outlier=1e4), tmp_path / "m.onnx")
+    out = tmp_path / "q.onnx"
+    assert main(["optimize", f"{tmp_path / 'm.onnx'}", "-o", f"{out}", "--quantize", "int8"]) == 4
+    said = capsys.readouterr()
+    assert "  lost: y is off by 1" in said.out
+    assert "error: The quantization to int8 loses more than is allowed." in said.err
+    assert out.exists()
+    pipeline = tmp_path / "p.toml"
+    tables = '[pipeline]\nname = "p"\n[model]\npath = "m.onnx"\n[optimize]\nquantize = "int8"\n'
+    pipeline.write_text(tables)
+    done = rx.run_pipeline(pipeline)
+    assert done.exit_code == 4
+    assert "loses more than is allowed" in str(done.error)
+
+
+def test_what_cannot_be_quantized_is_refused() -> None:
+    with pytest.raises(rx.InputError, match="cannot be quantized to int8") as caught:
+        rx.optimize(normed_product(np.float16), quantize="int8")
+    assert "float16" in caught.value.found
+    alone = rx.optimize(normed_product(np.float16), quantize="int4").report.quantized
+    assert alone is not None
+    assert alone.problem == ""
+    without = normed_product()
+    without.graph.node[-1].op_type = "Add"
+    without.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((40, 1), "f"), "weight"))
+    with pytest.raises(rx.InputError, match="cannot be quantized to int4"):
+        rx.optimize(without, quantize="int4")
+    with pytest.raises(rx.UsageError, match="ONNX Runtime alone has"):
+        rx.optimize(without, quantize="int4", target="onnx")
+
+
+@pytest.mark.parametrize("absent", ["onnxruntime", "onnxscript"])
+def test_a_quantizer_that_is_not_installed_is_said_before_anything_is_read(
+    absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.split(".")[0] == absent:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(rx.BackendMissingError, match="--quantize int4 needs a package") as caught:
+        rx.optimize(tmp_path / "none.onnx", quantize="int4")
+    assert absent in caught.value.fix
+
+
+def test_a_pipeline_quantizes_and_compares_within_its_bounds(tmp_path: Path) -> None:
+    """Linear layers of rows are Gemm, which become products and sums."""
+    path = write(tmp_path, "export", '[optimize]\nquantize = "int8"', "[verify]")
+    (tmp_path / "factory.py").write_text(FACTORY)
+    done = rx.run_pipeline(path)
+    assert done.failed is None, done.failed
+    assert done.step("verify").summary == "raw = optimized"
+    report = json.loads((tmp_path / "out/optimize/report.json").read_text())
+    assert (report["quantized"]["products"], report["quantized"]["kept"]) == (2, 0)
+    write(tmp_path, "export", '[optimize]\nquantize = "int8"', "[verify]\nrtol = 1e-4")
+    assert rx.run_pipeline(path).step("verify").summary == "raw IS NOT optimized"
