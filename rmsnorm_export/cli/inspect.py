@@ -49,15 +49,12 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
         for number, model in enumerate(models):
             step(model, number, len(models))
             try:
-                one: Any = inspect(files.source(model), drawings=files.drawn, **options)
+                parts = inspect(files.source(model), drawings=files.drawn, **options).parts()
             except Error as error:
                 problem = problem or error
                 continue
-            if is_folder(model):
-                inside = "" if len(models) == 1 else f"{model.rstrip('/')}/"
-                reports |= {f"{inside}{name}": each for name, each in one.reports.items()}
-            else:
-                reports[model] = one
+            folder = f"{model.rstrip('/')}/" if len(models) > 1 else ""
+            reports |= {f"{folder}{name}" if name else model: one for name, one in parts.items()}
     if problem and not reports:
         raise problem
     if len(models) == 1 and not is_folder(models[0]):

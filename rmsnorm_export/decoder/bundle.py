@@ -1,8 +1,8 @@
 """A folder of graphs that belong together: read, and written whole with weights once.
 
 transformers' exporter writes ``export.json``, which names the file of each component and what its
-runner needs to call it, beside the graphs, their weights and the configs. Other exporters write the
-graphs and configs alone.
+runner needs to call it, beside the graphs, their weights and the configs. Here it is handed on, and
+names no class that is looked up. Other exporters write the graphs and configs alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 import onnx_ir as ir
 
-from rmsnorm_export.decoder.structures import structure_anew
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.external import embed, placed, store
 from rmsnorm_export.graph.load import load_model, no_gc, serialize
@@ -68,10 +67,14 @@ class Components(Shown):
         return self.results
 
 
+class _Config(msgspec.Struct):
+    static_cache: int | None = None
+    part: Literal["whole", "language-model"] = "whole"
+
+
 class _Metadata(msgspec.Struct):
-    export_config: dict[str, Any] | None = None
-    in_spec: str | None = None
-    out_spec: str | None = None
+    export_config: _Config | None = None
+    export_dtype: str | None = None
 
 
 class _Component(msgspec.Struct):
@@ -256,10 +259,6 @@ def _with_manifest(folder: Path) -> Bundle:
         if len(set(files.values())) < len(files) or not all(map(Path.is_file, files.values())):
             names = ", ".join(file.name for file in files.values())
             raise ValueError(f"a component has no file of its own: {names}")
-        for entry in content["components"].values():
-            for key in {"in_spec", "out_spec"} & entry["metadata"].keys():
-                spec = entry["metadata"][key]
-                entry["metadata"][key] = spec and structure_anew(spec)
     return Bundle(folder, files, content)
 
 

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from rmsnorm_export.torch_options import GenerationOptions
 
 
+OTHER_RELEASE = "install a release that was tried"
+"""The cure of what a release of transformers breaks that nobody tried."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Component:
     """One graph of a generative model.
@@ -92,7 +96,7 @@ def trace_components(
 
 def _fix(cause: BaseException, model: Any) -> str:
     if drift := untried(TRANSFORMERS):
-        return f"install a release that was tried: {drift}"
+        return f"{OTHER_RELEASE}: {drift}"
     if CONTROL_FLOW.match(type(cause).__name__):
         if model.dtype in (torch.float16, torch.bfloat16):
             return "try --dtype f32: some, as BART, branch on values in half precision alone"

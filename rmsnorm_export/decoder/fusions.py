@@ -20,7 +20,7 @@ from rmsnorm_export.decoder.tokens import as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.quantize.comparison import (
+from rmsnorm_export.proof.comparison import (
     Reference,
     WrongError,
     compare_with,

@@ -15,19 +15,19 @@ import torch
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds
 from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
-from rmsnorm_export.decoder.bundle import Bundle, bundle_at, open_folder
-from rmsnorm_export.decoder.caches import cache_in, whole_caches
-from rmsnorm_export.decoder.encoders import encoders_of, inputs_of, replaced
+from rmsnorm_export.decoder.bundle import bundle_at, open_folder
+from rmsnorm_export.decoder.caches import whole_caches
+from rmsnorm_export.decoder.components import OTHER_RELEASE
+from rmsnorm_export.decoder.encoders import encoders_of, replaced
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
-from rmsnorm_export.decoder.metadata import checked_metadata
-from rmsnorm_export.decoder.named import Calls, NamedDecoder, not_together, session_of
+from rmsnorm_export.decoder.named import FolderGraphs, not_together
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
-from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import runtime_name
+from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch_options import SourceOptions
@@ -61,7 +61,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
     settings, inputs, model = metadata.get("export_config") or {}, options.inputs or {}, a
     arrays = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
     if isinstance(a, str | os.PathLike):
-        dtype = NamedDecoder(bundle).dtype if bundle.manifest is None else _type_of(metadata)
+        dtype = FolderGraphs(bundle).dtype if bundle.manifest is None else _type_of(metadata)
         model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
     return verify_generation(
         model,
@@ -115,8 +115,8 @@ def verify_generation(
         UsageError: the static cache does not hold so many tokens.
     """
     feeds, bundle = sample_inputs(model, inputs, part=part), open_folder(path)
-    named = NamedDecoder(bundle) if bundle.manifest is None else None
-    if named and not named.pads and "attention_mask" not in inputs:
+    graphs = FolderGraphs(bundle)
+    if bundle.manifest is None and not graphs.pads and "attention_mask" not in inputs:
         feeds["attention_mask"] = torch.ones_like(feeds["attention_mask"])
     prompt = feeds[written_name(model)].shape[1]
     room = TOKENS if static_cache is None else static_cache - prompt
@@ -132,17 +132,13 @@ def verify_generation(
         "backends": ("torch", "onnxruntime"),
     }
     try:
+        if graphs.encoders - encoders_of(model).keys():
+            raise not_together(", ".join(bundle.files))
         with collected(), inference(model):
             expected = _generated(model, feeds, config)
             chosen = expected.sequences[:, -len(expected.logits) :]
-            reference = cache_in(expected)
-            if named is not None:
-                named.open(reference)
-                forward, encoders = named.forward, named.encoders
-            else:
-                empty = functools.partial(_emptied, reference, static_cache)
-                forward, encoders = _components(model, bundle, empty)
-            with _in_place(model, forward, encoders, static=named is None):
+            graphs.open()
+            with _in_place(model, graphs):
                 computed = _generated(model, feeds, config, _forced(chosen))
     except NotRunError as error:
         return not_run(error, **how)
@@ -197,108 +193,21 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
         raise
     except Exception as error:
         fix = "give inputs and a number of tokens that model.generate() takes; --debug tells more"
+        if drift := untried(TRANSFORMERS):
+            fix = f"{OTHER_RELEASE}: {drift}"
         found = f"{type(error).__name__}: {first_line(error)}"
         raise InputError("The model cannot generate.", found=found, fix=fix) from error
 
 
 @contextlib.contextmanager
-def _in_place(
-    model: Any, forward: Callable[..., Any], encoders: Calls, *, static: bool
-) -> Iterator[None]:
-    """Let graphs run in the place of ``model.forward`` and of encoders, which they are given."""
+def _in_place(model: Any, graphs: FolderGraphs) -> Iterator[None]:
+    """Let graphs run in the place of ``model.forward`` and of encoders."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(model, "forward", functools.partial(forward)))
+        forward = functools.partial(graphs.forward, model.forward)
+        stack.enter_context(replaced(model, "forward", forward))
         for name, (owner, method) in encoders_of(model).items():
-            if name in encoders:
-                by = functools.partial(encoders[name], getattr(owner, method))
+            if name in graphs.encoders:
+                by = functools.partial(graphs.encode, name, getattr(owner, method))
                 stack.enter_context(replaced(owner, method, by))
-        stack.enter_context(whole_caches(static=static))
+        stack.enter_context(whole_caches(static=True))
         yield
-
-
-def _components(
-    model: Any, bundle: Bundle, empty: Callable[[], Any]
-) -> tuple[Callable[..., Any], Calls]:
-    """Return what runs in the place of ``model.forward`` and of the encoders, by their names.
-
-    Args:
-        model, bundle: whose, and the folder.
-        empty: makes the cache that a graph for any number of tokens begins with.
-
-    Raises:
-        InputError: the manifest names what is not looked up.
-        NotRunError: ONNX Runtime does not load a component.
-    """
-    runners = _runners(model, bundle)
-    encoders = encoders_of(model).keys() & runners.keys()
-    if not {"decode"} <= runners.keys() <= {*encoders, "prefill", "decode"}:
-        raise not_together(", ".join(runners))
-    seen = 0
-
-    def forward(**kwargs: Any) -> Any:
-        nonlocal seen
-        tokens = kwargs[written_name(model)]
-        component = "decode" if seen or "prefill" not in runners else "prefill"
-        runner = runners[component]
-        if not seen and component == "decode":
-            unfilled = cache_in(kwargs)
-            kwargs = {name: empty() if one is unfilled else one for name, one in kwargs.items()}
-        answer = _run(runner, **kwargs)
-        seen += tokens.shape[1]
-        _count(cache_in(answer), seen)
-        return answer
-
-    return forward, {name: functools.partial(_encoded, runners[name]) for name in encoders}
-
-
-def _emptied(cache: Any, static_cache: int | None) -> Any:
-    """Return a cache like a filled one, of no token yet: states of zeros, keys of no length."""
-    empty = copy.deepcopy(cache)
-    empty.reset()
-    for before, layer in zip(cache.layers, empty.layers, strict=True):
-        if static_cache is None and isinstance(getattr(before, "keys", None), torch.Tensor):
-            layer.keys, layer.values = before.keys[:, :, :0], before.values[:, :, :0]
-            layer.is_initialized = True
-    return empty
-
-
-def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
-    """Return transformers' runner of each component, with its metadata written anew."""
-    from transformers.exporters.metadata import ExportMetadata
-    from transformers.exporters.runners.runner_onnx import OnnxModelRunner
-
-    assert bundle.manifest is not None
-    runners: dict[str, Any] = {}
-    for name, file in bundle.files.items():
-        entry = bundle.manifest["components"][name]["metadata"]
-        metadata = ExportMetadata(**checked_metadata(model, name, entry))
-        runners[name] = OnnxModelRunner(metadata, session_of(load_model(file)))
-    return runners
-
-
-def _encoded(runner: Any, encode: Callable[..., Any], *args: Any, **feeds: Any) -> Any:
-    return _run(runner, **inputs_of(encode, *args, **feeds))
-
-
-def _run(runner: Any, **kwargs: Any) -> Any:
-    try:
-        return runner(**{key: kwargs[key] for key in runner.metadata.kwargs if key in kwargs})
-    except ValueError as error:
-        what = "A graph of the folder takes other inputs than its manifest says."
-        fix = "export the model again, or put back the files as they were exported"
-        raise InputError(what, found=first_line(error, 300), fix=fix) from error
-    except RuntimeError as error:  # of ONNX Runtime
-        what = "A graph of the folder does not run on what generate() gives it."
-        fix = "export without --multi-token: the prompt then has a graph of its own"
-        raise NotRunError(what, found=first_line(error, 300), fix=fix) from error
-
-
-def _count(cache: Any, seen: int) -> None:
-    """Tell the layers with a sliding window how many tokens they have seen.
-
-    They count in Python, so that the number is the one of the tracing in what a runner returns.
-    """
-    for layer in getattr(cache, "layers", ()):
-        for name in ("cumulative_length", "cumulative_length_int"):
-            if type(getattr(layer, name, None)) is int:
-                setattr(layer, name, seen)

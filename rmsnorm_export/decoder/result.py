@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
 from rmsnorm_export.decoder.bundle import Bundle, new_folder, write_models
-from rmsnorm_export.decoder.shared import share_weights
 from rmsnorm_export.graph.external import not_in_place
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.graph.policy import WeightsPolicy, check_policy
@@ -42,6 +45,9 @@ class GenerationExport(Shown):
     def planned(self) -> bool:
         """Nothing was changed (``inspect``)."""
         return any(report.planned for report in self.reports.values())
+
+    def parts(self) -> Mapping[str, Any]:
+        return self.reports
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -96,7 +102,7 @@ class FolderResult(Shown):
         names = {n: n if source is None else source.files[n].stem for n in self.results}
         models = {names[name]: result.model for name, result in self.results.items()}
         if any(report.fusions or report.quantized for report in self.reports.values()):
-            share_weights(models.values())
+            _share_weights(models.values())
             weights = "copy" if weights == "auto" else weights
         here = source is not None and os.path.isdir(path) and os.path.samefile(path, source.folder)
         if weights == "reference" and not here:
@@ -115,3 +121,15 @@ class FolderResult(Shown):
                 slot.put(new.tensor)
         files, seconds = (final / name for name in written), time.perf_counter() - start
         return GenerationExport(final, self.reports, (*files,), self.log, self.seconds + seconds)
+
+
+def _share_weights(models: Iterable[ir.Model]) -> None:
+    """Let equal weights that fusions have made in several graphs be one piece of memory."""
+    first: dict[Hashable, Any] = {}
+    for value in (value for model in models for value in model.graph.initializers.values()):
+        tensor = value.const_value
+        # What PyTorch holds is its own memory already.
+        if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+            key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
+            shared = first.setdefault(key, tensor.raw)
+            value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)

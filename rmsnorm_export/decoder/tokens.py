@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.quantize.comparison import Defined, Prepare
+from rmsnorm_export.proof.comparison import Defined, Prepare
 
 
 def as_text(graph: ir.Graph) -> Prepare:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
-from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.functions import inline, write_out
 from rmsnorm_export.graph.order import all_graphs, graphs_in, label, variables_in
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
@@ -35,12 +36,22 @@ def default_opset(model: ir.Model) -> int:
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
 
 
-def convert_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Return the model at ``opset`` of the default domain, by ``onnx.version_converter``.
+@functools.lru_cache(maxsize=4096)
+def version_of(operator: str, opset: int) -> int:
+    """Return the opset up to ``opset`` that changed an operator last; 0 where there is none."""
+    import onnx
+
+    known = onnx.defs.has(operator, opset)
+    return int(onnx.defs.get_schema(operator, opset).since_version) if known else 0
+
+
+def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
+    """Return the model, and that at ``opset`` of the default domain, as the converter makes it.
 
     Tensors of 1 KiB and more are external data while the converter runs, so that a model of any
-    size converts. Model-local functions are inlined, but for those that replace operators of
-    com.microsoft. What was lowered is checked by the operators of that opset.
+    size converts. Model-local functions are inlined in both, but for those that replace operators
+    of com.microsoft. Operators that a lower opset lacks are written out; what was lowered is
+    checked by the operators of that opset. Whether a node computes the same is not checked here.
 
     Raises:
         InputError: the converter cannot convert this model.
@@ -48,13 +59,16 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     import onnx
     from onnx import shape_inference, version_converter
 
-    copy, lower = model.clone(), opset < default_opset(model)
+    copy, before = model.clone(), default_opset(model)
+    lower = opset < before
     weights: dict[str, ir.TensorProtocol] = {}
     try:
         if copy.functions:
             # The converter leaves functions as they are, at their old opset. One that replaces
             # ONNX Runtime's operator is not run where that is.
             copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
+        source = copy.graph
+        copy = write_out(copy, opset) if lower else copy
         for node in copy.graph.all_nodes():
             # The first is ONNX Runtime's, in the default domain.
             if node.op_type == SIMPLIFIED or (lower and node.op_type in _SAME and not node.domain):
@@ -71,7 +85,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
             proto = version_converter.convert_version(ir.serde.serialize_model(copy), opset)
             if lower:
                 shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
-        source, copy.graph = copy.graph, ir.serde.deserialize_model(proto).graph
+        copy.graph = ir.serde.deserialize_model(proto).graph
         for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
                 # Functions have their own again.
@@ -80,17 +94,21 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     except (
         RuntimeError, ValueError, onnx.checker.ValidationError, shape_inference.InferenceError,
     ) as error:  # fmt: skip
-        found = first_line(error)
-        if lower:
-            raise _not_lowered(opset, found.rpartition("failed: ")[2]) from error
-        what = "The model cannot be raised to another opset."
-        fix = f"export with opset_version={opset}, or use --target ort, which needs no opset"
-        raise InputError(what, found=found, fix=fix) from error
-    copy.opset_imports.pop(_KEEP, None)
+        why = first_line(error).rpartition("failed: ")[2]
+        raise not_converted(before, opset, why) from error
     _restore(source, copy.graph)
     if lower:
-        _check_operators(copy, opset)
-    return copy
+        _check_operators(copy, before, opset)
+    return ir.Model(source, ir_version=copy.ir_version, functions=[*copy.functions.values()]), copy
+
+
+def not_converted(before: int, opset: int, why: str) -> InputError:
+    """Return the error of a model that cannot be brought from one opset to another."""
+    lower = opset < before
+    what = f"The model cannot be {'lowered' if lower else 'raised'} to another opset."
+    way = "choose a newer runtime or opset" if lower else "use --target ort, which takes any opset"
+    fix = f"export with opset_version={opset}, or {way}"
+    return InputError(what, found=f"to opset {opset}: {why}", fix=fix)
 
 
 def _bring_in(model: ir.Model) -> None:
@@ -114,7 +132,7 @@ def _bring_in(model: ir.Model) -> None:
                     count += 1
 
 
-def _check_operators(model: ir.Model, opset: int) -> None:
+def _check_operators(model: ir.Model, before: int, opset: int) -> None:
     """Look for what the converter passes on although the older opset has no such thing.
 
     Raises:
@@ -126,29 +144,25 @@ def _check_operators(model: ir.Model, opset: int) -> None:
         if node.domain or node.op_type == SIMPLIFIED:
             continue
         if not onnx.defs.has(node.op_type, opset):
-            raise _not_lowered(opset, f"there is no {node.op_type} (node {label(node)})")
+            raise not_converted(before, opset, f"there is no {node.op_type} (node {label(node)})")
         schema = onnx.defs.get_schema(node.op_type, opset)
         for name in node.attributes:
             if name not in schema.attributes:
                 why = f"{node.op_type} has no attribute {name} (node {label(node)})"
-                raise _not_lowered(opset, why)
+                raise not_converted(before, opset, why)
         for value, formal in zip((*node.inputs, *node.outputs), _formal(schema, node), strict=True):
             stored = value.type if value is not None else None
             name = stored.dtype.name.lower() if isinstance(stored, ir.TensorType) else ""
             if name and f"tensor({name})" not in formal.types:
-                raise _not_lowered(opset, f"{node.op_type} takes no {name} (node {label(node)})")
+                raise not_converted(
+                    before, opset, f"{node.op_type} takes no {name} (node {label(node)})"
+                )
 
 
 def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchema.FormalParameter]:
     """Return what the schema says of each input and output; the last may be any number of them."""
     ends = (schema.inputs, len(node.inputs)), (schema.outputs, len(node.outputs))
     return [formal[min(i, len(formal) - 1)] for formal, count in ends for i in range(count)]
-
-
-def _not_lowered(opset: int, why: str) -> InputError:
-    what = "The model cannot be lowered to another opset."
-    fix = f"export with opset_version={opset}, or choose a newer runtime or opset"
-    return InputError(what, found=f"to opset {opset}: {why}", fix=fix)
 
 
 def _restore(source: ir.Graph, result: ir.Graph) -> None:
@@ -168,8 +182,11 @@ def _restore(source: ir.Graph, result: ir.Graph) -> None:
     result.metadata_props.update(source.metadata_props)
     result.doc_string = result.doc_string or source.doc_string
     nodes = {node.outputs[0].name: node for node in source.all_nodes() if node.outputs}
+    for graph in (source, result):
+        graph.opset_imports.pop(_KEEP, None)
+        for node in graph.all_nodes():
+            node.domain = "" if node.domain == _KEEP else node.domain
     for node in result.all_nodes():
-        node.domain = "" if node.domain == _KEEP else node.domain
         before = nodes.get(node.outputs[0].name) if node.outputs else None
         if before is not None:
             node.metadata_props.update(before.metadata_props | node.metadata_props)

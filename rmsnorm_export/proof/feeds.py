@@ -229,9 +229,12 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
         )
     rows = len(case_names(match.dtype))
     # Long rows are run a few at a time.
-    free = _leading_sizes(rank - axes, rows if rows * n <= _AT_ONCE else 1)
-    leads = [free]
     stated = declared[: rank - axes]
+    # Nodes that repeat an axis, or cut it, rely on a size of 1 where that is declared.
+    varied = sum(size != 1 for size in stated)
+    sizes = iter(_leading_sizes(varied, rows if rows * n <= _AT_ONCE else 1))
+    free = tuple(1 if size == 1 else next(sizes) for size in stated)
+    leads = [free]
     if any(size is not None for size in stated):
         leads.append(tuple(b if a is None else a for a, b in zip(stated, free, strict=False)))
     leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]

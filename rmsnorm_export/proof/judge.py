@@ -11,8 +11,9 @@ import numpy as np
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array, Float64Array
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.proof.bounds import Bounds, Row, sum_of
+from rmsnorm_export.op.reference import root
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, Bounds, Row, sum_of
 from rmsnorm_export.proof.feeds import SUBNORMAL, case_names
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
@@ -111,6 +112,8 @@ class Judge:
             # The smallest epsilon of all stands for none, which a row of zeros needs.
             some = rows.mean_square > 0
             within[some] += self._spec.epsilon / rows.mean_square[some]
+        if side == "original":
+            within += self._computed_epsilon(rows.mean_square)
         if self._unclamped and side == "new":
             within += self._bounds.loss(rows.mean_square)
         if role == "y" and rows.bias is not None:
@@ -276,19 +279,33 @@ class Judge:
         return expected if self._numerics == "upcast" or self._lenient else None
 
     def _tolerance(self, constants: Iterable[Array]) -> float:
-        """Constants such as 1/n, sqrt(n) and the root of a clamp of the mean square are rounded to
-        their type: one ulp of 1 for each."""
+        """Constants such as 1/n and sqrt(n) are rounded to their type: one ulp of 1 for each, and
+        what the rounding is of a factor that is known."""
         rounded: set[tuple[str, bytes]] = set()
-        stored = False
+        factor, known = np.float64(self._match.factor), 0.0
         for constant in constants:
-            if np.all(constant.astype(np.float64) == self._spec.epsilon):
-                stored = True
+            wide = constant.astype(np.float64)
+            if np.all(wide == self._spec.epsilon):
+                continue
+            if np.all(wide == factor.astype(constant.dtype).astype(np.float64)):
+                known = max(known, float(abs(wide.flat[0] / factor - 1.0)))
             elif constant.dtype != np.float64 and _is_rounded(constant):
                 rounded.add((str(constant.dtype), constant.tobytes()))
-        if self._spec.epsilon_clamp and not stored:
-            rounded.add(("float32", b"epsilon"))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)
-        return MATHEMATICS + units
+        return MATHEMATICS + units + known
+
+    def _computed_epsilon(self, mean_square: Float64Array) -> Float64Array:
+        """What half an ulp of epsilon makes of rows: where the source has a multiple of it, or its
+        square, it was rounded to float32 to be stored."""
+        if self._spec.stash_type == DOUBLE:
+            return np.zeros_like(mean_square)
+        beside = self._spec.epsilon * (1 + UNIT_ROUNDOFF[FLOAT])
+        rms, other = (
+            root(dataclasses.replace(self._spec, epsilon=epsilon), mean_square)
+            for epsilon in (self._spec.epsilon, beside)
+        )
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(other / rms - 1)
 
     def _fail(self, reason: str) -> None:
         if self._worst.passed:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.quantize.comparison import (
+from rmsnorm_export.proof.comparison import (
     Comparison,
     Prepare,
     WrongError,

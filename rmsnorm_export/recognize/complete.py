@@ -17,9 +17,10 @@ from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.radial import same_dims
 
-UNIT_TOLERANCE = 1.5e-7
-"""Largest distance of the factor of a normalised row from 1: two constants rounded to float32 (1/n
-or sqrt(n), half an ulp each). A count that is off by one differs by more up to n = 3 million."""
+UNIT_TOLERANCE = 2.0**-51
+"""Largest distance of the factor of a normalised row from 1, beside what the rounding of a constant
+to its type explains: it is computed in float64, by a product with the count, a root, a product and
+a quotient, each off by 2**-53 at most."""
 
 _LONGEST_ROW = 1 << 24
 """Of one number that is stored as a scale."""
@@ -33,7 +34,12 @@ _ZEROS = "rows of zeros that stay zero without an epsilon"
 
 def is_unit(radial: Radial) -> bool:
     """Return whether x is divided by its root mean square, not by a multiple of it."""
-    return abs(radial.unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no unit either
+    return _is_near(radial, 1.0)
+
+
+def _is_near(radial: Radial, unit: float) -> bool:
+    """Return whether the factor of the row is this number, but for the rounding of a constant."""
+    return abs(radial.unit / unit - 1.0) <= UNIT_TOLERANCE + radial.slack  # NaN is no number either
 
 
 def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False) -> Match | None:
@@ -221,15 +227,12 @@ def _factor(norm: Norm) -> float | None:
     if not radial.size or norm.native is not None:
         return None
     if radial.multiplied and (scale is not None or radial.size <= _LONGEST_ROW):
-        wide = radial.stash == ir.DataType.DOUBLE
-        factor = radial.unit if wide else float(np.float32(radial.unit))
-        return factor if 0 < factor < math.inf else None
+        return radial.unit if 0 < radial.unit < math.inf else None
     # Of a row of length one that is multiplied with data the root of n is to follow.
     if scale is None or not (scale.per_feature or norm.association or scale.early):
         return None
     root = math.sqrt(radial.size)
-    near = abs(radial.unit * root - 1.0) <= UNIT_TOLERANCE + radial.slack
-    return 1.0 / root if near else None
+    return 1.0 / root if _is_near(radial, 1.0 / root) else None
 
 
 def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool, bool] | None:

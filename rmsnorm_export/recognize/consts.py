@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -214,10 +215,14 @@ def _converted(source: np.ndarray, to: int) -> np.ndarray | None:
 
 
 def rounding_of(constant: np.ndarray) -> float:
-    """Half an ulp of a constant in f16 or bf16; those in f32 are within UNIT_TOLERANCE."""
-    if constant.dtype.itemsize != 2 or constant.dtype.kind in "iu":
+    """Return how far from a float constant, relative to it, the number may be that it was rounded
+    from to its type: half an ulp; 0 of an integer."""
+    number = abs(float(constant.flat[0]))
+    if constant.dtype.kind in "iu" or not number:
         return 0.0
-    return 2.0**-11 if constant.dtype == np.float16 else 2.0**-8
+    info = ml_dtypes.finfo(constant.dtype)  # type: ignore[no-untyped-call]
+    ulp = max(math.frexp(number)[1] - 1, info.minexp) - info.nmant
+    return math.ldexp(0.5, ulp) / number
 
 
 def _stored(value: ir.Value) -> ir.TensorProtocol | None:

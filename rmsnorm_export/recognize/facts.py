@@ -59,7 +59,7 @@ class Candidate:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Square:
-    """``factor * x**2``, computed in ``dtype``."""
+    """``factor * x**2``, computed in ``dtype``; ``slack`` is that of ``Radial``."""
 
     x: View
     dtype: ir.DataType
@@ -91,7 +91,8 @@ class Radial:
         inverted_first: the mean square itself was inverted.
         multiplied: a number other than 1 is multiplied with 1 / rms: a scale, whatever it is.
         zero_safe: a zero row gives zero although no epsilon was added (LpNormalization).
-        slack: relative error of the constants in half types that it was multiplied with.
+        slack: relative error of ``unit`` that the rounding of one constant explains: the largest of
+            those that it was multiplied with. That of two would take the neighbour for the number.
         spoiled: something on the way is not what an RMSNorm does; kept to the end for the refusal.
         stated: names and values of what other attributes of the operator are not at their default.
         plain: made by Pow or Mul, ReduceMean, Add, Sqrt and one inverse, or by ReduceL2 in place of

@@ -90,7 +90,7 @@ def div(ctx: Context, node: ir.Node) -> None:
     if isinstance(fact_b, Radial):
         array, number = ctx.constants.array(a), ctx.constants.scalar(a)
         if number is not None and array is not None and ctx.fits(array.ndim, fact_b):
-            radials.inverse_of(ctx, node, fact_b, number)
+            radials.inverse_of(ctx, node, fact_b, number, a)
         elif fact_b.inverse:
             if fact_b.rooted:
                 ctx.flaw(
@@ -129,7 +129,7 @@ def _scale_square(
         ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
         return
     factor = fact.factor / number if inverse else fact.factor * number
-    slack = fact.slack + rounding_of(array)
+    slack = max(fact.slack, rounding_of(array) / 2)  # under the root
     ctx.facts[node.outputs[0]] = dataclasses.replace(fact, factor=factor, slack=slack)
 
 
@@ -170,7 +170,7 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
     if radial.inverse:
         ctx.set_radial(node.outputs[0], radials.times(ctx, radial, constant, factor))
         return
-    slack = radial.slack + rounding_of(array)
+    slack = radials.slack_with(ctx, radial, constant)
     step = dataclasses.replace(radial, slack=slack, plain=False)
     step.floor *= factor  # a negative one would make a maximum of it: refused by its sign
     if radial.rooted:
@@ -299,7 +299,7 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
         ctx.flaw(
             radial.candidate, node, "not-the-mean",
             "the sum of squares is not divided by the row length",
-            f"the row comes out {radial.unit:.9g} times an RMSNorm (row length {radial.size})",
+            f"the row comes out {radial.unit:.15g} times an RMSNorm (row length {radial.size})",
             "divide by the number of normalised elements, or multiply by the root of it",
         )  # fmt: skip
     problems: list[tuple[str, str, str, str]] = []

@@ -65,7 +65,9 @@ def power(ctx: Context, node: ir.Node) -> None:
         )  # fmt: skip
         if (stored := producer_of(exponent, "DequantizeLinear")) is not None:
             flaw = quantized(stored)
-        square(ctx, node, base, flaw)
+        # The rows of 2 ** x are those of x.
+        wide = (ctx.types.rank(exponent) or 0) > (ctx.types.rank(base) or 0)
+        square(ctx, node, exponent if wide else base, flaw)
 
 
 def _power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
@@ -104,8 +106,8 @@ def root_squared(ctx: Context, node: ir.Node, radial: Radial) -> None:
             name_of(node), "an RMSNorm divides by the square root of the mean square, once",
         )  # fmt: skip
         return
-    a, b = radial.a * radial.c**2, radial.b * radial.c**2
-    step = dataclasses.replace(radial, rooted=False, a=a, b=b, c=1.0, plain=False)
+    a, b, floor = radial.a * radial.c**2, radial.b * radial.c**2, radial.floor**2
+    step = dataclasses.replace(radial, rooted=False, a=a, b=b, c=1.0, floor=floor, plain=False)
     ctx.set_radial(node.outputs[0], step)
 
 
@@ -172,8 +174,10 @@ def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) ->
     ctx.set_radial(node.outputs[0], step)
 
 
-def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) -> None:
-    """``numerator / radial``."""
+def inverse_of(
+    ctx: Context, node: ir.Node, radial: Radial, numerator: float, constant: ir.Value | None = None
+) -> None:
+    """``numerator / radial``, where ``constant`` holds the numerator."""
     if radial.inverse or numerator == 0:
         ctx.spoil(
             node, radial, "second-inverse", "the inverse is inverted again", name_of(node),
@@ -182,19 +186,25 @@ def inverse_of(ctx: Context, node: ir.Node, radial: Radial, numerator: float) ->
         return
     plain = radial.plain and node.op_type != "Pow" and numerator == 1.0
     step = dataclasses.replace(
-        radial, inverse=True, m=numerator, plain=plain, multiplied=numerator != 1.0
-    )
+        radial, inverse=True, m=numerator, slack=slack_with(ctx, radial, constant), plain=plain,
+        multiplied=numerator != 1.0,
+    )  # fmt: skip
     ctx.set_radial(node.outputs[0], step)
 
 
 def times(ctx: Context, inverse: Radial, constant: ir.Value | None, factor: float) -> Radial:
     """``factor / rms``, where ``constant`` is that number, or what was divided by."""
-    array = ctx.constants.array(constant)
-    slack = inverse.slack + (0.0 if array is None else rounding_of(array))
-    multiplied = inverse.multiplied or factor != 1.0
+    multiplied, slack = inverse.multiplied or factor != 1.0, slack_with(ctx, inverse, constant)
     return dataclasses.replace(
         inverse, m=inverse.m * factor, slack=slack, plain=False, multiplied=multiplied
     )
+
+
+def slack_with(ctx: Context, radial: Radial, constant: ir.Value | None) -> float:
+    """Return the slack of a product with a constant: half its rounding where the root follows."""
+    array = ctx.constants.array(constant)
+    rounding = 0.0 if array is None else rounding_of(array)
+    return max(radial.slack, rounding if radial.rooted else rounding / 2)
 
 
 def subtract(ctx: Context, node: ir.Node) -> None:
@@ -262,7 +272,8 @@ def clamp(ctx: Context, node: ir.Node) -> None:
         if value is None or not isinstance(fact, Radial):
             continue
         floor, rank = _floor(ctx, node, value)
-        if floor is None or floor < 0 or fact.inverse or not ctx.fits(rank, fact):
+        negative = fact.inverse or min(fact.a, fact.c) <= 0
+        if floor is None or floor < 0 or negative or not ctx.fits(rank, fact):
             ctx.spoil(
                 node, fact, "clamped", "the mean square or root is clamped otherwise than from "
                 "below, by a constant", f"{node.op_type} {name_of(node)!r}, "

@@ -20,7 +20,7 @@ from rmsnorm_export.recognize.functions import callees_first, reached
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
 from rmsnorm_export.recognize.neutral import NEUTRAL, earlier
-from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import UNKNOWN, Info
 from rmsnorm_export.recognize.shape_values import common
 from rmsnorm_export.recognize.types import Types
@@ -178,11 +178,18 @@ def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
     if in_function and depends_on_caller(node):
         radials.by_reference(ctx, node)
         return
-    source = earlier(ctx, node)
-    if source is not None:
-        structural.unchanged(ctx, node, source)
-    elif (transfer := _STANDARD.get(node.op_type)) is not None:
-        transfer(ctx, node)
+    try:
+        source = earlier(ctx, node)
+        if source is not None:
+            structural.unchanged(ctx, node, source)
+        elif (transfer := _STANDARD.get(node.op_type)) is not None:
+            transfer(ctx, node)
+    except Exception as error:  # a defect of ours, told as one, costs one norm and not the command
+        ctx.opaque.append(refuse(
+            node, "recognition-failed", "recognition failed at this node",
+            f"{type(error).__name__}: {error}", "please report this model; the node is left as it "
+            "is", ctx.scope,
+        ))  # fmt: skip
 
 
 def _seed(ctx: Context, function: ir.Function, calls: list[list[Info]]) -> None:

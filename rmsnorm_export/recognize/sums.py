@@ -84,7 +84,9 @@ def contract(ctx: Context, node: ir.Node) -> None:
     square = numbers is not None and weights == (n, n) and bool(numbers.flat[0])
     if not vector and not square:
         return  # a layer behind a squared activation
-    if numbers is None or swapped or node.op_type != "MatMul" or numbers.ndim > 2:
+    # Of [1, k] every row of one is repeated k times: no sum, but for k = 1.
+    plain = numbers is not None and (square or numbers.ndim == 1 or numbers.shape[1:] == (1,))
+    if numbers is None or swapped or node.op_type != "MatMul" or not plain:
         flaw = fact.flaw or (
             "weighted-square", "the squares are multiplied with another tensor",
             ctx.describe(other), "an RMSNorm averages the plain squares of a row",
@@ -92,7 +94,7 @@ def contract(ctx: Context, node: ir.Node) -> None:
         fact = dataclasses.replace(fact, flaw=flaw)
     else:
         factor = fact.factor * float(numbers.flat[0])
-        slack = fact.slack + rounding_of(numbers)
+        slack = max(fact.slack, rounding_of(numbers) / 2)  # under the root
         fact = dataclasses.replace(fact, factor=factor, slack=slack)
     _reduce(ctx, node, fact, (-1,), kept=numbers is None or numbers.ndim != 1)
 
@@ -123,7 +125,7 @@ def _reduce(
     axis, last = row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
     dims, others = ctx.types.shape(fact.x.root), candidate.axes
     size = row_size(dims, axis, last)
-    if others and dims is not None and len(dims) >= -others[0]:
+    if dims is not None and others and -len(dims) <= others[0] <= others[-1] < 0:
         size = row_size(tuple(dims[other] for other in others), -len(others))
     factor = fact.factor
     if size == 0:
@@ -161,7 +163,6 @@ def row_axes(
     ctx: Context, node: ir.Node, axes: tuple[int, ...] | None, x: View, candidate: Candidate
 ) -> tuple[int, int] | None:
     """First and last of the reduced axes, negative: the trailing ones, or those of channels."""
-    rank = None
     if axes is None:
         ctx.flaw(
             candidate, node, "axes-not-constant", "the reduced axes are not constant",
@@ -169,27 +170,24 @@ def row_axes(
             "make the axes a constant",
         )  # fmt: skip
         return None
-    if axes and all(axis < 0 for axis in axes):
-        negative = sorted(axes)
-    else:
-        rank = ctx.types.rank(x.root)
-        if rank is None:
+    rank = ctx.types.rank(x.root)
+    if rank is None and not (axes and all(axis < 0 for axis in axes)):
+        ctx.flaw(
+            candidate, node, "rank-unknown",
+            "the reduced axes cannot be counted from the end because the rank of x is unknown",
+            f"axes {list(axes)}, x is {ctx.describe(x.root)}",
+            "use negative axes, or store shapes in the model (value_info)",
+        )  # fmt: skip
+        return None
+    negative = sorted(axis if axis < 0 else axis - (rank or 0) for axis in axes)
+    if not axes:
+        negative = list(range(-(rank or 0), 0))
+        if rank != 1:
             ctx.flaw(
-                candidate, node, "rank-unknown",
-                "the reduced axes cannot be counted from the end because the rank of x is unknown",
-                f"axes {list(axes)}, x is {ctx.describe(x.root)}",
-                "use negative axes, or store shapes in the model (value_info)",
+                candidate, node, "all-axes", "the mean is taken over the whole tensor",
+                f"no axes given, x has rank {rank}",
+                "a norm over all axes is left alone; name its axes if it is meant as one",
             )  # fmt: skip
-            return None
-        negative = sorted(axis if axis < 0 else axis - rank for axis in axes)
-        if not axes:
-            negative = list(range(-rank, 0))
-            if rank != 1:
-                ctx.flaw(
-                    candidate, node, "all-axes", "the mean is taken over the whole tensor",
-                    f"no axes given, x has rank {rank}",
-                    "a norm over all axes is left alone; name its axes if it is meant as one",
-                )  # fmt: skip
     rank = ctx.types.rank(x.root) or -min(negative, default=0)
     if len(negative) == 1 and -rank <= negative[0] < -1:
         behind = (ctx.types.shape(x.root) or ())[negative[0] + 1 :]

@@ -11,6 +11,7 @@ from rmsnorm_export.lower.lower import refuse_match
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import RMS_NORMALIZATION
 from rmsnorm_export.rewrite.apply import apply_plan
+from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan, plan_rewrite
 
@@ -37,11 +38,16 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
         raised = _converted(loaded, least)
     except InputError as error:
         plan = plan_rewrite(loaded.model, options)
-        words = f"the target needs opset {least}"
-        return loaded, plan.without({
-            site: refuse_match(site.part, "opset", words, found=error.found, hint=error.fix)
-            for site in plan.sites
+        words, found, fix = f"the target needs opset {least}", error.found, error.fix
+        plan = plan.without({
+            site: refuse_match(site.part, "opset", words, found, fix) for site in plan.sites
         })  # fmt: skip
+        refusals = (
+            dataclasses.replace(one, message=words, found=found, hint=fix)
+            if one.reason == "opset" else one
+            for one in plan.refusals
+        )  # fmt: skip
+        return loaded, dataclasses.replace(plan, refusals=tuple(refusals))
     plan = plan_rewrite(raised.model, options)
     return (raised, plan) if plan.sites else (loaded, plan_rewrite(loaded.model, options))
 
@@ -63,7 +69,8 @@ def _converted(loaded: LoadedModel, opset: int) -> LoadedModel:
     Raises:
         InputError: it cannot be brought to it.
     """
-    model, before = convert_opset(loaded.model, opset), default_opset(loaded.model)
+    before, (source, model) = default_opset(loaded.model), convert_opset(loaded.model, opset)
+    check_conversion(source, model)
     verb = "raised" if before < opset else "lowered"
     note = f"{verb} from opset {before} to {opset} by onnx.version_converter"
     note += ", functions inlined" if loaded.model.functions else ""

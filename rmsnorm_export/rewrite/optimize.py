@@ -9,20 +9,13 @@ import onnx_ir as ir
 
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.options import keywords
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
 from rmsnorm_export.rewrite.normalise import normalise
-from rmsnorm_export.rewrite.options import (
-    HealthOptions,
-    InspectOptions,
-    OptimizeOptions,
-    RewriteOptions,
-)
-from rmsnorm_export.rewrite.plan import plan_rewrite
-from rmsnorm_export.rewrite.proofs import executed_norms, prove_sites
+from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
 
@@ -44,24 +37,22 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         apply_plan(plan)
         model, report = _fitted(plan.model, report, options)
         report = dataclasses.replace(
-            described(report, model, options),
+            described(report, model),
             opset_before=opset,
             nodes_before=nodes,
-            seconds=time.perf_counter() - start,
         )
-    return Result(model, report)
+        report = prove_loading(model, report, options)
+    return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 
-def described(report: Report, model: ir.Model, options: RewriteOptions) -> Report:
+def described(report: Report, model: ir.Model) -> Report:
     """Return the report with the facts of the model that it is of now."""
-    proved = any(site.proof for site in report.fused)
     return dataclasses.replace(
         report,
         opset_after=default_opset(model),
         nodes_after=count_nodes(model),
         functions=sum(1 for _ in own_functions(model)),
         runs_in=runs_in(model),
-        execution=executed_norms(model, options) if proved else None,
     )
 
 
@@ -71,17 +62,18 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
     rewrite = OptimizeOptions(**keywords(options, InspectOptions))
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
-        plan = plan_rewrite(loaded.model, rewrite)
+        _, plan = plan_at_opset(loaded, rewrite)
         report = describe_plan(loaded, plan, rewrite, {})
         if options.health or options.inputs is not None:
             from rmsnorm_export.health.survey import survey
 
             fields = survey(loaded, options.inputs)
             report = dataclasses.replace(report, notes=loaded.notes, **fields)
-        needed = TARGETS[options.target].min_opset if options.target and plan.sites else 0
         return dataclasses.replace(
             report,
-            opset_after=max(report.opset_before, needed),
+            opset_before=default_opset(loaded.model),
+            nodes_before=(nodes := count_nodes(loaded.model)),
+            nodes_after=nodes,
             runs_in=runs_in(loaded.model),
             planned=True,
             seconds=time.perf_counter() - start,

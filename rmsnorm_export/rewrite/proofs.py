@@ -1,18 +1,27 @@
-"""The proofs of a plan: every site run before and after, on hard inputs."""
+"""The proofs of a plan: every site run before and after, on hard inputs; the result loaded."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx_ir as ir
+from packaging.version import Version
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, tensor_slots
+from rmsnorm_export.graph.load import serialize
+from rmsnorm_export.graph.tensors import LARGE_BYTES, MAX_PROTO_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
+from rmsnorm_export.proof.comparison import lent_content
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.plan import Plan
-from rmsnorm_export.rewrite.result import Execution
+from rmsnorm_export.rewrite.result import Loading, Report
+from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, runtime_name
+from rmsnorm_export.system.packages import version_of
+
+_ONNXRUNTIME = "onnxruntime"
 
 
 def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowered, Proof]]:
@@ -41,21 +50,66 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     return plan.without(failed), proofs
 
 
-def executed_norms(model: ir.Model, options: RewriteOptions) -> Execution:
-    """Return how many norms a session of the model executes as one kernel each."""
-    from rmsnorm_export.quantize.comparison import lent_content
-    from rmsnorm_export.runtime.session import executed_graph, is_norm, runtime_name
+def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> Report:
+    """Return the report with what became of a session of the whole result, where asked for.
 
-    size = sum(slot.nbytes for slot in tensor_slots(model))
-    if size >= MAX_PROTO_BYTES:
-        return Execution(runtime_name(), 0, f"its weights take {size / 1e9:.1f} GB")
-    try:
-        content, weights = lent_content(model)
-        graph = executed_graph(content, kernels=options.kernels, weights=weights)
-    except Error as error:
-        return Execution(runtime_name(), 0, one_line(f"{error.what} {error.found}"))
-    nodes = ir.serde.deserialize_graph(graph).all_nodes()
-    return Execution(runtime_name(), sum(map(is_norm, nodes)))
+    Weights are inputs of the first session, so that none is read: whether there is a kernel for
+    each node does not depend on them. Its graph optimization is off; that of a second one, in which
+    norms are counted, is not.
+    """
+    if not options.prove:
+        return report
+    version, named = version_of(_ONNXRUNTIME), options.consumer
+    entry = next(one for one in report.runs_in if one.runtime == _ONNXRUNTIME)
+    runs = entry.since and version and Version(version) >= Version(entry.since)
+    loading = Loading("")
+    if runs:
+        small = _without_weights(model)
+        elsewhere = any(slot.is_external for slot in tensor_slots(small))
+        loading = Loading(runtime_name(), perhaps=entry.perhaps or elsewhere)
+        try:
+            open_session(serialize(small), threads=1, kernels=options.kernels)
+            norms = _executed_norms(model, options)
+            loading = dataclasses.replace(loading, norms=norms)
+        except Error as error:
+            problem = one_line(error.found, 300)
+            loading = dataclasses.replace(loading, problem=problem)
+    other_version = "@" in (options.runtime or "") and named and version not in named.seen
+    if named is not None and (named.name != _ONNXRUNTIME or other_version):
+        loading = dataclasses.replace(loading, not_loaded=f"{named.name} {named.since}")
+    elif not runs:
+        loading = dataclasses.replace(loading, not_loaded=f"{_ONNXRUNTIME} {version}".strip())
+    return dataclasses.replace(report, loading=loading)
+
+
+def _executed_norms(model: ir.Model, options: RewriteOptions) -> int | None:
+    """Return how many norms a session of a model executes, after its default optimization.
+
+    None where the weights, without which it would fuse otherwise, are too large for it.
+
+    Raises:
+        Error: as of ``open_session``.
+    """
+    if sum(slot.nbytes for slot in tensor_slots(model)) >= MAX_PROTO_BYTES:
+        return None
+    content, weights = lent_content(model)
+    graph = executed_graph(content, kernels=options.kernels, weights=weights)
+    return sum(map(is_norm, ir.serde.deserialize_graph(graph).all_nodes()))
+
+
+def _without_weights(model: ir.Model) -> ir.Model:
+    """Return a copy whose initializers, if they are large or in other files, are inputs."""
+    copy = model.clone()
+    for value in tuple(copy.graph.initializers.values()):
+        tensor = value.const_value
+        external = isinstance(tensor, ir.ExternalTensor)
+        if tensor is not None and (external or tensor.nbytes >= LARGE_BYTES):
+            del copy.graph.initializers[value.name or ""]
+            value.const_value, value.type = None, ir.TensorType(tensor.dtype)
+            value.shape = ir.Shape(tensor.shape.numpy())
+            if not value.is_graph_input():
+                copy.graph.inputs.append(value)
+    return copy
 
 
 def _refuse(site: Lowered, proof: Proof) -> Refusal:

@@ -77,21 +77,6 @@ class Site:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Execution:
-    """Nodes that a session of the new model executes, after its default optimization.
-
-    Attributes:
-        runtime: e.g. ``onnxruntime 1.31.1 (CPU)``.
-        norms: how many of them are a norm, bodies of control flow included.
-        problem: why that is not known, or "".
-    """
-
-    runtime: str
-    norms: int
-    problem: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Fusions:
     """Effect of transformers' fusions for one provider of ONNX Runtime, after the norms were fused.
 
@@ -125,6 +110,27 @@ class Fusions:
         return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loading:
+    """A session of the whole file, which a proof of it includes.
+
+    Attributes:
+        runtime: e.g. ``onnxruntime 1.31.1 (CPU)``; "" where no session was tried.
+        problem: why it does not load there, or "".
+        perhaps: it was not known to have every operator, or read weights of other files, so that a
+            problem need not be one of the file.
+        not_loaded: of what nothing is known, half a sentence, or "".
+        norms: norms that it executes as one kernel each, by its default optimization; None: they
+            were not counted.
+    """
+
+    runtime: str
+    problem: str = ""
+    perhaps: bool = False
+    not_loaded: str = ""
+    norms: int | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Report(Shown):
     """Outcome of ``inspect`` or ``optimize`` on one model.
@@ -153,7 +159,8 @@ class Report(Shown):
         health: what each norm and residual sum survives in half precision, where that was asked
             for.
         health_runs: of the model, in which ranges were measured for it.
-        execution: of the new model in a session, where its sites were to be proved.
+        loading: whether the result loads in the ONNX Runtime that is installed, where proofs were
+            asked for.
     """
 
     source: str
@@ -177,7 +184,7 @@ class Report(Shown):
     planned: bool = False
     health: tuple[Health, ...] = ()
     health_runs: tuple[HealthRun, ...] = ()
-    execution: Execution | None = None
+    loading: Loading | None = None
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:
@@ -196,9 +203,10 @@ class Report(Shown):
 
     @property
     def proof_error(self) -> VerificationError | None:
-        """The error of rewrites whose proof fails, or of a quantization that loses too much."""
+        """The error of rewrites whose proof fails, of a result that does not load where it should,
+        or of a quantization that loses too much."""
         if not self.unproved:
-            return self._lost
+            return self._not_loaded or self._lost
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
         first, how = (failed or self.unproved)[0], "failed" if failed else "cannot be made"
         return VerificationError(
@@ -206,6 +214,15 @@ class Report(Shown):
             found=f"{first.node}: {first.found}",
             fix="see the refusals in the report; the output computes what the source computes",
         )
+
+    @property
+    def _not_loaded(self) -> VerificationError | None:
+        loading = self.loading
+        if loading is None or not loading.problem or loading.perhaps:
+            return None
+        what = f"The result does not load in {loading.runtime}, which was to run it."
+        fix = "please report this model; see if it loads itself, and --target plain"
+        return VerificationError(what, found=loading.problem, fix=fix)
 
     @property
     def _lost(self) -> VerificationError | None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.opset import default_opset
+from rmsnorm_export.graph.opset import default_opset, version_of
 from rmsnorm_export.graph.order import all_graphs, graphs_in, values_in
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import FLOAT16
@@ -38,6 +38,7 @@ class Needs:
         opset, ir_version: versions of the default domain and of the format.
         forms: form of a norm -> name of a node in it.
         operators: other operators that the file does not define, with their domain -> a node.
+        versions: those of the default domain, with the opset that changed them last -> a node.
         vectors: a norm node whose X has one axis; "" without.
         bfloat16: an operator in that type, and its node, that ONNX Runtime's CPU provider has not.
         half_sum: a node of a norm and its residual sum in float16; "" without.
@@ -47,6 +48,7 @@ class Needs:
     ir_version: int
     forms: Mapping[str, str]
     operators: Mapping[tuple[str, str], str]
+    versions: Mapping[tuple[str, int], str]
     vectors: str = ""
     bfloat16: str = ""
     half_sum: str = ""
@@ -56,9 +58,15 @@ class Needs:
         """Return those of ``model``."""
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
+        versions: dict[tuple[str, int], str] = {}
         vectors = bfloat16 = half_sum = ""
         bodies = (model.functions[key].graph for key in reached(model, frozenset()))
-        for node in (node for graph in graphs_in(model.graph, *bodies) for node in graph):
+        for node, opset in (
+            (node, root.opset_imports.get("", 0))
+            for root in (model.graph, *bodies)
+            for graph in graphs_in(root)
+            for node in graph
+        ):
             name = node.name or node.op_type
             if _widens(node):
                 forms.setdefault(_WIDENED, f"node {name}")
@@ -77,8 +85,10 @@ class Needs:
                     half_sum = name
             else:
                 operators.setdefault((node.domain, node.op_type), name)
-        versions = default_opset(model), model.ir_version
-        return cls(*versions, forms, operators, vectors, bfloat16, half_sum)
+                if node.domain in DEFAULT_DOMAINS:
+                    versions.setdefault((node.op_type, version_of(node.op_type, opset)), name)
+        ends = default_opset(model), model.ir_version, forms, operators, versions
+        return cls(*ends, vectors, bfloat16, half_sum)
 
     def refused_by(self, row: consumers.Consumer) -> str:
         """Return why a runtime does not run the file; "" where nothing is known against it."""
@@ -91,6 +101,9 @@ class Needs:
             return f"{lacks} (node {self.half_sum})"
         if absent := self.absent_in(row):
             return absent
+        for (operator, version), name in self.versions.items():
+            if not row.has_kernel(operator, version):
+                return f"it has no kernel for {operator} of opset {version} (node {name})"
         if row.opset and self.opset > row.opset:
             return f"opset {self.opset}; it loads {row.opset} at most"
         if row.ir and self.ir_version > row.ir:

@@ -87,6 +87,17 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             answers.add(name in takes if name in takes or listed else None)
         return answers.pop() if len(answers) == 1 else None
 
+    def has_kernel(self, operator: str, version: int) -> bool:
+        """Return whether no version of the row is known to lack a kernel for ONNX's operator.
+
+        Args:
+            operator: of the default domain.
+            version: of the operator: the opset that changed it last.
+        """
+        labels = (f"{self.name}@{seen}" for seen in self.seen)
+        lacking = (_TRIED.get(label, {}).get("no kernel", ()) for label in labels)
+        return not any(f"{operator}-{version}" in names for names in lacking)
+
     @property
     def tried(self) -> bool:
         """Return whether ONNX's own tests of its operators were run in it."""
@@ -148,7 +159,11 @@ _TRIED = {
     label: {key: frozenset(names.split()) for key, names in row.items()}
     for label, row in FACTS["operators"].items()
 }
-"""``runtime@version`` -> ``takes``, ``lacks`` and domains -> operators."""
+"""``runtime@version`` -> ``takes``, ``lacks``, ``no kernel`` and domains -> operators.
+
+Those without a kernel are named with their version, ``RoiAlign-22``, and are no functions: ONNX
+Runtime's CPU provider registers none that covers it (``get_all_opkernel_def`` of its module; for
+-node and -web that of Python's package of the same version)."""
 
 NO_BFLOAT16 = frozenset(FACTS["bfloat16"]["lacks"].split())
 """Operators that ONNX Runtime's CPU provider does not run in bfloat16, as far as they were tried:

@@ -135,7 +135,7 @@ def _next_step(report: Report) -> list[Line]:
     share = f"{count} of {len(report.runs_in)}"
     others = f"  by the table of runtimes {share} run it (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
-    seen = report.execution
+    seen = report.loading
     fails = entry is not None and (entry.perhaps or (seen is not None and bool(seen.problem)))
     return [others] if asked or fails else [(f"next: {step}", "bold"), others]
 

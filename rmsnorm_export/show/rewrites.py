@@ -11,7 +11,7 @@ from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.drawing import Drawing
-from rmsnorm_export.rewrite.result import Report, Site
+from rmsnorm_export.rewrite.result import Loading, Report, Site
 from rmsnorm_export.show.drawing import Pictures, pictures
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import scoped
@@ -80,8 +80,9 @@ def site_lines(sites: Sequence[Site]) -> list[Line]:
 def proof_lines(report: Report) -> list[Line]:
     """Return how many sites were proved, by what, and the worst that was seen."""
     proofs = [(site, site.proof) for site in report.fused if site.proof is not None]
+    loading = _loading_lines(report.loading)
     if not proofs:
-        return []
+        return loading
     passed = sum(proof.passed for _, proof in proofs)
     runtimes = ", ".join(dict.fromkeys(one_line(proof.runtime) for _, proof in proofs))
     holds = f"{plural(len(report.fused), 'site')} hold{'s' if len(report.fused) == 1 else ''}"
@@ -95,22 +96,29 @@ def proof_lines(report: Report) -> list[Line]:
         f"  largest difference from the original: {_distance(worst)}{where}",
         f"  largest error against float64: {number(before)} ulp before, {number(after)} ulp after",
     ]
-    return [*lines, *_execution_lines(report)] + [
+    return [*lines, *loading] + [
         (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
         for site, proof in proofs
         if not proof.passed
     ]
 
 
-def _execution_lines(report: Report) -> list[Line]:
-    """Return what was seen of a session of the new model."""
-    seen = report.execution
-    if seen is None:
+def _loading_lines(loading: Loading | None) -> list[Line]:
+    """Return whether the file loads, and where nothing is known of it."""
+    if loading is None:
         return []
-    where = f"a session of the new model in {seen.runtime}"
-    if seen.problem:
-        return [(f"  {where} was not looked at: {seen.problem}", "warn")]
-    return [f"  {where} has {plural(seen.norms, 'norm')} as one kernel"]
+    lines: list[Line] = []
+    if loading.problem:
+        kind = "warn" if loading.perhaps else "bad"
+        lines.append((f"  does not load in {loading.runtime}: {one_line(loading.problem)}", kind))
+    elif loading.runtime:
+        lines.append(f"  the graph loads in {loading.runtime}, without graph optimization")
+    if loading.norms is not None:
+        norms = plural(loading.norms, "norm")
+        lines.append(f"  by default its session there has {norms} as one kernel")
+    if loading.not_loaded:
+        lines.append(f"  nothing was loaded in {loading.not_loaded}")
+    return lines
 
 
 def _proof_text(proof: Proof) -> str:

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from proof.sites import NORM, PLAIN, ROOT, TAIL, one_node, prove, site, source, written
+from proof.sites import CORE, NORM, PLAIN, ROOT, TAIL, one_node, prove, site, source, written
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 
 TARGETS = ("portable", "onnx", "ort")
@@ -184,3 +184,23 @@ def test_right_rewrites_pass_at_the_edges(body: str, inputs: str) -> None:
     for seed in range(3):
         report = optimized(model, prove=True, seed=seed).report
         assert len(report.fused) == 1, report.refused
+
+
+@pytest.mark.parametrize(("epsilon", "numerics"), [(2.332e-10, "reordered"), (2.329e-10, "upcast")])
+def test_the_inverse_of_a_row_of_zeros_overflows_from_some_epsilon_on(
+    epsilon: float, numerics: str
+) -> None:
+    """65504, the largest float16, to the power of -2 is 2.3306e-10."""
+    body = CORE.partition("  v =")[0] + "  h = Cast <to = 10> (r)\n  y = Mul (x, h)\n"
+    model = source(body, dtype=FLOAT16, epsilon=epsilon, inputs=["x"])
+    (site,) = optimized(model, target="ort", numerics="upcast", prove=True).report.fused
+    assert site.numerics == numerics
+
+
+@pytest.mark.parametrize(("epsilon", "numerics"), [(2.939e-39, "exact"), (2.938e-39, "reordered")])
+def test_an_inverse_of_the_mean_square_overflows_from_some_epsilon_on(
+    epsilon: float, numerics: str
+) -> None:
+    """The inverse of the largest float32 is 2.9387e-39."""
+    (site,) = optimized(source(INVERTED_FIRST, epsilon=epsilon)).report.fused
+    assert site.numerics == numerics

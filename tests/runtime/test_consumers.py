@@ -178,6 +178,29 @@ def test_a_row_without_other_axes_is_not_for_tvm(shape: str, runs: bool) -> None
     assert runs or "other axes" in reason
 
 
+@pytest.mark.parametrize("opset", [21, 22])
+@pytest.mark.parametrize("place", ["main", "branch", "function"])
+def test_a_runtime_may_lack_a_version_of_an_operator(place: str, opset: int) -> None:
+    roi = "RoiAlign <output_height = 2, output_width = 2> (x, r, b)"
+    imports, shape = f'opset_import: ["" : {opset}, "my" : 1]', "float[1,2,8,8]"
+    bodies = {
+        "main": f"y = {roi}",
+        "branch": f"y = If (c) <then_branch = t () => (float[2,2,2,2] u) {{ u = {roi} }},"
+        f" else_branch = e () => (float[2,2,2,2] v) {{ w = {roi}\n v = Neg (w) }}>",
+        "function": "y = my.F (x, r, b)",
+    }
+    function = f'<domain: "my", {imports}> F (x, r, b) => (y) {{ y = {roi} }}'
+    model = onnx.parser.parse_model(
+        f"<ir_version: 10, {imports}> g ({shape} x, float[2,4] r, int64[2] b, bool c) =>"
+        f" (float[2,2,2,2] y) {{ {bodies[place]} }} {function if place == 'function' else ''}"
+    )
+    with contextlib.nullcontext() if opset == 21 else pytest.raises(rx.Error, match="load"):
+        open_session(model.SerializeToString())
+    reason = Needs.of(ir.from_proto(model)).refused_by(consumer("onnxruntime@1.31"))
+    expected = "it has no kernel for RoiAlign of opset 22 (node RoiAlign)"
+    assert reason == ("" if opset == 21 else expected)
+
+
 BFLOAT16 = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[B, 8] x) => (float[B, 8] y) {
   a = Cast <to = 16> (x)

@@ -6,11 +6,16 @@ them.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, load, save
@@ -22,11 +27,13 @@ from spellings.place import build
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs
 from rmsnorm_export.runtime.consumers import CONSUMERS, NO_BFLOAT16, Consumer, consumer
+from rmsnorm_export.runtime.support import FACTS
 from tests.tools.runtimes import models
 from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
 from tests.tools.runtimes.measure import run_files
 
 SESSIONS = 30
+_OPEN = 2**31 - 1
 SOME_VERSIONS = ("IsInf", "IsNaN", "Pad")
 """Operators that some versions of ONNX Runtime have in bfloat16, on the CPU."""
 Files = dict[str, tuple[Path, Any]]
@@ -186,6 +193,35 @@ def test_half_types_load_on_the_cpu_as_the_table_says(runtime: Installable, tmp_
         if (operator not in SOME_VERSIONS or dtype != bfloat16)
         and any(answers) == (dtype == bfloat16 and operator in NO_BFLOAT16)
     ]
+
+
+_KERNELS = """import json
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+kernels = state.get_all_opkernel_def() if hasattr(state, "get_all_opkernel_def") else ()
+print(json.dumps([[one.op_name, *one.version_range] for one in kernels if not one.domain]))"""
+
+
+@onnxruntimes
+def test_operators_without_a_kernel_are_those_of_the_table(runtime: Installable) -> None:
+    """A kernel without a last version is of its first alone."""
+    folder = {"PYTHONPATH": str(runtime.folder)} if runtime.packages else {}
+    command, environment = [sys.executable, "-c", _KERNELS], {**os.environ, **folder}
+    listed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for operator, first, last in json.loads(listed.stdout):
+        spans.setdefault(operator, []).append((first, first if last == _OPEN else last))
+    lacking = set()
+    for schema in onnx.defs.get_all_schemas_with_history():
+        name, since = schema.name, schema.since_version
+        tried = 7 <= since <= consumer(runtime.label).opset and name != "Constant"
+        defined = schema.has_function or schema.has_context_dependent_function
+        if not tried or schema.domain or schema.deprecated or defined:
+            continue
+        if not any(first <= since <= last for first, last in spans.get(name, ())):
+            lacking.add(f"{name}-{since}")
+    if not spans:
+        pytest.skip(f"{runtime.label} does not list its kernels")
+    assert lacking == {*FACTS["operators"][runtime.label]["no kernel"].split()}
 
 
 @pytest.mark.thorough

@@ -138,7 +138,7 @@ CLAIMS: dict[str, tuple[rx.Report, rx.Report]] = {
         _optimized(TWO_GAINS, **PROVED),
         _optimized(TWO_GAINS, **PROVED, target="ort"),
     ),
-    "was not looked at": (_optimized(BFLOAT16, **PROVED), _optimized(GAIN, **PROVED)),
+    "does not load in": (_optimized(BFLOAT16, **PROVED), _optimized(GAIN, **PROVED)),
     "next: run it in onnxruntime": (_optimized(GAIN), _optimized(_foreign)),
     "next: optimize": (rx.inspect(GAIN()), rx.inspect(_foreign())),
     "; or --for onnxruntime": (_optimized(GAIN), _optimized(GAIN, target="ort")),

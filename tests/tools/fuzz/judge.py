@@ -69,13 +69,14 @@ class Run:
         outputs: in ONNX Runtime, or in NumPy where it has no kernels.
         declared: with every rounding in its place; None for control flow.
         exact: in float64; None for control flow.
-        scalars: scalar constants that are rounded.
+        scalars: numbers that are constants in it, each with how far away, relative to it, what was
+            rounded to it may be.
     """
 
     outputs: Mapping[str, Array]
     declared: Mapping[str, Array] | None = None
     exact: Mapping[str, Array] | None = None
-    scalars: frozenset[float] = frozenset()
+    scalars: Mapping[float, float] = dataclasses.field(default_factory=dict)
 
 
 class Program:
@@ -126,9 +127,13 @@ class Program:
                 exact, declared = run_float64(self.model, feeds), run_numpy(self.model, feeds)
         except rx.Error as error:
             raise InvalidError(str(error.found)) from error
-        scalars = [a for a in exact.constants if a.size == 1 and a.dtype != np.float64]
-        rounded = frozenset(float(a.reshape(())) for a in scalars)
-        return Run(declared if outputs is None else outputs, declared, exact.outputs, rounded)
+        scalars = {
+            number: 0.5 * float(ulp_unit(a.dtype, np.float64(number))) / abs(number)
+            for a in exact.constants
+            if a.dtype != np.float64 and a.size and (a == a.flat[0]).all()
+            and np.isfinite(number := float(a.flat[0])) and number
+        }  # fmt: skip
+        return Run(declared if outputs is None else outputs, declared, exact.outputs, scalars)
 
 
 class Mutant:
@@ -175,7 +180,8 @@ def judge(
                 verdict.compared += comparisons[key].compared
             findings |= comparisons[key].findings
             if not findings:  # a rewrite that is right is proven, too
-                failed = [r for r in report.refused if r.reason == "proof-failed"]
+                reasons = ("proof-failed", "recognition-failed")
+                failed = [r for r in report.refused if r.reason in reasons]
                 findings = {r.reason: f"{r.node}: {r.found}" for r in failed}
         for kind, detail in findings.items():
             verdict.findings.setdefault(kind, f"{detail} {dict(setting)}")
@@ -245,7 +251,7 @@ class _Comparison:
             exact = before.exact and before.exact[name]
             if exact is not None and after.exact is not None:
                 if self.numerics == "exact" or not ends:
-                    slack = self._slack(before.scalars | after.scalars, epsilons)
+                    slack = self._slack(before, after, epsilons)
                     within = slack * np.abs(_top(exact))
                     self._inside("mathematics", place, after.exact[name], exact, within)
                 if self.numerics == "exact" and new.dtype.itemsize == 2:
@@ -253,17 +259,17 @@ class _Comparison:
             if not ends:
                 self._accuracy(place, new, old, exact)
 
-    def _slack(self, scalars: frozenset[float], epsilons: set[float]) -> float:
-        """One ulp of 1 for each rounded scalar (1/n, sqrt(n)); none for what is an epsilon."""
-        rounded = [
-            v for v in scalars
-            if v and np.fmod(v * 2.0**8, 1) != 0
-            and not any(abs(v - e) <= 1e-3 * abs(e) for e in epsilons)
-        ]  # fmt: skip
-        _, feeds, _ = self.mutant.runs[0]
-        half = any(a.dtype.itemsize == 2 and is_float(a.dtype) for a in feeds.values())
-        dtype = np.dtype(np.float16 if half else np.float32)
-        return _MATHEMATICS + len(rounded) * float(ulp_unit(dtype, np.float64(1.0)))
+    def _slack(self, before: Run, after: Run, epsilons: set[float]) -> float:
+        """What the rounding of the numbers explains that one of the two has (1/n, sqrt(n)); none of
+        an epsilon, nor of a count or an exponent."""
+        kept = before.scalars.keys() & after.scalars.keys()
+        return _MATHEMATICS + sum(
+            rounding
+            for number, rounding in {**before.scalars, **after.scalars}.items()
+            if number not in kept
+            and (np.fmod(number * 2.0**8, 1) != 0 or abs(number) > 2.0**10)
+            and not any(abs(number - e) <= 1e-3 * abs(e) for e in epsilons)
+        )
 
     def _flips(self, place: str, after: Run, before: Run, name: str) -> None:
         assert after.declared is not None

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from rmsnorm_export.quantize.comparison import WrongError, compare_with, own_copy, run_reference
+from rmsnorm_export.proof.comparison import WrongError, compare_with, own_copy, run_reference
 from rmsnorm_export.runtime.session import open_session, run_session
 
 _WEIGHT = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)

@@ -1,0 +1,39 @@
+"""Norms of which one step is drawn at random compute what they did; a few here, thousands in a
+thorough run."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import pytest
+
+from fuzz.steps import draw
+from rmsnorm_export.lower.targets import TARGETS
+from tests.tools.fuzz.judge import CLASSES, InvalidError, Mutant, judge
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+_AT_ONCE = 100
+
+
+@pytest.mark.parametrize(
+    "start",
+    [0, *(pytest.param(k * _AT_ONCE, marks=pytest.mark.thorough) for k in range(1, 200))],
+)
+def test_what_was_fused_computes_the_same(start: int) -> None:
+    """Exact and proved, and to some target in some class."""
+    counts: collections.Counter[str] = collections.Counter()
+    for number in range(start, start + _AT_ONCE):
+        rng, seed = random.Random(f"settings {number}"), draw(number)
+        try:
+            mutant = Mutant(seed.model, seed.feeds, number)
+        except InvalidError:
+            continue
+        other = {"target": rng.choice(list(TARGETS)), "numerics": rng.choice(CLASSES)}
+        verdict = judge(mutant, [{"target": "portable", "numerics": "exact", "prove": True}, other])
+        counts["judged"] += 1
+        counts["fused"] += verdict.norms > 0
+        assert not verdict.findings, (number, seed.name, verdict.findings)
+    assert counts["judged"] > _AT_ONCE / 3
+    assert counts["fused"] > _AT_ONCE / 10
