@@ -89,16 +89,18 @@ def trace_components(
             raise InputError(
                 f"{type(model).__name__} cannot be exported for generation.",
                 found=f"{name}: {type(cause).__name__}: {first_line(cause)}",
-                fix=_fix(cause),
+                fix=_fix(cause, model),
             ) from error
     return components, "\n".join(lines)
 
 
-def _fix(cause: BaseException) -> str:
+def _fix(cause: BaseException, model: Any) -> str:
     if drift := untried(TRANSFORMERS):
         return f"{OTHER_RELEASE}: {drift}"
     if CONTROL_FLOW.match(type(cause).__name__):
-        return "use --dtype f32: some, as BART, branch on values of tensors in half precision"
+        if model.dtype in (torch.float16, torch.bfloat16):
+            return "try --dtype f32: some, as BART, branch on values in half precision alone"
+        return "no branch on the values of tensors can be exported: --debug shows where it is"
     return (
         "check that model.generate() runs on inputs of these shapes (--shapes); --part "
         "language-model omits images and sound; --debug prints the traceback"

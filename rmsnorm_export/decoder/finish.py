@@ -7,6 +7,7 @@ import time
 
 from rmsnorm_export.rewrite.optimize import described
 from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
 
@@ -42,4 +43,5 @@ def finish(result: Result, options: RewriteOptions, *, prompts_alone: bool = Fal
         model, done = quantize(model, options.quantize, seed=options.seed, prepare=prepare)
         report = dataclasses.replace(report, quantized=done)
     seconds = report.seconds + time.perf_counter() - start
-    return Result(model, dataclasses.replace(described(report, model), seconds=seconds))
+    report = prove_loading(model, described(report, model), options)
+    return Result(model, dataclasses.replace(report, seconds=seconds))

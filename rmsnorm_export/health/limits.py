@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import Error
-from rmsnorm_export.health.result import KEEP, Health
-from rmsnorm_export.lower.lower import Lowered
+from rmsnorm_export.errors import Error, InputError
+from rmsnorm_export.graph.retype import retype
+from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, UPCAST, Health
+from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.portable import lower
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, round_to, type_name
 from rmsnorm_export.op.spec import FLOAT16, FLOAT_TYPES
 from rmsnorm_export.printable import one_line
@@ -29,7 +32,7 @@ from rmsnorm_export.proof.feeds import Batch, Layout, layouts, limits
 from rmsnorm_export.proof.site import Proving, cut_site, fitted, stored_weight
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.refusal import Refusal, name_of
 from rmsnorm_export.recognize.types import Types
 
 _HALVINGS = 10
@@ -49,12 +52,12 @@ class _Site:
     """
 
     def __init__(self, match: Match, layout: Layout, proving: Proving) -> None:
-        self._match, self._layout = match, layout
+        self._match, self._layout, self._proving = match, layout, proving
         stored = ir.Value.is_initializer
         nodes = (node for node in match.nodes if not all(stored(v) for v in node.inputs if v))
         computed = (value for node in nodes for value in node.outputs)
         self.values = [v for v in computed if proving.types.dtype(v) in FLOAT_TYPES]
-        self._place = self.values.index(match.output)
+        self._end = f"y{self.values.index(match.output)}"
         lowered = Lowered(match.nodes, [(value, value) for value in self.values], "exact", match)
         self._pair = cut_site(match, lowered, layout, proving)
         self.assumed = [] if match.gate is None else ["gate"]
@@ -74,27 +77,72 @@ class _Site:
 
     def fault(self, size: float) -> tuple[ir.Value, bool] | None:
         """Return the value at which a row fails, and whether its norm fits; None: it survives."""
-        shape, name = (*self._layout.lead, *self._layout.row), f"y{self._place}"
+        for typed, expected in self._failures(self._pair.original, self._end, size):
+            odd = (v for i, v in enumerate(self.values) if not np.isfinite(typed[f"y{i}"]).all())
+            fits = bool(np.abs(expected).max() <= limits(self._match.dtype)[0])
+            return next(odd, self._match.output), fits
+        return None
+
+    def _failures(
+        self, model: ir.Model, end: str, size: float
+    ) -> Iterator[tuple[dict[str, Array], Array]]:
+        """Yield what a model makes of rows that it does not survive, and what float64 does.
+
+        Args:
+            model: the original, or another model of its inputs.
+            end: its output that is the norm.
+            size: the magnitude of the rows.
+        """
+        shape = (*self._layout.lead, *self._layout.row)
         single = np.zeros(self._layout.row)
         single.flat[0] = max(size, 1.0)  # a row of one small element is as good as of zeros
         for row in (np.full(shape, size), np.broadcast_to(single, shape)):
             batch = Batch(row, np.zeros(shape), np.ones(shape), ())
             arrays, feeds = self._pair.feeds(batch, *self._weights), {}
-            for value in self._pair.original.graph.inputs:
+            for value in model.graph.inputs:
                 port = value.name or ""
                 feeds[port] = arrays[port].astype(numpy_dtype(value.dtype or self._match.dtype))
-            typed = {
-                k: v.astype(np.float64) for k, v in run_numpy(self._pair.original, feeds).items()
-            }
-            expected = run_float64(self._pair.original, feeds).outputs[name]
+            typed = {k: v.astype(np.float64) for k, v in run_numpy(model, feeds).items()}
+            expected = run_float64(self._pair.original, feeds).outputs[self._end]
+            if not np.isfinite(expected).all():  # as of zeros without an epsilon
+                expected = np.zeros_like(expected)
             with np.errstate(all="ignore"):
-                off = np.abs(typed[name] - expected) - 4 * smallest(self._match.dtype)
-                if (off <= np.abs(expected) / 4).all():
-                    continue
-            odd = (i for i in range(len(self.values)) if not np.isfinite(typed[f"y{i}"]).all())
-            fits = bool(np.abs(expected).max() <= limits(self._match.dtype)[0])
-            return self.values[next(odd, self._place)], fits
-        return None
+                off = np.abs(typed[end] - expected) - 4 * smallest(self._match.dtype)
+                if not (off <= np.abs(expected) / 4).all():
+                    yield typed, expected
+
+    def cure(self, cures: Sequence[str], sizes: Sequence[float]) -> str:
+        """Return the first cure with which rows of these magnitudes are survived, or ""."""
+        for name in cures:
+            with contextlib.suppress(Error):
+                model, end = self._cured(name)
+                failures = (f for size in sizes for f in self._failures(model, end, size))
+                if next(failures, None) is None:
+                    return name
+        return ""
+
+    def _cured(self, cure: str) -> tuple[ir.Model, str]:
+        """Return the norm after a cure, and which of the outputs it is."""
+        types = {KEEP: ir.DataType.FLOAT, BRAIN: ir.DataType.BFLOAT16}
+        if cure in types:
+            model = self._pair.original.clone()
+            retype(model, {ir.DataType.FLOAT16: types[cure]})
+            return model, self._end
+        match, count = self._match, itertools.count()
+        if cure == EPSILON:
+            spec = dataclasses.replace(match.spec, epsilon=limits(match.dtype)[1])
+            match = dataclasses.replace(match, spec=spec)
+        context = LowerContext(
+            "upcast", lambda name: f"{name}.{next(count)}", self._proving.opset_imports.get("", 0),
+            self._proving.types,
+        )  # fmt: skip
+        (new,) = lower([match], context)
+        if isinstance(new, Refusal) or new.part is not match:
+            what, fix = "The norm is no single node.", "optimize the model to see why"
+            raise InputError(what, found=cure, fix=fix)
+        pair = cut_site(self._match, new, self._layout, self._proving)
+        new.discard()
+        return pair.new, f"y{pair.outputs.index('y')}"
 
     def edge(self, end: float, edges: dict[float, tuple[float, float]]) -> tuple[float, float]:
         """Return the last magnitude on the way to the end that is survived, and one behind it.
@@ -135,11 +183,11 @@ class Limits:
             subnormal=0 < epsilon < limits(stash)[1],
         )
         try:
-            return dataclasses.replace(health, **self._limits(match, health.converted))
+            return dataclasses.replace(health, **self._limits(match, health))
         except Error as error:
             return dataclasses.replace(health, problem=one_line(f"{error.what} {error.found}"))
 
-    def _limits(self, match: Match, converted: bool) -> dict[str, Any]:
+    def _limits(self, match: Match, health: Health) -> dict[str, Any]:
         types, end = self._proving.types, limits(match.dtype)[0]
         site = self._cut(match)
         least, largest, beyond = 0.0, end, end
@@ -156,10 +204,14 @@ class Limits:
         dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
         facts |= {"node": name_of(node), "op": node.op_type, "computed": type_name(dtype)}
         if dtype == FLOAT16:
-            upcast = KEEP if converted else "--numerics upcast"
+            sizes, helps = (0.0, beyond), [UPCAST, *([EPSILON] * (health.epsilon == 0))]
             inner = (one for one in site.values if one not in (match.output, match.sum))
-            keep = tuple(one.name for one in inner if fits)
-            facts |= {"cure": upcast if fits else "bfloat16", "keep": keep}
+            kept = site.cure([KEEP], sizes) if fits else ""
+            if not fits:
+                cure = site.cure([BRAIN], sizes)
+            else:
+                cure = kept if health.converted else site.cure(helps, sizes)
+            facts |= {"cure": cure, "keep": tuple(one.name for one in inner if kept)}
         return facts
 
     def _cut(self, match: Match) -> _Site:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-KEEP = "keep in float32"
-"""The cure of a norm for a conversion to float16."""
+KEEP, BRAIN, UPCAST = "keep in float32", "bfloat16", "--numerics upcast"
+EPSILON = f"an epsilon that its type does not hold as 0, and {UPCAST}"
+"""The cures of a norm, the first for a conversion to float16; each is tried before it is named."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Health:
         assumed: what the file does not say and was taken for 1: ``scale``, ``bias``, ``gate``.
         problem: why it was not examined, or "".
         measured: the largest magnitude of its row, or of the sum, in a run; None: not known.
-        cure: that fits, or "".
+        cure: the one that was tried and helps, or "".
         keep: tensors that it is enough to keep in float32 for that.
     """
 
@@ -59,6 +60,11 @@ class Health:
     keep: tuple[str, ...] = ()
 
     @property
+    def fails(self) -> bool:
+        """Return whether a magnitude that the type holds is too large for it."""
+        return bool(self.cure) or self.computed == "float16"
+
+    @property
     def beyond(self) -> bool:
         """Return whether the run has a row, or a sum, beyond the magnitude that survives."""
         end = self.largest * (2 if self.kind == "residual sum" else 1)
@@ -81,7 +87,7 @@ class HealthRun:
         node, op: what makes it, or the norm that overflows.
         site: the norm that reads it, or else the last one before it; "" where there is none.
         module: path of the PyTorch module of the node, where it is known.
-        cure: that fits.
+        cure: that fits, or "".
     """
 
     computed: Literal["in float32", "in half precision"]

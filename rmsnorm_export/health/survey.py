@@ -61,7 +61,7 @@ def survey(loaded: LoadedModel, inputs: Inputs | None) -> dict[str, Any]:
     runs = (HealthRun("in float32", source), HealthRun("in half precision", source))
     seen = [measure(model, sites.types, loaded.folder, candidates, run) for run in runs]
     sites.put(seen[0][0] or seen[1][0])
-    overflows = tuple(sites.first_overflow(*one) for one in seen)
+    overflows = tuple(sites.first_overflow(*one, wide=seen[0][0]) for one in seen)
     return {"health": tuple(site.health for site in sites.sites), "health_runs": overflows}
 
 
@@ -123,22 +123,27 @@ class _Sites:
             self.sites.append(_Site(norm_limits.of(match, norm), row, match.nodes))
 
     def put(self, ranges: Ranges) -> None:
-        """Say what was measured, and the cure of rows and sums that float16 does not hold."""
+        """Say what was measured, and what holds the rows and sums that float16 does not."""
         streams = {site.row for site in self.sites if site.health.kind == "residual sum"}
         for site in self.sites:
             size, cure = ranges.get(site.row), site.health.cure
             if size is not None and size > _END and site.health.dtype == "float16":
-                cure = "bfloat16"
-                if site.row in streams and math.isfinite(size):
+                cure = "bfloat16" if math.isfinite(size) else ""
+                if site.row in streams and cure:
                     factor = 2 ** math.ceil(math.log2(size / _END) + 1)
                     cure = f"a factor of 1/{factor} on the residual stream, or bfloat16"
                 site.health = dataclasses.replace(site.health, keep=())
             site.health = dataclasses.replace(site.health, measured=size, cure=cure)
 
-    def first_overflow(self, ranges: Ranges, run: HealthRun) -> HealthRun:
+    def first_overflow(self, ranges: Ranges, run: HealthRun, wide: Ranges) -> HealthRun:
         """Return the run with the first value that does not fit though its operands do.
 
         So a mask is none: it is made of the lowest number of the type, or of an infinity.
+
+        Args:
+            ranges: of the run.
+            run: that is returned.
+            wide: the ranges in float32.
         """
         near = {node: one.health for one in reversed(self.sites) for node in one.nodes}
         constants, last = Constants(), ""
@@ -148,7 +153,8 @@ class _Sites:
             for value in node.outputs:
                 if fits and self._overflows(value, ranges):
                     cure = near[node].cure if node in near else ""
-                    cure = cure or f"keep {value.name} in float32, or bfloat16"
+                    if node not in near and math.isfinite(wide.get(value, math.inf)):
+                        cure = f"keep {value.name} in float32, or bfloat16"
                     return dataclasses.replace(
                         run, tensor=value.name or "", size=ranges[value], node=name_of(node),
                         op=node.op_type, module=module_path(node), site=last, cure=cure,

@@ -20,17 +20,13 @@ from rmsnorm_export.op.spec import DOMAIN, Kind
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import widens
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.refusal import FORMERLY, name_of
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
 
 REPLACES = "rmsnorm_export.replaces"
 NUMERICS_CLASS = "rmsnorm_export.numerics"
 SPELLING = "rmsnorm_export.spelling"
-
-FORMERLY = "rmsnorm_export.name"
-"""While a file of another target is taken apart: the name of the node that its parts made up."""
-
 _OWN_ENDING = re.compile(r"(/(Skip|Gated|Rotary)?RMSNorm(_\d+)?)+$")
 
 # Weights are a node or three away from their initializer; longer chains are not worth a walk.

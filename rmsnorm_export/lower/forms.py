@@ -28,7 +28,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES
 from rmsnorm_export.recognize.complete import SMALLEST_FLOAT32
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal, name_of
+from rmsnorm_export.recognize.refusal import Refusal, source_name
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.support import everywhere
@@ -275,7 +275,7 @@ def _with_what_stays(lowered: Lowered, match: Match, refusals: Sequence[Refusal]
     firsts = {r.kind: r for r in reversed(refusals) if r.kind != "norm"}
     add = None if match.sum is None else match.sum.producer()
     if (sums := firsts.get("residual")) is not None and add is not None:
-        firsts["residual"] = dataclasses.replace(sums, node=name_of(add), op=add.op_type)
+        firsts["residual"] = dataclasses.replace(sums, node=source_name(add), op=add.op_type)
     apart = tuple(firsts.values())
     return dataclasses.replace(lowered, notes=[*lowered.notes, *notes], apart=apart)
 

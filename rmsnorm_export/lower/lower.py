@@ -12,6 +12,7 @@ from rmsnorm_export.op.numerics import NUMERICS_ORDER, Numerics
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.consumers import Consumer
 
 Names = Callable[[str], str]
 """Takes a wish, returns a name that no value and no node of the model has."""
@@ -29,6 +30,7 @@ class LowerContext:
         taken: operator names in this package's domain that are in use for something else.
         sites: outputs of the norms for which ``numerics`` is allowed, the others may at most be
             ``reordered``; None: for all.
+        runtime: that is to run the result; None: any.
     """
 
     numerics: Numerics
@@ -37,6 +39,7 @@ class LowerContext:
     types: Types
     taken: Collection[str] = ()
     sites: Collection[ir.Value] | None = None
+    runtime: Consumer | None = None
 
     def of(self, match: Match) -> LowerContext:
         """Return the same with the class that is allowed for one norm."""
@@ -79,6 +82,12 @@ class Lowered:
     apart: tuple[Refusal, ...] = ()
     alone: Callable[[], Lowered] | None = None
 
+    def discard(self) -> None:
+        """Unhook nodes that were never inserted: they must not count as uses."""
+        for node in self.nodes:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+
 
 def strictest(match: Match) -> tuple[Numerics, str]:
     """The class of a node that says ``match`` with its rounding steps and no others; and why."""
@@ -86,7 +95,8 @@ def strictest(match: Match) -> tuple[Numerics, str]:
     why = f"the source has {', '.join(what)}; the new node has not"
     if match.narrow:
         return "upcast", why
-    return ("reordered", f"at the ends of the range {why}") if match.edges else ("exact", "")
+    why = f"where a number overflows or vanishes on the way the result may differ: {why}"
+    return ("reordered", why) if match.edges else ("exact", "")
 
 
 Lowering: TypeAlias = Callable[[Sequence[Match], LowerContext], "list[Lowered | Refusal]"]

@@ -73,10 +73,14 @@ def _residual_kept(
 ) -> Refusal | None:
     """Return why the residual Add is not taken into the node, or None."""
     spec, dtype = match.spec, match.dtype
+    least, _ = strictest(match)
     x, other = context.types.shape(match.x), context.types.shape(residual)
     rows = everywhere(SKIP_SIMPLIFIED, dtype)
     half = dtype in HALF_TYPES
-    if not rows:
+    lacks = "" if context.runtime is None else context.runtime.lacks_sum(dtype)
+    if lacks:
+        why = ("the runtime does not run it", lacks)
+    elif not rows:
         why = ("the operator has no such element type", type_name(dtype))
     elif spec.epsilon_clamp:
         why = ("the operator has no clamp", f"x / max(rms, {spec.epsilon:.6g})")
@@ -97,11 +101,13 @@ def _residual_kept(
     elif half and not context.allows("upcast"):
         allowed = f"class upcast, {context.numerics} is allowed"
         why = ("the operator may normalise the sum before it is rounded", allowed)
-    elif not context.allows(strictest(match)[0]):
+    elif not context.allows(least):
         why = ("the operator does not repeat the source", f"{context.numerics} is allowed")
     else:
         return None
     hint = "use the portable target to have it in the node"
+    if not context.allows(least):  # for that target, too
+        hint = f"allow --numerics {least}"
     message = f"the residual Add is not folded: {why[0]}"
     return refuse_match(match, "residual-kept", message, why[1], hint)
 

@@ -29,7 +29,6 @@ from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
 from rmsnorm_export.op.body_key import LATER_WORDS, BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
-from rmsnorm_export.op.native import operator_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
@@ -190,10 +189,8 @@ def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedCon
         tables=None if part.cos is None else (types.shape(inputs[0]), types.shape(part.cos)),
     )
     notes = list(plan.notes)
-    if function.name != operator_name(spec.kind, extra.get(op.QUANTIZE)):
-        notes.append(f"computed otherwise than the model's other sites: operator {function.name}")
     if why:
-        notes.append(f"TensorRT runs the function body, not the plugin: {why}")
+        notes.append(f"the TensorRT plugin leaves this node to its function body: {why}")
     else:
         extra |= {"plugin_version": op.PLUGIN_VERSION, "plugin_namespace": op.PLUGIN_NAMESPACE}
     site.norm(

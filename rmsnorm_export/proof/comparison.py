@@ -137,15 +137,25 @@ def compare_with(
 
 @contextlib.contextmanager
 def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
-    """Provide a session that reads large weights where they are in memory."""
+    """Provide a session of a model."""
+    content, weights = lent_content(model)
+    yield open_session(content, device=device, weights=weights)
+
+
+def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
+    """Return a model for a session, its large weights apart, where they are in memory.
+
+    They are to be kept as long as the session is.
+    """
     weights = {}
     with lent_slots(model) as slots:
         for slot in slots:
             if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
                 slot.put(placed(slot.tensor, "in memory", "", None))
-        content = serialize(model)
-    yield open_session(content, device=device, weights=weights)
+            elif slot.is_external:
+                slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
+        return serialize(model), weights
 
 
 def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:

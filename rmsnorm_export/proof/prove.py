@@ -52,8 +52,6 @@ from rmsnorm_export.proof.result import NOT_COMPARED, Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.runtime.session import (
     NoKernelError,
-    executed_graph,
-    is_norm,
     place_of_kernels,
     run_onnxruntime,
     runtime_name,
@@ -111,7 +109,7 @@ def prove_site(
     def prove_behind(layout: Layout) -> Proof:
         proving.take(layout, match.dtype)
         reason = differing(match, lowered, layout, proving)
-        return dataclasses.replace(proof, passed=not reason, reason=reason, one_kernel=None)
+        return dataclasses.replace(proof, passed=not reason, reason=reason)
 
     return _likeliest(prove_behind, match, lowered, proving) if proof.passed else proof
 
@@ -208,10 +206,7 @@ class _SiteRuns:
                 for index, role in enumerate(pair.outputs):
                     old, new = in_rows(before, index), in_rows(after, index)
                     self.judge.distance(rows, role, old, new, label)
-        proof = self.judge.proof()
-        if not proof.passed:
-            return proof
-        return dataclasses.replace(proof, one_kernel=_is_one_kernel(pair, feeds, self.kernels))
+        return self.judge.proof()
 
     def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[_Arrays, Rows]]:
         """Every run: what to feed, and what the formula makes of it."""
@@ -292,29 +287,6 @@ class _SiteRuns:
             computed = run_onnxruntime(new, feeds, kernels=self.kernels)
             where = place_of_kernels(self.kernels)[1]
             yield f"the kernels in {runtime}{where}", reference, computed
-
-
-def _is_one_kernel(pair: site.SitePair, feeds: _Arrays, kernels: str | None) -> bool | None:
-    """Tell whether a session executes the new nodes as one norm; None: it does not load them.
-
-    They get the shapes and the constant weights that ONNX Runtime asks for when it fuses.
-    """
-    model = pair.new.clone()
-    weights = [pair.ports.get(role) for role in ("scale", "bias")]
-    for value in [*model.graph.inputs]:
-        if (array := feeds.get(value.name or "")) is None:
-            continue
-        value.shape = ir.Shape(array.shape)
-        if value.name in weights:
-            value.const_value = ir.tensor(array, name=value.name)
-            model.graph.inputs.remove(value)
-            model.graph.register_initializer(value)
-    content = ir.serde.serialize_model(model).SerializeToString()
-    try:
-        executed = executed_graph(content, kernels=kernels)
-    except Error:
-        return None
-    return sum(map(is_norm, executed.node)) == 1
 
 
 def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:

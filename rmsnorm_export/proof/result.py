@@ -27,8 +27,6 @@ class Proof:
         ulp_histogram: pairs (bucket, elements) of the distance of new from original, all runs
             together; the buckets are those of ``ErrorMetrics``.
         compared: there were numbers to compare; else the site could not be cut out or run.
-        one_kernel: ONNX Runtime's CPU provider, with its default optimization, executes the new
-            nodes as one norm; None where that was not tried.
     """
 
     passed: bool
@@ -43,7 +41,6 @@ class Proof:
     runtime: str = ""
     ulp_histogram: tuple[tuple[str, int], ...] = ()
     compared: bool = True
-    one_kernel: bool | None = None
 
     def __repr__(self) -> str:
         verdict = "holds" if self.passed else f"FAILED, {one_line(self.reason)}"

@@ -67,7 +67,7 @@ def quantize(
             f"The model cannot be quantized to {kind}.",
             found=outcome.unknown
             or "it has no product of a matrix of weights in float32 (for int4: or half precision)",
-            fix="omit --quantize; int8 is for float32 (--dtype f32)",
+            fix="omit --quantize",
         )
     same = f", {outcome.same} of {outcome.rows} rows keep their largest element"
     return quantized, Quantization(

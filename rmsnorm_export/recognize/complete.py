@@ -178,8 +178,8 @@ def _unlike(
             with_it = "x" if norm.association == 2 else "1 / rms"
             edges = (f"a scale that is multiplied with {with_it} first",)
     if factor != 1.0:
-        in_it = "a constant number" if radial.multiplied else "the root of the row length"
-        edges = (*edges, f"a scale with {in_it} in it")
+        step = "a constant factor" if radial.multiplied else "a row of length one"
+        edges = (*edges, f"{step} that no scale holds")
         if dtype != stash and rounds_row:
             narrow = (*narrow, f"a row of length one rounded to {type_name(int(dtype))}")
     if int(stash) in HALF_TYPES and (radial.length or not radial.plain):

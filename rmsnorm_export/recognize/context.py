@@ -10,7 +10,7 @@ from rmsnorm_export.op.spec import FLOAT_TYPES
 from rmsnorm_export.recognize.consts import Constants, producer_of, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal, refuse
+from rmsnorm_export.recognize.refusal import FORMERLY, Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import Info
 from rmsnorm_export.recognize.types import Types
 
@@ -240,10 +240,14 @@ class Context:
             return "nothing"
         dtype, dims = self.types.info(value)
         shape = "unknown shape" if dims is None else f"shape {list(dims)}"
+        dtype_text = "unknown type" if dtype is None else dtype.name
+        made = value.producer()
+        if made is not None and (source := made.metadata_props.get(FORMERLY)):
+            return f"a value in the node {source!r} ({dtype_text}, {shape})"
         kind = "initializer" if value.is_initializer() else "value"
         if value.is_graph_input():
             kind = "graph input with a default" if value.is_initializer() else "graph input"
-        return f"{kind} {value.name!r} ({'unknown type' if dtype is None else dtype.name}, {shape})"
+        return f"{kind} {value.name!r} ({dtype_text}, {shape})"
 
     def fits(self, rank: int, radial: Radial) -> bool:
         """A constant of this rank does not raise the rank of ``radial``."""

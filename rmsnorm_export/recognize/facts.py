@@ -171,7 +171,7 @@ class Weight:
         value: the value in the graph.
         stored: the stored tensor behind casts and the offset.
         offset: what is added to ``stored``.
-        early: defined before every node that computes on data (initializer or graph input).
+        early: made of weights and inputs of the graph alone, so that no sum can be behind it.
         per_feature: False: any factor, of another shape or computed from data.
     """
 

@@ -15,7 +15,7 @@ from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.quantizer import Codes, quantizer
-from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
+from rmsnorm_export.recognize.refusal import FORMERLY, Refusal, name_of, refuse
 from rmsnorm_export.recognize.rotary import Embedding, rotary
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import bounded
@@ -240,9 +240,13 @@ def _stays_apart(
 
 
 def unmatched(ctx: Context) -> tuple[Refusal, ...]:
-    """Return a reason for every rooted mean square that no match was made of."""
+    """Return a reason for every rooted mean square that no match was made of.
+
+    What a fused node of the file computes beside its norm looks like one in the graph alone.
+    """
     rooted = (c for c in ctx.candidates if c.rooted and not c.taken)
-    return tuple(_why_not(ctx, candidate) for candidate in rooted)
+    reasons = ((candidate.node, _why_not(ctx, candidate)) for candidate in rooted)
+    return tuple(r for n, r in reasons if r.kind == "norm" or FORMERLY not in n.metadata_props)
 
 
 def _why_not(ctx: Context, candidate: Candidate) -> Refusal:

@@ -15,7 +15,7 @@ from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weigh
 from rmsnorm_export.recognize.match import Match, Quantized, Rotary
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import row_size
-from rmsnorm_export.recognize.weights import as_weight
+from rmsnorm_export.recognize.weights import as_weight, is_weight
 
 _PLACES: dict[op.Kind, tuple[int, int, int]] = {
     "RMSNorm": (-1, 1, 2),
@@ -130,9 +130,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         rank=rank,
         nodes=(node,),
         narrow=() if rounded else ("sum not rounded",),
-        opaque_scale=not all(
-            v is None or v.is_initializer() or v.is_graph_input() for v in (scale, bias)
-        ),
+        opaque_scale=not all(v is None or is_weight(v, x) for v in (scale, bias)),
         native=f"{op.DOMAIN}.{spec.kind}" if own else node.op_type,
         beside=beside,
         quantized=quantized,

@@ -10,6 +10,11 @@ from rmsnorm_export.printable import one_line
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+FORMERLY = "rmsnorm_export.name"
+"""While fused nodes of a file are taken apart: the name of the node that its parts made up."""
+ANEW = "rmsnorm_export.anew"
+"""Of a norm node meanwhile: what is otherwise than in the node of the file."""
+
 RefusalKind = Literal["norm", "look-alike", "residual", "quantizer", "rotary"]
 
 
@@ -68,8 +73,13 @@ def refuse(
     node: ir.Node, reason: str, message: str, found: str, hint: str, scope: str = "main"
 ) -> Refusal:
     """The refusal of what ``node`` computes."""
-    where, kind = name_of(node), kind_of(reason)
+    where, kind = source_name(node), kind_of(reason)
     return Refusal(where, node.op_type, reason, message, found, hint, scope, kind)
+
+
+def source_name(node: ir.Node) -> str:
+    """Return the name of the node in the file that a node is, or was taken from."""
+    return node.metadata_props.get(FORMERLY) or name_of(node)
 
 
 def name_of(node: ir.Node) -> str:

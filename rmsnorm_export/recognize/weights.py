@@ -44,11 +44,11 @@ def as_weight(
     # A weight of fewer axes than are normalised repeats over the others: it is no scale of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None
-    if not computed and not _is_weight(value, ctx.view(x).root):
+    if not computed and not is_weight(value, ctx.view(x).root):
         return None
     stored, offset = _stored(ctx, value, tail)
-    early = stored.is_initializer() or stored.is_graph_input()
-    return Weight(value, stored, offset, early or standard(stored.producer()) == "Constant")
+    early = not computed or is_weight(value, ctx.view(x).root)
+    return Weight(value, stored, offset, early)
 
 
 def _before_repeating(ctx: Context, value: ir.Value, x: ir.Value) -> ir.Value:
@@ -79,8 +79,8 @@ def as_gain(ctx: Context, value: ir.Value, x: ir.Value) -> Weight | None:
     return Weight(value, value, 0.0, value.is_initializer(), per_feature=False)
 
 
-def _is_weight(value: ir.Value, x: ir.Value) -> bool:
-    """Nothing but initializers, constants and small inputs behind ``value``."""
+def is_weight(value: ir.Value, x: ir.Value) -> bool:
+    """Return whether nothing but initializers, constants and small inputs is behind ``value``."""
     seen: set[ir.Value] = set()
     stack: list[tuple[ir.Value, bool]] = [(value, True)]
     while stack:

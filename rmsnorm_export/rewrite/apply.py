@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from rmsnorm_export.graph.functions import sort_functions
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.builder import FORMERLY, NUMERICS_CLASS, REPLACES, SPELLING
+from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
+from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.plan import Plan
@@ -29,6 +30,9 @@ def apply_plan(plan: Plan) -> None:
     model, names = plan.model, plan.names
     graphs = list(all_graphs(model))
     position = {node: float(place) for graph in graphs for place, node in enumerate(graph)}
+    for node in position:
+        for key in (FORMERLY, ANEW):
+            node.metadata_props.pop(key, None)
     bodies = {
         graph: function
         for function in model.functions.values()
@@ -108,7 +112,7 @@ def _copy_metadata(site: Lowered) -> None:
     for source in reversed(site.part.nodes):
         for key, value in source.metadata_props.items():
             for node in site.nodes:
-                if key not in (REPLACES, NUMERICS_CLASS, SPELLING, FORMERLY):
+                if key not in (REPLACES, NUMERICS_CLASS, SPELLING):
                     node.metadata_props.setdefault(key, value)
 
 

@@ -25,7 +25,7 @@ from rmsnorm_export.printable import plural, short
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.refusal import ANEW, name_of
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 from rmsnorm_export.rewrite.options import OptimizeOptions
@@ -38,7 +38,7 @@ _cut = functools.partial(short, limit=200)
 
 _INPUTS = ("x", "residual", "gate", "cos", "sin", "scale", "offset_scale", "bias")
 _OF_ROWS = ("x", "residual", "gate")
-_IN_HALF = "squares in float16 overflow above 255: {} (see --numerics upcast, inspect --health)"
+_IN_HALF = "squares in float16 overflow above 255: {} (inspect --health names what helps)"
 _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), ("saturate", "1")}
 
 
@@ -110,13 +110,19 @@ def _described_site(
         epsilon=match.spec.epsilon,
         scope=match.scope,
         attributes=attributes,
-        notes=() if lowered is None else tuple(lowered.notes),
+        notes=_note_of(node) if lowered is None else tuple(lowered.notes),
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
         rotary=match.rotary is not None,
         drawing=None if gallery is None else gallery.add(match, lowered, name_of(node)),
     )
+
+
+def _note_of(node: ir.Node) -> tuple[str, ...]:
+    """Return the note on a node of the file that is not as it was there."""
+    anew = node.metadata_props.get(ANEW)
+    return () if anew is None else (f"the node is written anew: {anew}",)
 
 
 class Gallery:

@@ -17,11 +17,13 @@ import onnx_ir as ir
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op import native
-from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller
 from rmsnorm_export.recognize.context import FLOATS, widens
+from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.runtime.consumers import Consumer
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _FLOAT = ir.DataType.FLOAT
@@ -45,12 +47,14 @@ class Mender:
         keeps: operators that the target has, and which stay.
         rounded_sums: the sum of a residual node in half types may be rounded, so that an Add and a
             norm in the half type can take its place: such a node is left to the target.
+        runtime: that is to run the result; None: any.
     """
 
     model: ir.Model
     opset: int
     keeps: frozenset[str]
     rounded_sums: bool
+    runtime: Consumer | None = None
 
     def __post_init__(self) -> None:
         # Each of these reads the file when it is first asked.
@@ -64,7 +68,8 @@ class Mender:
             return
         x, scale = (*node.inputs, None, None)[:2]
         if node.op_type == native.SKIP_SIMPLIFIED:
-            if not stays:
+            dtype = None if x is None else self.types.dtype(x)
+            if not stays or (self.runtime is not None and self.runtime.lacks_sum(dtype)):
                 self._split_skip(graph, node)
         elif x is not None and scale is not None:
             if node.op_type == native.RMS_NORMALIZATION:
@@ -100,6 +105,7 @@ class Mender:
         attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
         y = tape.add(native.SIMPLIFIED, [total, scale], attributes, f"{stem}/RMSNorm")
         tape.nodes[-1].metadata_props.update(node.metadata_props)
+        _note_anew(tape.nodes[-1], f"the sum is an Add{', both in float32' if half else ''}")
         old = [node.outputs[0], *(value for value in node.outputs[3:] if value.name)]
         new = [tape.cast(v, dtype) if half else v for v in (y, total)][: len(old)]
         if inverse is not None:
@@ -118,6 +124,7 @@ class Mender:
         axes = range(axis - (rank or 0) if axis >= 0 else axis, 0)
         epsilon = node.attributes.get_float("epsilon", 1e-5)
         norm = tape.again(node, [*node.inputs], node.outputs[0])
+        _note_anew(tape.nodes[-1], "its second output is computed from x")
         inverse = self._inverse_root(tape, x if wide else tape.cast(x), epsilon, [*axes])
         old, (written, *_) = node.outputs[:2], tape.nodes
         ir.convenience.replace_nodes_and_values(
@@ -160,6 +167,7 @@ class Mender:
         spread = tape.constant(tensor.numpy(), "scale")
         graph.insert_before(node, tape.nodes)
         node.replace_input_with(1, spread)
+        _note_anew(node, "its scale is repeated over the row")
         return spread
 
     def _mend(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
@@ -191,6 +199,10 @@ class Mender:
             fill = ir.tensor([1.0], dtype=wide)
             scale = tape.add("ConstantOfShape", [size], {"value": fill}, shape=ir.Shape([ones]))
         result = tape.again(node, [x, scale], old)
+        words = f"it computes in {type_name(wide)} between Casts"
+        if ones:
+            words = "its scale, no row of numbers, is multiplied after it"
+        _note_anew(tape.nodes[-1], words)
         if ones:
             result = tape.add("Mul", [result, factor], shape=old.shape)
         if final != wide:
@@ -238,12 +250,16 @@ class _Tape(ir.tape.Tape):
         if not name:
             name = self.names(f"{self.stem}/{kind}")
             output.name = self.names(f"{name}_output")
-        return self.op(kind, inputs, attributes, output=output, name=name)
+        result = self.op(kind, inputs, attributes, output=output, name=name)
+        self.nodes[-1].metadata_props[FORMERLY] = self.stem
+        return result
 
     def cast(self, value: ir.Value, to: ir.DataType | None = None) -> ir.Value:
         """Append a Cast, to the type of the tape unless it is given."""
         to = to or self.dtype
-        return self.add("Cast", [value], {"to": int(to)}, "", value.shape or self.shape, to)
+        result = self.add("Cast", [value], {"to": int(to)}, dtype=to)
+        result.shape = value.shape
+        return result
 
     def constant(self, array: np.ndarray, label: str) -> ir.Value:
         """Append a Constant, which bodies of functions may hold, too."""
@@ -260,6 +276,11 @@ class _Tape(ir.tape.Tape):
         self.nodes[-1].name = node.name
         self.nodes[-1].metadata_props.update(node.metadata_props)
         return output
+
+
+def _note_anew(norm: ir.Node, words: str) -> None:
+    earlier = norm.metadata_props.get(ANEW)
+    norm.metadata_props[ANEW] = words if earlier is None else f"{earlier}; {words}"
 
 
 def _used(values: Sequence[ir.Value]) -> bool:

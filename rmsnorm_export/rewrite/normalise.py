@@ -14,19 +14,18 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.order import all_graphs, values_in
-from rmsnorm_export.lower.builder import FORMERLY
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
+from rmsnorm_export.recognize.refusal import FORMERLY, name_of
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.mend import Mender
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _INLINED = "_inlfunc_"
-_UPCAST = NUMERICS_ORDER.index("upcast")
 
 
 def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
@@ -51,11 +50,14 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
         model = _inline_own(model)
     forms = operators if runtime is None else (*runtime.forms, SIMPLIFIED)
     opset = model.opset_imports.get("", 0)
-    rounded = NUMERICS_ORDER.index(options.numerics) >= _UPCAST and not options.sites
+    upcast = NUMERICS_ORDER.index(options.numerics) >= NUMERICS_ORDER.index("upcast")
     keeps = {*operators} & {*forms}
     if options.target is None:
         keeps = {SIMPLIFIED, SKIP_SIMPLIFIED}
-    mender = Mender(model, opset, frozenset(keeps), rounded)
+    rounded = (
+        upcast and not options.sites and options.form in ("portable", "plain")
+    )  # which have a word for the sum
+    mender = Mender(model, opset, frozenset(keeps), rounded, runtime)
     for graph in all_graphs(model):
         for node in list(graph):
             mender.mend(graph, node)
@@ -105,8 +107,8 @@ def _inline_own(model: ir.Model) -> ir.Model:
         return model
     for graph in all_graphs(model):
         for node in graph:
-            if node.op_identifier() in own and node.name:
-                node.metadata_props[FORMERLY] = node.name
+            if node.op_identifier() in own:
+                node.metadata_props[FORMERLY] = name_of(node)
     try:
         return inline(model, own)
     except ValueError as error:

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.options import keywords
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
@@ -68,7 +67,8 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
         if options.health or options.inputs is not None:
             from rmsnorm_export.health.survey import survey
 
-            report = dataclasses.replace(report, **survey(loaded, options.inputs))
+            fields = survey(loaded, options.inputs)
+            report = dataclasses.replace(report, notes=loaded.notes, **fields)
         return dataclasses.replace(
             report,
             opset_before=default_opset(loaded.model),
@@ -82,14 +82,10 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:
     """Return the options with what the runtime decides where the user does not."""
-    runtime, residual, rotary = options.consumer, options.fold_residual, options.fold_rotary
-    if runtime is not None and options.target is None and runtime.target == "ort":
-        residual = residual and SKIP_SIMPLIFIED in runtime.forms
+    runtime, rotary = options.consumer, options.fold_rotary
     if rotary is None:
         rotary = runtime is not None and runtime.name in _WITH_PLUGIN
-    return dataclasses.replace(
-        options, target=options.form, fold_residual=residual, fold_rotary=rotary
-    )
+    return dataclasses.replace(options, target=options.form, fold_rotary=rotary)
 
 
 def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:

@@ -68,7 +68,7 @@ class Plan:
     def without(self, refused: Mapping[Lowered, Refusal]) -> Plan:
         """Return the plan with these sites refused and their new nodes given up."""
         for site in refused:
-            _discard(site)
+            site.discard()
         return dataclasses.replace(
             self,
             sites=tuple(site for site in self.sites if site not in refused),
@@ -105,7 +105,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     pending = _pending(parts, row, keep_all=options.target is None)
     _type_operands(types, pending)
     taken = _names_in_use(model, pending)
-    context = LowerContext(options.numerics, names, default_opset(model), types, taken, allowed)
+    opset, runtime = default_opset(model), options.consumer
+    context = LowerContext(options.numerics, names, opset, types, taken, allowed, runtime)
     outcomes = dict(zip(pending, lower_all(pending, row, context), strict=True))
     sites: list[Lowered] = []
     kept: list[Match] = []
@@ -129,7 +130,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         else:
             unfolded += apart
             if lowered is not None:
-                _discard(lowered)
+                lowered.discard()
         if outcome is None or (part is not None and not larger):
             kept.append(node)
     ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
@@ -221,13 +222,6 @@ def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: b
     if len(kept) < len(parts) and row.shares_functions:
         return [parts[match] or match if match in kept else match for match in parts]
     return [match for match in parts if match not in kept]
-
-
-def _discard(lowered: Lowered) -> None:
-    """Unhook nodes that were never inserted: they must not count as uses."""
-    for node in lowered.nodes:
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
 
 
 def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:

@@ -9,15 +9,16 @@ from packaging.version import Version
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
+from rmsnorm_export.graph.tensors import LARGE_BYTES, MAX_PROTO_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
+from rmsnorm_export.proof.comparison import lent_content
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, refuse
-from rmsnorm_export.rewrite.options import OptimizeOptions
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Loading, Report
-from rmsnorm_export.runtime.session import open_session, runtime_name
+from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, runtime_name
 from rmsnorm_export.system.packages import version_of
 
 _ONNXRUNTIME = "onnxruntime"
@@ -49,11 +50,12 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     return plan.without(failed), proofs
 
 
-def prove_loading(model: ir.Model, report: Report, options: OptimizeOptions) -> Report:
+def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> Report:
     """Return the report with what became of a session of the whole result, where asked for.
 
-    Weights are inputs of the session, so that none is read: whether there is a kernel for each node
-    does not depend on them. ONNX Runtime's graph optimization is off.
+    Weights are inputs of the first session, so that none is read: whether there is a kernel for
+    each node does not depend on them. Its graph optimization is off; that of a second one, in which
+    norms are counted, is not.
     """
     if not options.prove:
         return report
@@ -67,6 +69,8 @@ def prove_loading(model: ir.Model, report: Report, options: OptimizeOptions) -> 
         loading = Loading(runtime_name(), perhaps=entry.perhaps or elsewhere)
         try:
             open_session(serialize(small), threads=1, kernels=options.kernels)
+            norms = _executed_norms(model, options)
+            loading = dataclasses.replace(loading, norms=norms)
         except Error as error:
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
@@ -76,6 +80,21 @@ def prove_loading(model: ir.Model, report: Report, options: OptimizeOptions) -> 
     elif not runs:
         loading = dataclasses.replace(loading, not_loaded=f"{_ONNXRUNTIME} {version}".strip())
     return dataclasses.replace(report, loading=loading)
+
+
+def _executed_norms(model: ir.Model, options: RewriteOptions) -> int | None:
+    """Return how many norms a session of a model executes, after its default optimization.
+
+    None where the weights, without which it would fuse otherwise, are too large for it.
+
+    Raises:
+        Error: as of ``open_session``.
+    """
+    if sum(slot.nbytes for slot in tensor_slots(model)) >= MAX_PROTO_BYTES:
+        return None
+    content, weights = lent_content(model)
+    graph = executed_graph(content, kernels=options.kernels, weights=weights)
+    return sum(map(is_norm, ir.serde.deserialize_graph(graph).all_nodes()))
 
 
 def _without_weights(model: ir.Model) -> ir.Model:

@@ -120,12 +120,15 @@ class Loading:
         perhaps: it was not known to have every operator, or read weights of other files, so that a
             problem need not be one of the file.
         not_loaded: of what nothing is known, half a sentence, or "".
+        norms: norms that it executes as one kernel each, by its default optimization; None: they
+            were not counted.
     """
 
     runtime: str
     problem: str = ""
     perhaps: bool = False
     not_loaded: str = ""
+    norms: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -225,10 +228,11 @@ class Report(Shown):
     def _lost(self) -> VerificationError | None:
         if self.quantized is None or not self.quantized.problem:
             return None
+        way = "--quantize int8, or none" if self.quantized.kind == "int4" else "omit --quantize"
         return VerificationError(
             f"The quantization to {self.quantized.kind} loses more than is allowed.",
             found=self.quantized.problem,
-            fix="use the model only where its answers hold up; or --quantize int8, or none",
+            fix=f"use the model only where its answers hold up; or {way}",
         )
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:

@@ -12,6 +12,7 @@ from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset, version_of
 from rmsnorm_export.graph.order import all_graphs, graphs_in, values_in
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.runtime import consumers
@@ -40,6 +41,7 @@ class Needs:
         versions: those of the default domain, with the opset that changed them last -> a node.
         vectors: a norm node whose X has one axis; "" without.
         bfloat16: an operator in that type, and its node, that ONNX Runtime's CPU provider has not.
+        half_sum: a node of a norm and its residual sum in float16; "" without.
     """
 
     opset: int
@@ -49,6 +51,7 @@ class Needs:
     versions: Mapping[tuple[str, int], str]
     vectors: str = ""
     bfloat16: str = ""
+    half_sum: str = ""
 
     @classmethod
     def of(cls, model: ir.Model) -> Needs:
@@ -56,7 +59,7 @@ class Needs:
         forms: dict[str, str] = {}
         operators: dict[tuple[str, str], str] = {}
         opsets: dict[tuple[str, int], str] = {}
-        vectors = bfloat16 = ""
+        vectors = bfloat16 = half_sum = ""
         bodies = (model.functions[key].graph for key in reached(model, frozenset()))
         for node, opset in (
             (node, root.opset_imports.get("", 0))
@@ -78,13 +81,15 @@ class Needs:
                 x = node.inputs[0] if node.inputs else None
                 if x is not None and x.shape is not None and len(x.shape) == 1:
                     vectors = name
+                if node.op_type == SKIP_SIMPLIFIED and x is not None and x.dtype == FLOAT16:
+                    half_sum = name
             else:
                 operators.setdefault((node.domain, node.op_type), name)
                 if node.domain in DEFAULT_DOMAINS:
                     opsets.setdefault((node.op_type, opset), name)
         versions = {(name, version_of(name, opset)): node for (name, opset), node in opsets.items()}
         ends = default_opset(model), model.ir_version, forms, operators, versions
-        return cls(*ends, vectors, bfloat16)
+        return cls(*ends, vectors, bfloat16, half_sum)
 
     def refused_by(self, row: consumers.Consumer) -> str:
         """Return why a runtime does not run the file; "" where nothing is known against it."""
@@ -93,11 +98,10 @@ class Needs:
                 return f"it was not seen to run {form} ({where})"
         if self.vectors and not row.vectors:
             return f"it runs no norm of a single row without other axes (node {self.vectors})"
-        for (domain, operator), name in self.operators.items():
-            if row.has_operator(domain, operator) is False:
-                if domain in DEFAULT_DOMAINS:
-                    return f"none of ONNX's own tests of {operator} loads in it (node {name})"
-                return f"it has no operator {domain}.{operator} (node {name})"
+        if self.half_sum and (lacks := row.lacks_sum(FLOAT16)):
+            return f"{lacks} (node {self.half_sum})"
+        if absent := self.absent_in(row):
+            return absent
         for (operator, version), name in self.versions.items():
             if not row.has_kernel(operator, version):
                 return f"it has no kernel for {operator} of opset {version} (node {name})"
@@ -105,6 +109,15 @@ class Needs:
             return f"opset {self.opset}; it loads {row.opset} at most"
         if row.ir and self.ir_version > row.ir:
             return f"format version {self.ir_version}; it loads {row.ir} at most"
+        return ""
+
+    def absent_in(self, row: consumers.Consumer) -> str:
+        """Return which operator, other than a norm, a runtime is known not to have, or ""."""
+        for (domain, operator), name in self.operators.items():
+            if row.has_operator(domain, operator) is False:
+                if domain in DEFAULT_DOMAINS:
+                    return f"none of ONNX's own tests of {operator} loads in it (node {name})"
+                return f"it has no operator {domain}.{operator} (node {name})"
         return ""
 
 
@@ -137,7 +150,8 @@ def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
-    bfloat16 = needs.bfloat16 if row.name == FACTS["bfloat16"]["name"] else ""
+    engine = consumers.ENGINES.get(row.name)
+    bfloat16 = needs.bfloat16 if engine == FACTS["bfloat16"]["name"] else ""
     if bfloat16:
         parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
     return "; ".join(parts), bool(names or bfloat16)
@@ -152,9 +166,10 @@ def runs_in(model: ir.Model) -> tuple[consumers.RunsIn, ...]:
             if needs.refused_by(row):
                 break
             since = row.since
-        unknown = _unknown(needs, newest) if since else ("", False)
+        unknown, doubtful = _unknown(needs, newest) if since else ("", False)
+        doubtful = doubtful or bool(needs.absent_in(newest))
         facts = consumers.versions(rows), needs.refused_by(newest), newest.evidence
-        verdicts.append(consumers.RunsIn(name, since, *facts, *unknown))
+        verdicts.append(consumers.RunsIn(name, since, *facts, unknown, doubtful))
     return tuple(verdicts)
 
 

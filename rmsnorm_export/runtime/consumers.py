@@ -15,7 +15,8 @@ from typing import Literal
 import msgspec
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
+from rmsnorm_export.op.native import DEFAULT_DOMAINS, SKIP_SIMPLIFIED
+from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.runtime.support import FACTS
 
@@ -38,6 +39,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             sets no limit of its own.
         forms: of a norm that run: ``FUNCTIONS`` and names of operators.
         vectors: it runs a norm node whose X has one axis.
+        half_sums: it runs a norm and its residual sum as one node in float16, too.
         target: what is written for it.
         why: for this target.
     """
@@ -50,6 +52,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ir: int = 0
     forms: tuple[str, ...] = ()
     vectors: bool = True
+    half_sums: bool = True
     target: Literal["portable", "onnx", "ort", "plain"]
     why: str
 
@@ -58,6 +61,15 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return where the facts come from, half a sentence."""
         words = {"run": "run by the tests on", "measured": "measured on", "read": "read for"}
         return f"{words[self.evidence]} {', '.join(self.seen)}"
+
+    def lacks_sum(self, element_type: int | None) -> str:
+        """Return why it runs no residual sum in the node of a norm of this type, or ""."""
+        label = f"{self.name} {self.since}"
+        if SKIP_SIMPLIFIED not in self.forms:
+            return f"{label} has no such operator"
+        if element_type == FLOAT16 and not self.half_sums:
+            return f"{label} loses the scale of such a node in float16"
+        return ""
 
     def has_operator(self, domain: str, operator: str) -> bool | None:
         """Tell whether it has an operator; None: not known of all its versions in the row.
@@ -120,7 +132,7 @@ class RunsIn:
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
         unknown: what is not known of its newest version, half a sentence; "" where all is.
-        perhaps: that is whether it has an operator of the file.
+        perhaps: it is not known to have every operator of the file that is no norm.
     """
 
     runtime: str
@@ -139,6 +151,9 @@ BY_NAME = {
     name: tuple(row for row in CONSUMERS if row.name == name)
     for name in dict.fromkeys(row.name for row in CONSUMERS)
 }
+
+ENGINES = {package: engine for engine, packages in FACTS["engines"].items() for package in packages}
+"""Package -> the engine that it brings, whose facts hold for it."""
 
 _TRIED = {
     label: {key: frozenset(names.split()) for key, names in row.items()}
@@ -165,7 +180,7 @@ def consumer(text: str) -> Consumer:
             first row, or newer than what the last was seen on.
     """
     name, at, version = text.strip().lower().partition("@")
-    fitting = list(BY_NAME.get(name, ()))
+    fitting = list(BY_NAME.get(name) or BY_NAME.get(ENGINES.get(name, ""), ()))
     if fitting and at:
         asked, newest = _parts(version), _parts(fitting[-1].seen[-1])
         seen = asked[: len(newest)] <= newest

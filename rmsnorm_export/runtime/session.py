@@ -149,18 +149,22 @@ def session_options(
 
 
 def executed_graph(
-    model: bytes | str | os.PathLike[str], *, kernels: str | os.PathLike[str] | None = None
+    model: bytes | str | os.PathLike[str],
+    *,
+    kernels: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> onnx.GraphProto:
     """Return what a session executes: the graph after ONNX Runtime's default optimization.
 
     Args:
-        model, kernels: as ``source`` and ``kernels`` of ``open_session``.
+        model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.
 
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as ``open_session``.
     """
     with tempfile.TemporaryDirectory() as folder, _told("ONNX Runtime does not load it.", ""):
         options = session_options(optimize=True, threads=1, kernels=kernels)
+        options.add_external_initializers([*(weights or {})], [*(weights or {}).values()])
         options.optimized_model_filepath = path = os.path.join(folder, "executed.onnx")
         onnxruntime().InferenceSession(model, options, providers=[CPU])
         return onnx.load(path).graph

@@ -13,7 +13,7 @@ def health_lines(report: Report, *, verbose: int = 0) -> list[Line]:
     """Return sites with equal limits together, and how the model was run for them."""
     if not report.health_runs:
         return []
-    failing = sum(bool(one.cure) for one in report.health)
+    failing = sum(one.fails for one in report.health)
     title = f"health: {failing} of {len(report.health)} norms and residual sums need a cure"
     if any(one.converted for one in report.health):
         title += " once the model is converted to float16"
@@ -52,7 +52,7 @@ def _what_holds(one: Health) -> tuple[str, ...]:
 
 def _group_lines(group: list[Health]) -> list[Line]:
     first, *details, cure = _what_holds(group[0])
-    style = "bad" if any(one.beyond for one in group) else "warn" if cure else ""
+    style = "bad" if any(one.beyond for one in group) else "warn" if group[0].fails else ""
     sizes = [one.measured for one in group if one.measured is not None]
     if sizes:
         details.append(f"  measured {number(max(sizes, key=badness))} at most")
@@ -76,5 +76,6 @@ def _run_lines(run: HealthRun) -> list[Line]:
         return [f"{how}: none overflows"]
     module = f", module {run.module}" if run.module else ""
     where = f"{run.op} {run.node}{module}, at or behind {run.site or 'no norm'}"
-    first = f"{run.tensor} reaches {number(run.size)}, no float16: {where}; cure: {run.cure}"
+    first = f"{run.tensor} reaches {number(run.size)}, no float16: {where}"
+    first += f"; cure: {run.cure}" if run.cure else ""
     return [how, (f"    first overflow: {one_line(first, 4000)}", "bad")]

@@ -17,7 +17,7 @@ from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.quantize.result import Quantization
 from rmsnorm_export.rewrite.result import Fusions, Report
-from rmsnorm_export.runtime.consumers import BY_NAME
+from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
@@ -45,7 +45,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     if TARGETS[report.target or "portable"].form != "one node":
         done = "can be written out" if report.planned else "written out"
     listed = report.planned or verbose > 0
-    for title, sites in ((done, report.fused), ("kept as is", report.kept)):
+    for title, sites in ((done, report.fused), ("already one node", report.kept)):
         if sites and listed:
             shown = site_lines(sites) if verbose > 0 else group_lines(sites)
             lines += titled(f"{title} ({len(sites)})", shown)
@@ -117,8 +117,12 @@ def _next_step(report: Report) -> list[Line]:
     """Return what to do in the runtime at hand, and what is listed elsewhere."""
     if not report.runs_in:
         return []
-    known = (entry for entry in report.runs_in if entry.runtime in BY_NAME)
-    here = ((entry, version_of(entry.runtime)) for entry in known)
+    known = (
+        (entry, package)
+        for entry in report.runs_in if entry.runtime in BY_NAME
+        for package in (entry.runtime, *(p for p, e in ENGINES.items() if e == entry.runtime))
+    )  # fmt: skip
+    here = ((entry, version_of(package)) for entry, package in known)
     entry, version = next((pair for pair in here if pair[1]), (None, ""))
     name = entry.runtime if entry else "RUNTIME"
     step = f"{'optimize ' if report.planned else ''}--for {name} writes what it runs best"
@@ -128,9 +132,12 @@ def _next_step(report: Report) -> list[Line]:
         step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
     count = sum(not entry.reason for entry in report.runs_in)
     more = "" if report.planned else ", and lists the sites"
-    others = f"  runs in {count} of {len(report.runs_in)} runtimes (-v names them{more})"
+    share = f"{count} of {len(report.runs_in)}"
+    others = f"  by the table of runtimes {share} run it (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
-    return [others] if asked else [(f"next: {step}", "bold"), others]
+    seen = report.loading
+    fails = entry is not None and (entry.perhaps or (seen is not None and bool(seen.problem)))
+    return [others] if asked or fails else [(f"next: {step}", "bold"), others]
 
 
 def _site_notes(report: Report) -> list[Line]:
@@ -156,7 +163,7 @@ def _runner_lines(report: Report) -> list[Line]:
     if not report.runs_in:
         return []
     return [
-        f"  runs in {', '.join(runners) or 'no runtime of the table'}",
+        f"  by the table of runtimes in {', '.join(runners) or 'none'}",
         *(f"  not in {', '.join(names)}: {one_line(text)}" for text, names in reasons.items()),
         *(f"  {', '.join(names)}: {one_line(text)}" for text, names in unknown.items()),
     ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
@@ -97,20 +96,11 @@ def proof_lines(report: Report) -> list[Line]:
         f"  largest difference from the original: {_distance(worst)}{where}",
         f"  largest error against float64: {number(before)} ulp before, {number(after)} ulp after",
     ]
-    tried = [proof.one_kernel for _, proof in proofs if proof.one_kernel is not None]
-    if tried:
-        count = f"{sum(tried)} of {plural(len(tried), 'site')}"
-        form = TARGETS[report.target or "portable"].form
-        lines.append(f"  {form} in the file; ONNX Runtime (CPU) runs {count} as one kernel")
-    return (
-        lines
-        + loading
-        + [
-            (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
-            for site, proof in proofs
-            if not proof.passed
-        ]
-    )
+    return [*lines, *loading] + [
+        (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
+        for site, proof in proofs
+        if not proof.passed
+    ]
 
 
 def _loading_lines(loading: Loading | None) -> list[Line]:
@@ -123,6 +113,9 @@ def _loading_lines(loading: Loading | None) -> list[Line]:
         lines.append((f"  does not load in {loading.runtime}: {one_line(loading.problem)}", kind))
     elif loading.runtime:
         lines.append(f"  the graph loads in {loading.runtime}, without graph optimization")
+    if loading.norms is not None:
+        norms = plural(loading.norms, "norm")
+        lines.append(f"  by default its session there has {norms} as one kernel")
     if loading.not_loaded:
         lines.append(f"  nothing was loaded in {loading.not_loaded}")
     return lines

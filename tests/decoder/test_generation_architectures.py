@@ -13,6 +13,7 @@ pytest.importorskip("transformers.exporters.metadata", reason="pip install 'tran
 import numpy as np
 import onnx
 import torch
+import transformers
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
@@ -108,6 +109,15 @@ def test_what_cannot_be_one_graph_is_refused(
     with pytest.raises(rx.Error, match=reason):
         rx.export_generation(decoder(kind), tmp_path / "made", **options)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_type_is_advised_that_the_model_has_not(tmp_path: Path) -> None:
+    """A dynamic rotary embedding branches on values in float32, too."""
+    config = decoder("llama").config
+    config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    with pytest.raises(rx.InputError, match="DataDependent") as caught:
+        rx.export_generation(transformers.LlamaForCausalLM(config).eval(), tmp_path / "made")
+    assert "--dtype" not in caught.value.fix
 
 
 @pytest.mark.thorough

@@ -24,7 +24,7 @@ from spellings.place import build
 import rmsnorm_export as rx
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.limits import Limits
-from rmsnorm_export.health.result import Health
+from rmsnorm_export.health.result import BRAIN, EPSILON, UPCAST, Health
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.recognize.consts import producer_of
@@ -275,6 +275,24 @@ def test_what_is_said_of_a_norm_and_of_its_sum() -> None:
     assert (double.converted, double.largest > 1e150) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "scale", "cure", "keeps"),
+    [("0.001", "1", UPCAST, True), ("0", "1", EPSILON, False), ("1e-8", "1", EPSILON, False),
+     ("0.001", "60000", BRAIN, False)],
+)  # fmt: skip
+def test_a_cure_is_named_where_it_cures_the_file(
+    epsilon: str, scale: str, cure: str, keeps: bool
+) -> None:
+    """Of rows of zeros, too, which an epsilon that is stored as 0 leaves without a number."""
+    source = plain(epsilon, scale)
+    norm = rx.inspect(source, health=True).health[1]
+    assert (norm.cure, bool(norm.keep), norm.fails) == (cure, keeps, True)
+    session = open_session(rx.optimize(source, numerics="upcast").to_bytes(), threads=1)
+    rows = np.array([[0, 0, 0, 0], [300, 300, 300, 300], [300, 0, 0, 0]], np.float16)
+    result = run_session(session, {"x": rows, "r": np.zeros_like(rows)})["y"]
+    assert np.isfinite(result).all() == (cure == UPCAST)
+
+
 @pytest.mark.parametrize("target", ["portable", "onnx", "ort", "plain"])
 def test_one_line_warns_where_a_norm_squares_in_float16(target: str) -> None:
     """It stays so unless upcast is allowed, whatever the target can say."""
@@ -311,6 +329,12 @@ def test_health_is_shown_as_text_page_and_json() -> None:
     assert from_json(report.to_json(), rx.Report) == report
     converted = to_text(rx.inspect(plain(kind="float"), health=True))
     assert "once the model is converted to float16" in converted
+    vanished = to_text(rx.inspect(plain("0"), health=True))
+    assert ("cure     --numerics upcast" in text, "cure     --numerics upcast" in vanished) == (
+        True,
+        False,
+    )
+    assert not any("overflow above 255" in note for note in report.notes)  # which health says
     assert "health" not in to_text(rx.inspect(plain(kind="float")))
 
 

@@ -55,7 +55,7 @@ def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
         return
     assert [refusal.reason for refusal in strict.refused] == ["numerics"]
     assert "allow --numerics reordered" in strict.refused[0].hint
-    assert any("at the ends of the range" in note for note in site.notes)
+    assert any("overflows or vanishes" in note for note in site.notes)
 
 
 @pytest.mark.parametrize(

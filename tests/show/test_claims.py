@@ -22,8 +22,32 @@ ROOT = """{ square = Pow(x, two) mean = ReduceMean <axes=[-1]> (square) sum = Ad
     rms = Sqrt(sum) """
 
 
+SKIPPED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float16[2,3,8] x, float16[2,3,8] r) => (float16[2,3,8] y)
+<float16[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+SCALE [skip] y = com.microsoft.SkipSimplifiedLayerNormalization (x, r, gain) }"""
+
+
 def _model(rest: str) -> Callable[[], onnx.ModelProto]:
     return lambda: onnx.parser.parse_model(HEAD + rest)
+
+
+def _skip(scale: str) -> Callable[[], onnx.ModelProto]:
+    return lambda: onnx.parser.parse_model(SKIPPED.replace("SCALE", scale))
+
+
+def _native(*shape: int) -> Callable[[], onnx.ModelProto]:
+    """Return a model of one RMSNormalization with a scale of this shape."""
+    weights = numpy_helper.from_array(np.ones(shape, np.float32), "w")
+    text = """<ir_version: 10, opset_import: ["" : 23]>
+    g (float[2,4,8] x) => (float[2,4,8] y) { y = RMSNormalization (x, w) }"""
+
+    def build() -> onnx.ModelProto:
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(weights)
+        return model
+
+    return build
 
 
 WEIGHTLESS = _model(f"float w = {{1}}> {ROOT} y = Div(x, rms) }}")
@@ -35,6 +59,35 @@ CLAMPED = _model(
     unit = Div(x, bound) y = Mul(unit, root) }"""
 )
 NONE = _model("float w = {1}> { y = Relu(x) }")
+
+
+TWO_GAINS = _model(
+    f"""float[8] w = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[8] v = {{8, 7, 6, 5, 4, 3, 2, 1}}> {ROOT}
+    unit = Div(x, rms) a = Mul(unit, w) b = Mul(unit, v) y = Sub(a, b) }}"""
+)
+LENGTH = _model(
+    """float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> { length = ReduceL2 <axes=[-1]> (x)
+    unit = Div(x, length) y = Mul(unit, w) }"""
+)
+BFLOAT16 = _model(
+    f"""bfloat16[8] w = {{1, 1, 1, 1, 1, 1, 1, 1}}> {ROOT} unit = Div(x, rms)
+    half = Cast <to=16> (unit) half2 = Mul(half, w) y = Cast <to=1> (half2) }}"""
+)
+DOUBLE = _model(
+    """double f = {1e-6}> { d = Cast <to=11> (x) square = Mul(d, d)
+    mean = ReduceMean <axes=[-1]> (square) sum = Add(mean, f) rms = Sqrt(sum)
+    unit = Div(d, rms) y = Cast <to=1> (unit) }"""
+)
+SKIP, SKIP_COMPUTED = (
+    _skip("gain = Abs(w)"),
+    _skip("gain = ReduceMax <axes=[0, 1], keepdims=0> (r)"),
+)
+ALIKE = _model(f"float w = {{1}}> {ROOT} y = Sub(x, rms) }}")
+INVERSE = _model(
+    """float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+    unit, inverse = SimplifiedLayerNormalization <axis=-1> (x, w) y = Mul(unit, inverse) }"""
+)
+GROUPS, ROW, ONE = _native(4, 8), _native(8), _native(1)
 
 
 def _foreign() -> onnx.ModelProto:
@@ -80,12 +133,14 @@ CLAIMS: dict[str, tuple[rx.Report, rx.Report]] = {
     "fused (1)": (_optimized(GAIN), _optimized(GAIN, **PLAIN)),
     "can be written out (1)": (rx.inspect(GAIN(), target="plain"), _optimized(GAIN, **PLAIN)),
     "numerics reordered": (_optimized(_half, target="ort"), _optimized(GAIN, target="ort")),
-    "runs 1 of 1 site as one kernel": (
-        _optimized(GAIN, **PROVED),
-        _optimized(WEIGHTLESS, **PROVED),
+    "has 1 norm as one kernel": (_optimized(GAIN, **PROVED), _optimized(WEIGHTLESS, **PROVED)),
+    "has 0 norms as one kernel": (
+        _optimized(TWO_GAINS, **PROVED),
+        _optimized(TWO_GAINS, **PROVED, target="ort"),
     ),
-    "one node in the file;": (_optimized(GAIN, **PROVED), _optimized(GAIN, **PROVED, **PLAIN)),
+    "does not load in": (_optimized(BFLOAT16, **PROVED), _optimized(GAIN, **PROVED)),
     "next: run it in onnxruntime": (_optimized(GAIN), _optimized(_foreign)),
+    "next: optimize": (rx.inspect(GAIN()), rx.inspect(_foreign())),
     "; or --for onnxruntime": (_optimized(GAIN), _optimized(GAIN, target="ort")),
     "next:": (_optimized(GAIN), _optimized(GAIN, runtime="openvino")),
     "next: optimize --for": (rx.inspect(GAIN()), _optimized(GAIN)),
@@ -94,7 +149,30 @@ CLAIMS: dict[str, tuple[rx.Report, rx.Report]] = {
         _optimized(CLAMPED, target="ort"),
         rx.inspect(CLAMPED(), target="ort"),
     ),
-    "kept as is (1)": (_optimized(lambda: rx.optimize(GAIN()).model), _optimized(GAIN)),
+    "1 look-alike left alone": (_optimized(ALIKE), _optimized(INVERSE, target="onnx")),
+    "the node is written anew": (_optimized(GROUPS, target="onnx"), _optimized(ROW, target="onnx")),
+    "its scale is repeated over the row": (_optimized(ONE, target="onnx"), _optimized(ROW)),
+    "the sum is an Add": (
+        _optimized(SKIP, runtime="onnxruntime@1.15"),
+        _optimized(SKIP, runtime="onnxruntime@1.16"),
+    ),
+    "loses the scale of such a node": (
+        _optimized(_half, runtime="onnxruntime@1.20.0", numerics="upcast"),
+        _optimized(_half, runtime="onnxruntime@1.20.1", numerics="upcast"),
+    ),
+    "a scale that is computed in the graph": (
+        _optimized(SKIP_COMPUTED, target="onnx"),
+        _optimized(SKIP, target="onnx"),
+    ),
+    "nodes  skip\n": (_optimized(SKIP, target="onnx"), _optimized(SKIP)),
+    "onnxruntime, onnxruntime-node, onnxruntime-web: its CPU provider": (
+        _optimized(BFLOAT16),
+        _optimized(GAIN),
+    ),
+    "overflows or vanishes on the way": (_optimized(LENGTH), _optimized(GAIN)),
+    "the TensorRT plugin leaves this node": (_optimized(DOUBLE), _optimized(GAIN)),
+    "by the table of runtimes 13 of 13": (_optimized(GAIN, **PLAIN), _optimized(GAIN)),
+    "already one node (1)": (_optimized(lambda: rx.optimize(GAIN()).model), _optimized(GAIN)),
     "raised from opset 17 to 23": (_optimized(GAIN, target="onnx"), _optimized(GAIN)),
     "overflow above 255": (_optimized(_in_half), _optimized(_in_half, numerics="upcast")),
 }
