@@ -128,9 +128,9 @@ def not_together(graphs: str) -> NotRunError:
     return NotRunError(what, found=graphs, fix=fix)
 
 
-def session_of(loaded: LoadedModel) -> Any:
-    """Load a graph in ONNX Runtime, which optimizes it."""
-    return open_session(serialize(loaded.model), optimize=True, external_folder=loaded.folder)
+def session_of(loaded: LoadedModel, opened: Callable[..., Any] = open_session) -> Any:
+    """Load a graph in ONNX Runtime, which optimizes it, by what opens a session."""
+    return opened(serialize(loaded.model), optimize=True, external_folder=loaded.folder)
 
 
 def _role(graph: ir.Graph) -> str:

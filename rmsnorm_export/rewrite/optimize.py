@@ -25,6 +25,7 @@ from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.rewrite.proofs import prove_sites
 from rmsnorm_export.rewrite.result import FolderResult, GenerationExport, Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
+from rmsnorm_export.rewrite.transposed import widen_transposes
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
 """Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
@@ -62,6 +63,8 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         plan, proofs = prove_sites(plan, options)
         report = describe_plan(loaded, plan, options, proofs)
         apply_plan(plan)
+        notes = widen_transposes(plan, options.consumer)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
         model, report = _fitted(plan.model, report, options)
         report = dataclasses.replace(
             report,
