@@ -2,14 +2,15 @@
 
 x (float16, [B, S, 8]), Transpose with perm [1, 0, 2], MatMul with a constant matrix: two nodes, the
 default graph optimization, x86-64 (a processor with avx512_fp16, and emulated Haswell and Nehalem).
-On the CPU the MatMul runs in float32, behind an inserted Cast. MatmulTransposeFusion swaps that Cast
-with the Transpose (ReorderCastAndTranspose); then it finds that the batch moves and the ranks of the
-operands differ, does not fuse, and does not report that it changed the graph. Nothing resolves it
-again, so the new nodes have no schema, and NchwcTransformer follows the null pointer of `node.Op()`
-(IsSupportedOptypeVersionAndDomain). Issue 28392 is the same with a Cast of the file. Releases 1.23
-to 1.28 and 1.30 to 1.32 do it, 1.22 and 1.29 do not, and none with ORT_ENABLE_EXTENDED. Where a node
-without a float16 kernel stands before the Transpose the model is loaded, until that node is fused
-into one that has a kernel. Expected: the fusion decides before it swaps, or reports what it changed.
+On the CPU the MatMul runs in float32, behind an inserted Cast. MatmulTransposeFusion swaps that
+Cast with the Transpose (ReorderCastAndTranspose); then it finds that the batch moves and the ranks
+of the operands differ, does not fuse, and does not report that it changed the graph. Nothing
+resolves it again, so the new nodes have no schema, and NchwcTransformer follows the null pointer of
+`node.Op()` (IsSupportedOptypeVersionAndDomain). Issue 28392 is the same with a Cast of the file.
+Releases 1.23 to 1.28 and 1.30 to 1.32 do it, 1.22 and 1.29 do not, and none with
+ORT_ENABLE_EXTENDED. Where a node without a float16 kernel stands before the Transpose the model is
+loaded, until that node is fused into one that has a kernel. Expected: the fusion decides before it
+swaps, or reports what it changed.
 """
 
 import subprocess

@@ -74,9 +74,9 @@ class _Search:
                 continue
             nodes, source = self._way(value, product.graph)
             moved = [node for node in nodes if node.op_type == "Transpose"]
-            order = _order(moved)
+            order = self._composed(moved)
             equal = self.types.rank(other) == len(order)
-            if _moves_batch(order) and not equal and self._is_beside(moved, source):
+            if _moves_batch(order) and not equal and self._is_beside(nodes, source):
                 return moved
         return []
 
@@ -99,12 +99,21 @@ class _Search:
         if operator == "Transpose" or operator in _REMOVED:
             ranks = {self.types.rank(v) for v in (inputs[0], node.outputs[0]) if v is not None}
             return inputs[0] if len(ranks - {None}) < 2 else None
-        neutral = _NEUTRAL.get(operator)
-        if neutral is not None and self.constants.scalar(inputs[1]) == neutral:
-            return inputs[0]
-        if operator in ("Mul", "Add") and self.constants.scalar(inputs[0]) == neutral:
-            return inputs[1]
-        return None
+        pairs = (inputs, inputs[::-1]) if operator in _NEUTRAL else ()
+        neutral = (a for a, b in pairs if self.constants.scalar(b) == _NEUTRAL[operator])
+        return next(neutral, None)
+
+    def _composed(self, transposes: list[ir.Node]) -> list[int]:
+        """Return the order of axes after Transposes, the last of which is first."""
+        order: list[int] = []
+        for node in reversed(transposes):
+            source = node.inputs[0]
+            rank = 0 if source is None else self.types.rank(source) or 0
+            axes = node.attributes.get_ints("perm", range(rank)[::-1])
+            if order and len(axes) != len(order):
+                return []
+            order = [order[axis] for axis in axes] if order else list(axes)
+        return order
 
     def _is_beside(self, nodes: list[ir.Node], source: ir.Value) -> bool:
         """Tell whether a new node with a float16 kernel makes the source, or reads what follows."""
@@ -118,17 +127,6 @@ class _Search:
         if body is not None:
             maker = body.outputs[source.index() or 0].producer()
         return standard(maker) not in _NEUTRAL
-
-
-def _order(transposes: list[ir.Node]) -> list[int]:
-    """Return what Transposes, the last first, do together; [] where the file does not say it."""
-    orders = [node.attributes.get_ints("perm", ()) for node in reversed(transposes)]
-    if not orders or len({len(order) for order in orders}) > 1:
-        return []
-    axes = list(orders[0])
-    for order in orders[1:]:
-        axes = [axes[axis] for axis in order]
-    return axes
 
 
 def _moves_batch(order: list[int]) -> bool:

@@ -235,7 +235,7 @@ def executed_graph(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "executed.onnx")
-        _apart(_write_executed, model, kernels, path)
+        _in_fork(_write_executed, model, kernels, path)
         return onnx.load(path).graph
 
 
@@ -281,11 +281,11 @@ def run_onnxruntime(
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
-    outputs: dict[str, Array] = _apart(_run_small, content, kernels, dict(feeds))
+    outputs: dict[str, Array] = _in_fork(_run_small, content, kernels, dict(feeds))
     return outputs
 
 
-def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
+def _in_fork(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of this module in the fork for small models."""
     if _keeps_processes("cuda"):
         return function(*arguments)

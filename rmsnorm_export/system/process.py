@@ -101,6 +101,8 @@ class Fork:
         Exception: what ``make`` or the function raises there.
     """
 
+    _code: int | None
+
     def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
         from multiprocessing import Pipe  # --help needs none
 
@@ -110,10 +112,11 @@ class Fork:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
+            here.close()
             _answer(make, there)
         there.close()
         _open_forks.add(here)
-        self._connection = here
+        self._connection, self._code = here, None
         self._end = weakref.finalize(self, _end_fork, os.getpid(), pid, here)
         try:
             self._receive()
@@ -135,7 +138,9 @@ class Fork:
         try:
             raised, answer = self._connection.recv()
         except (EOFError, OSError):
-            raise ForkEndedError(self._end()) from None
+            if not self.ended:
+                self._code = self._end()
+            raise ForkEndedError(self._code) from None
         if raised:
             raise answer
         return answer

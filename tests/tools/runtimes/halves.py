@@ -8,7 +8,8 @@ import zlib
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, parser
-from sample import one_each
+
+from tests.sample import one_each
 
 _HALF = """square = Mul (X, X)
     mean = ReduceMean <keepdims = 1> (square, axes)
