@@ -22,7 +22,7 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
-from rmsnorm_export.runtime.session import load_session, runtime_name
+from rmsnorm_export.runtime.session import runtime_name
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.generation.caches import cache_in, whole_caches
@@ -274,7 +274,7 @@ def _runners(model: Any, bundle: Bundle) -> dict[str, Any]:
         metadata = ExportMetadata(**checked_metadata(model, name, entry))
         loaded = load_model(file)
         session_of(loaded)  # in a process of its own: the runner's may not end this one
-        runners[name] = OnnxModelRunner(metadata, session_of(loaded, load_session))
+        runners[name] = OnnxModelRunner(metadata, session_of(loaded, here=True))
     return runners
 
 

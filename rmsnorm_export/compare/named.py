@@ -19,7 +19,7 @@ from rmsnorm_export.graph.bundle import Bundle, states_of
 from rmsnorm_export.graph.load import LoadedModel, load_model, serialize
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.runtime.inputs import graph_inputs
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, open_session, run_session
 from rmsnorm_export.torch.generation.caches import CachePart, cache_in, caches_of
 from rmsnorm_export.torch.generation.encoders import inputs_of
 from rmsnorm_export.torch.generation.names import OF_DECODER
@@ -128,8 +128,9 @@ def not_together(graphs: str) -> NotRunError:
     return NotRunError(what, found=graphs, fix=fix)
 
 
-def session_of(loaded: LoadedModel, opened: Callable[..., Any] = open_session) -> Any:
-    """Load a graph in ONNX Runtime, which optimizes it, by what opens a session."""
+def session_of(loaded: LoadedModel, *, here: bool = False) -> Any:
+    """Load a graph in ONNX Runtime, which optimizes it; ``here``: in this process."""
+    opened = load_session if here else open_session
     return opened(serialize(loaded.model), optimize=True, external_folder=loaded.folder)
 
 

@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, parser
 
-from tests.sample import one_each
-
 _HALF = """square = Mul (X, X)
     mean = ReduceMean <keepdims = 1> (square, axes)
     sum = Add (mean, eps)
@@ -81,7 +79,6 @@ LABELS = tuple(
     for norm, place, sizes in itertools.product(NORMS, PLACES, ("fixed", "free"))
     if place != "transposed before" or "residual" not in norm
 )
-SAMPLE = sorted(one_each(LABELS, lambda label: label.split(" | ")[1]))
 
 
 def build(label: str) -> onnx.ModelProto:
