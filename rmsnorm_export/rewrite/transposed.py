@@ -54,8 +54,8 @@ def widen_transposes(plan: Plan, runtime: Consumer | None) -> tuple[str, ...]:
     for node in risky:
         _widen(node, plan)
     versions = f"{_RUNTIME['since']} to {_RUNTIME['seen'][-1]}"
-    note = f"{plural(len(risky), 'Transpose')} between a norm and a MatMul ({names}) computed in "
-    note += f"float32 between Casts, for ONNX Runtime {versions} ends by a signal otherwise"
+    note = f"{plural(len(risky), 'Transpose')} beside a norm and in front of a MatMul ({names}) "
+    note += f"put between Casts: ONNX Runtime {versions} ends by a signal at load otherwise"
     return (note,)
 
 
