@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rmsnorm_export.api import optimize
@@ -20,7 +20,13 @@ from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Varia
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
-from rmsnorm_export.errors import Error, InputError, UsageError, VerificationError
+from rmsnorm_export.errors import (
+    BackendMissingError,
+    Error,
+    InputError,
+    UsageError,
+    VerificationError,
+)
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, serialize
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
@@ -29,6 +35,7 @@ from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, make_input
 from rmsnorm_export.runtime.session import (
     Device,
     is_norm,
+    load_session,
     onnxruntime,
     open_session,
     run_session,
@@ -76,6 +83,8 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         run.make(model, target)
     for provider in providers:
         run.measure(provider)
+    if not run.usable:
+        raise run.not_run(next(iter(run.unranked.values())).removeprefix(_FAILED))
     wrong = [
         f"{name}: {why}"
         for name, why in run.unranked.items()
@@ -131,14 +140,24 @@ class Measurement:
         if callable(self.options.progress):
             self.options.progress(what, 0, 1)
 
-    def session(self, variant: str, provider: Device, *, optimize: bool = True) -> Any:
+    def session(
+        self,
+        variant: str,
+        provider: Device,
+        *,
+        optimize: bool = True,
+        opened: Callable[..., Any] = open_session,
+    ) -> Any:
         """Open a variant.
+
+        Args:
+            opened: what opens it.
 
         Raises:
             Error: ONNX Runtime does not load it, or lacks the provider or the kernels.
         """
         native = variant == NATIVE
-        return open_session(
+        return opened(
             self.contents[RAW if variant == AGAIN else variant],
             optimize=optimize,
             threads=self.threads if optimize else 1,
@@ -176,9 +195,13 @@ class Measurement:
                 return self.session(RAW, provider, optimize=False)
             except Error as error:
                 failures.append(error.found)
-        what = f"ONNX Runtime does not load the model: {self.loaded.description}"
-        fix = "check the model with onnx.checker, or update onnxruntime"
-        raise InputError(what, found=failures[0], fix=fix)
+        raise self.not_run(failures[0])
+
+    def not_run(self, found: str) -> InputError:
+        """Return the error for a model that cannot be measured."""
+        what = f"ONNX Runtime does not load or run the model: {self.loaded.description}"
+        fix = "check the model with onnx.checker, or take another release of onnxruntime"
+        return InputError(what, found=found, fix=fix)
 
     def make(self, source: Source, target: Target) -> None:
         """Optimize the model for a target."""
@@ -223,7 +246,8 @@ class Measurement:
             outputs = {case: run_session(session, fed) for case, fed in self.feeds.items()}
         except Error as error:
             if variant == RAW and self.options.providers is not None:
-                raise
+                missing = isinstance(error, BackendMissingError)
+                raise error if missing else self.not_run(error.found) from error
             return one_line(f"{_FAILED}{error.found}", 300)
         wrong = (wrong_output(case, outputs[case], self.expected[case]) for case in outputs)
         return next(filter(None, wrong), "")
@@ -239,7 +263,8 @@ class Measurement:
 
     def _opened(self, variant: str, provider: Device, feeds: Feeds) -> Run:
         """Open a variant; return one run of it, with as little around it as there can be."""
-        session, own = self.session(variant, provider), dict(feeds)
+        session = self.session(variant, provider, opened=load_session)
+        own = dict(feeds)
         if any("bfloat16" in item.type for item in (*session.get_inputs(), *session.get_outputs())):
             return lambda: run_session(session, own)
         return lambda: session.run(None, own)

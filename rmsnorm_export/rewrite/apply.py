@@ -60,7 +60,7 @@ def apply_plan(plan: Plan) -> None:
         for old, new in site.replace:
             if (producer := old.producer()) is not None:
                 replaced[producer] = None
-            _take_over(old, new, names)
+            take_over(old, new, names)
     _remove_dead(replaced)
     _drop_unread(model)
     for graph in unsorted:
@@ -88,7 +88,7 @@ def _place(site: Lowered, position: Mapping[ir.Node, float]) -> tuple[ir.Node, b
     return producers[0], len(producers) == 1
 
 
-def _take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
+def take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
     """Give the uses, the name and the description of a value to the one in its place."""
     name = old.name
     new.doc_string = new.doc_string or old.doc_string

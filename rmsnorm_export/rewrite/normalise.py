@@ -54,9 +54,8 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     keeps = {*operators} & {*forms}
     if options.target is None:
         keeps = {SIMPLIFIED, SKIP_SIMPLIFIED}
-    rounded = (
-        upcast and not options.sites and options.form in ("portable", "plain")
-    )  # which have a word for the sum
+    # These have a word for the sum.
+    rounded = upcast and not options.sites and options.form in ("portable", "plain")
     mender = Mender(model, opset, frozenset(keeps), rounded, runtime)
     for graph in all_graphs(model):
         for node in list(graph):

@@ -18,6 +18,7 @@ from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, Optimi
 from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, runs_in
+from rmsnorm_export.rewrite.transposed import widen_transposes
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
 """Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
@@ -35,6 +36,8 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         plan, proofs = prove_sites(plan, options)
         report = describe_plan(loaded, plan, options, proofs)
         apply_plan(plan)
+        notes = widen_transposes(plan, options.consumer)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
         model, report = _fitted(plan.model, report, options)
         report = dataclasses.replace(
             described(report, model),

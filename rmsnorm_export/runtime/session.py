@@ -1,4 +1,9 @@
-"""Run models in ONNX Runtime: small cuts on the CPU, kept by content, and whole files."""
+"""Run models in ONNX Runtime: small cuts on the CPU, kept by content, and whole files.
+
+A session is in a fork of this process: a model that ends ONNX Runtime by a signal, when it is
+loaded or run, is an error as any other that it does not load or run. Those that are timed, or that
+others call, are in this process (`load_session`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +22,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.errors import BackendMissingError, NotRunError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, Error, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES, DOMAIN
@@ -24,9 +30,19 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
 from rmsnorm_export.system.packages import pip_install
+from rmsnorm_export.system.process import Fork, ForkEndedError, signal_name
 from rmsnorm_export.system.reading import LARGEST_LIBRARY, check_library, read_file
 
 Device = Literal["cpu", "cuda"]
+
+_NOT_LOADED = "ONNX Runtime does not load the model."
+_NOT_RUN = "ONNX Runtime cannot run the model on these inputs."
+_OTHER_INPUTS = "give inputs, or their shapes, that the model accepts"
+_CHECK_MODEL = "check the model with onnx.checker, or update onnxruntime"
+_RUNTIME_ENDED = "run it in another release of onnxruntime, and report the model to its maintainers"
+
+_cuda_used = False
+"""CUDA was started here, and cannot be used in a fork any more."""
 
 _NORMS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
 
@@ -54,7 +70,53 @@ def runtime_name(device: Device = "cpu") -> str:
     return f"onnxruntime {onnxruntime().__version__} ({device.upper()})"
 
 
-def open_session(
+class Session:
+    """A session in a fork of this process.
+
+    Args:
+        load: returns the ``InferenceSession``, there.
+    """
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        def make() -> Callable[..., dict[str, Array]]:
+            return functools.partial(run_session, load())
+
+        with _told(_NOT_LOADED, _CHECK_MODEL):
+            self._fork = Fork(make)
+
+    def answer(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> dict[str, Array]:
+        """Return outputs by name, see `run_session`."""
+        with _told(_NOT_RUN, _OTHER_INPUTS):
+            answer: dict[str, Array] = self._fork(feeds, outputs)
+            return answer
+
+    def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+        """Return outputs in order, as an ``InferenceSession`` does."""
+        return list(self.answer(feeds, outputs).values())
+
+
+def open_session(source: bytes | str | os.PathLike[str], **options: Any) -> Any:
+    """Return a session in a process of its own, for `run_session`.
+
+    Args:
+        source, **options: as for `load_session`.
+
+    Raises:
+        BackendMissingError, NoKernelError, NotRunError, VerificationError: as `load_session`; or
+            ONNX Runtime itself ends.
+    """
+    load = functools.partial(load_session, source, **options)
+    return load() if _keeps_processes(options.get("device", "cpu")) else Session(load)
+
+
+def _keeps_processes(device: Device) -> bool:
+    """Tell whether a fork could not do what this process does: CUDA cannot be used in both."""
+    torch: Any = sys.modules.get("torch")
+    used = _cuda_used or (torch is not None and torch.cuda.is_initialized())
+    return sys.platform != "linux" or (device == "cuda" and used)
+
+
+def load_session(
     source: bytes | str | os.PathLike[str],
     *,
     optimize: bool = False,
@@ -64,7 +126,7 @@ def open_session(
     kernels: str | os.PathLike[str] | None = None,
     weights: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return an ``InferenceSession``.
+    """Return an ``InferenceSession`` in this process.
 
     Args:
         source: a serialised model, or the path of one (needed above 2 GB).
@@ -91,8 +153,9 @@ def open_session(
         options.add_external_initializers(list(weights), list(weights.values()))
     model = source if isinstance(source, bytes) else os.fspath(source)
     providers = [(CUDA, {"use_tf32": "0"}), CPU] if device == "cuda" else [CPU]
-    fix = "check the model with onnx.checker, or update onnxruntime"
-    with _told("ONNX Runtime does not load the model.", fix):
+    global _cuda_used
+    _cuda_used |= device == "cuda"
+    with _told(_NOT_LOADED, _CHECK_MODEL):
         session = onnxruntime().InferenceSession(model, options, providers=providers)
     # A provider that does not start is omitted with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
@@ -105,9 +168,13 @@ def open_session(
 
 @contextlib.contextmanager
 def _told(what: str, fix: str) -> Iterator[None]:
-    """Tell what ONNX Runtime raises: classes of its own that share no public base."""
+    """Tell what ONNX Runtime raises, classes of its own without a public base, or its end."""
     try:
         yield
+    except Error:  # told where it was raised, in a fork
+        raise
+    except ForkEndedError as error:
+        raise VerificationError(what, found=_end_of(error.code), fix=_RUNTIME_ENDED) from error
     except Exception as error:
         kind, name = VerificationError, type(error).__name__
         if name == "NotImplemented" or "is implemented only on" in str(error):
@@ -116,6 +183,13 @@ def _told(what: str, fix: str) -> Iterator[None]:
             kind = NotRunError
         found = first_line(error, 400, otherwise=name)
         raise kind(what, found=found, fix=fix) from error
+
+
+def _end_of(code: int | None) -> str:
+    """Say how ONNX Runtime ended."""
+    if code is not None and code < 0:
+        return f"ONNX Runtime itself ended with signal {-code} ({signal_name(-code)})"
+    return "ONNX Runtime itself ended" + ("" if code is None else f" with exit code {code}")
 
 
 def session_options(
@@ -162,12 +236,19 @@ def executed_graph(
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as ``open_session``.
     """
-    with tempfile.TemporaryDirectory() as folder, _told("ONNX Runtime does not load it.", ""):
-        options = session_options(optimize=True, threads=1, kernels=kernels)
-        options.add_external_initializers([*(weights or {})], [*(weights or {}).values()])
-        options.optimized_model_filepath = path = os.path.join(folder, "executed.onnx")
-        onnxruntime().InferenceSession(model, options, providers=[CPU])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "executed.onnx")
+        write = functools.partial(_write_executed, model, kernels, weights or {}, path)
+        _ = write() if _keeps_processes("cpu") else Session(write)
         return onnx.load(path).graph
+
+
+def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: str) -> None:
+    options = session_options(optimize=True, threads=1, kernels=kernels)
+    options.add_external_initializers([*weights], [*weights.values()])
+    options.optimized_model_filepath = path
+    with _told(_NOT_LOADED, _CHECK_MODEL):
+        onnxruntime().InferenceSession(model, options, providers=[CPU])
 
 
 def is_norm(node: onnx.NodeProto | ir.Node) -> bool:
@@ -205,6 +286,31 @@ def run_onnxruntime(
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
+    outputs: dict[str, Array] = _in_fork(_run_small, content, kernels, dict(feeds))
+    return outputs
+
+
+def _in_fork(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of this module in the fork for small models."""
+    if _keeps_processes("cuda"):
+        return function(*arguments)
+    fork = _fork_for_small_models(os.getpid())
+    try:
+        with _told(_NOT_RUN, _OTHER_INPUTS):
+            return fork(function, *arguments)
+    finally:
+        if fork.ended:  # the next model has another
+            _fork_for_small_models.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _fork_for_small_models(process: int) -> Fork:
+    """Return the fork of a process; one that a caller forks has its own."""
+    del process
+    return Fork(lambda: lambda function, *arguments: function(*arguments))
+
+
+def _run_small(content: bytes, kernels: str | None, feeds: dict[str, Array]) -> dict[str, Array]:
     return run_session(_small_session(content, kernels), feeds)
 
 
@@ -212,7 +318,7 @@ def run_onnxruntime(
 @functools.lru_cache(maxsize=16)
 def _small_session(content: bytes, kernels: str | None) -> Any:
     device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
-    return open_session(content, threads=1, device=device, kernels=kernels)
+    return load_session(content, threads=1, device=device, kernels=kernels)
 
 
 def run_session(
@@ -221,18 +327,19 @@ def run_session(
     """Return outputs of ``session`` by name.
 
     Args:
-        session: of ``open_session``.
+        session: of ``open_session`` or ``load_session``.
         feeds: its inputs.
         outputs: names of some; None: every one.
 
     Raises:
         NoKernelError, VerificationError: the run fails, for example because the shapes do not fit.
     """
+    if isinstance(session, Session):
+        return session.answer(feeds, outputs)
     names = list(outputs or (output.name for output in session.get_outputs()))
     types = {argument.type for argument in (*session.get_inputs(), *session.get_outputs())}
     by_bytes = any("bfloat16" in name or "float8" in name for name in types)
-    fix = "give inputs, or their shapes, that the model accepts"
-    with _told("ONNX Runtime cannot run the model on these inputs.", fix):
+    with _told(_NOT_RUN, _OTHER_INPUTS):
         if not by_bytes:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
         values = {name: ort_value(array) for name, array in feeds.items()}

@@ -1,14 +1,16 @@
 """A function of this package in a Python process of its own.
 
 What a child does to itself (crash, hang, use up the memory, print what it likes), it does not do to
-the caller. It has the caller's module path; request and answer are JSON in temporary files; it
-leads a process group, which ends with it, and ends itself when the caller is gone.
+the caller. A new one (`ask`) has the caller's module path; request and answer are JSON in temporary
+files; it leads a process group, which ends with it, and ends itself when the caller is gone. A
+`Fork` starts in a few milliseconds with all that the caller has, and answers any number of calls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import faulthandler
 import importlib
 import json
 import os
@@ -17,10 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from typing import Any
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.system.late import sympy_when_used
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
@@ -55,13 +62,129 @@ class Ended:
         if self.code is None:
             return f"the process did not end within {self.seconds:.0f} s"
         if self.code < 0:
-            names = {int(one): one.name for one in signal.Signals}
-            return f"the process was ended by {names.get(-self.code, f'signal {-self.code}')}"
+            return f"the process was ended by {signal_name(-self.code)}"
         return f"the process ended with exit code {self.code}"
 
     def last_line(self) -> str:
         """Return the last line that it printed; "" without one."""
         return next((line for line in reversed(self.tail.splitlines()) if line.strip()), "").strip()
+
+
+def signal_name(number: int) -> str:
+    """Return, for example, ``SIGSEGV``."""
+    names = {int(one): one.name for one in signal.Signals}
+    return names.get(number, f"signal {number}")
+
+
+class ForkEndedError(Exception):
+    """A fork ended before it answered.
+
+    Attributes:
+        code: exit code; negative: the signal that ended it; None: somebody else has waited for it.
+    """
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Fork:
+    """A function that is made in a fork of this process, and called there.
+
+    Arguments, answers and exceptions are pickled. The fork ends with this object.
+
+    Args:
+        make: returns the function, in the fork.
+
+    Raises:
+        ForkEndedError: the fork ended, now or in a call.
+        Exception: what ``make`` or the function raises there.
+    """
+
+    _code: int | None
+
+    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
+        from multiprocessing import Pipe  # --help needs none
+
+        here, there = Pipe()
+        with warnings.catch_warnings():
+            # Of threads: those of a runtime wait for work, and a fork starts its own.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            here.close()
+            _answer(make, there)
+        there.close()
+        _open_forks.add(here)
+        self._connection, self._code = here, None
+        self._end = weakref.finalize(self, _end_fork, os.getpid(), pid, here)
+        try:
+            self._receive()
+        except BaseException:
+            self._end()
+            raise
+
+    def __call__(self, *arguments: Any) -> Any:
+        with contextlib.suppress(OSError):  # it is gone: there is nothing to receive, either
+            self._connection.send(arguments)
+        return self._receive()
+
+    @property
+    def ended(self) -> bool:
+        """Return whether it answers no more."""
+        return not self._end.alive
+
+    def _receive(self) -> Any:
+        try:
+            raised, answer = self._connection.recv()
+        except (EOFError, OSError):
+            if not self.ended:
+                self._code = self._end()
+            raise ForkEndedError(self._code) from None
+        if raised:
+            raise answer
+        return answer
+
+
+_open_forks: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""The ends here: a fork that had those of another one would keep it from seeing its end."""
+
+
+def _answer(make: Callable[[], Callable[..., Any]], connection: Connection) -> None:
+    """Answer calls until the other end is closed, in the fork."""
+    try:
+        faulthandler.disable()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its caller
+        for other in _open_forks:
+            other.close()
+        function: Callable[..., Any] | None = None
+        arguments: tuple[Any, ...] = ()
+        while True:
+            try:
+                answer = None
+                if function is None:
+                    function = make()
+                else:
+                    answer = function(*arguments)
+            except Exception as error:
+                connection.send((True, error))
+            else:
+                connection.send((False, answer))
+            arguments = connection.recv()
+    finally:
+        os._exit(0)  # nothing of the caller's is cleaned up twice
+
+
+def _end_fork(owner: int, pid: int, connection: Connection) -> int | None:
+    """End a fork if this process started it; return its exit code."""
+    if os.getpid() != owner:
+        return None
+    connection.close()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return None
 
 
 def ask(

@@ -31,7 +31,7 @@ from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.scan import Recognition, recognize
 from rmsnorm_export.records import from_json
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, open_session, run_session
 from rmsnorm_export.show import to_html, to_text
 from tests.sample import sampled
 from tests.tools.corpus.arch_table import ENTRIES
@@ -71,7 +71,7 @@ def survived(found: Recognition, match: Match) -> list[float]:
         type_of=found.types.dtype, aliases=dict.fromkeys(match.aliases, x),
     )  # fmt: skip
     model = rounded(ir.to_proto(small))
-    session = open_session(model.SerializeToString(), threads=1)
+    session = load_session(model.SerializeToString(), threads=1)
     feeds = {}
     for port, value in zip(session.get_inputs(), operands, strict=True):
         source = value.producer().inputs[0] if producer_of(value, "Cast") else value

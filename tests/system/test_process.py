@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rmsnorm_export.system.process import ask
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.system.process import Fork, ForkEndedError, ask
 
 Request = dict[str, Any]
 
@@ -98,3 +99,57 @@ def test_it_ends_with_its_caller(tmp_path: Path) -> None:
     child, grandchild = map(int, place.read_text().split())
     assert is_gone(child)
     os.kill(grandchild, signal.SIGKILL)
+
+
+def refuse(text: str) -> None:
+    """Raise an error of this package."""
+    raise InputError("No.", found=text, fix="none")
+
+
+def test_a_fork_answers_and_raises_as_often_as_it_is_called() -> None:
+    held = [1]
+    fork = Fork(lambda: lambda function, *arguments: function(*arguments))
+    assert fork(pow, 2, 5) == 32
+    with pytest.raises(InputError) as error:
+        fork(refuse, "again")
+    assert (error.value.what, error.value.found, error.value.fix) == ("No.", "again", "none")
+    assert fork(os.getpid) not in (os.getpid(), fork(os.getppid))
+    assert Fork(lambda: held.copy)() == held
+    assert not fork.ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_the_end_of_a_fork_is_an_exception(number: int) -> None:
+    def kill() -> None:
+        os.kill(os.getpid(), number)
+
+    fork = Fork(lambda: kill)
+    for _ in range(2):  # it does not answer later, either
+        with pytest.raises(ForkEndedError) as error:
+            fork()
+        assert (error.value.code, fork.ended) == (-number, True)
+    with pytest.raises(ForkEndedError) as error:
+        Fork(kill)  # type: ignore[arg-type]
+    assert error.value.code == -number
+    with pytest.raises(ForkEndedError) as error:
+        Fork(lambda: lambda: os._exit(3))()
+    assert error.value.code == 3
+
+
+def test_forks_end_with_their_object_and_with_their_caller(tmp_path: Path) -> None:
+    forks = [Fork(lambda: os.getpid) for _ in range(3)]
+    pids = [fork() for fork in forks]
+    del forks
+    assert all(map(is_gone, pids))
+    place = tmp_path / "pids"
+    code = "import os, pathlib, time; from rmsnorm_export.system.process import Fork;"
+    code += " forks = [Fork(lambda: os.getpid) for _ in range(3)];"
+    code += f" pathlib.Path({str(place)!r}).write_text(' '.join(str(fork()) for fork in forks));"
+    caller = subprocess.Popen([sys.executable, "-c", f"{code} time.sleep(60)"])
+    for _ in range(400):
+        if place.exists() and len(place.read_text().split()) == 3:
+            break
+        time.sleep(0.05)
+    caller.kill()
+    caller.wait()
+    assert all(map(is_gone, map(int, place.read_text().split())))

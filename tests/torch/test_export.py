@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rmsnorm_export.api import export
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, open_session, run_session
 from rmsnorm_export.torch.export.trace import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled
@@ -251,7 +251,7 @@ def test_every_norm_of_an_architecture_is_one_node(tmp_path, name, dtype, opset,
     assert {site.module for site in sites} <= {path for path, _ in model.named_modules()}
     assert result.report.opset_after == opset
     if dtype != "bfloat16":  # ONNX Runtime's CPU provider has few kernels for it
-        session = open_session(str(tmp_path / "m.onnx"), optimize=True)
+        session = load_session(str(tmp_path / "m.onnx"), optimize=True)
         feed = {a.name: x.numpy() for a, x in zip(session.get_inputs(), inputs, strict=True)}
         (output,) = run_session(session, feed).values()
         # As tests/test_architectures.py.

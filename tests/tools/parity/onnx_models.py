@@ -13,7 +13,7 @@ from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 from rmsnorm_export.torch.export.clean import tidy
 from tests.tools.node_model import node_model
 from tests.tools.parity.limits import OPTIMIZED, TARGETS
@@ -76,7 +76,7 @@ def run(files: Files, feeds: Mapping[str, Array]) -> tuple[dict[str, list[Array]
     for side, target, optimize in plans:
         content = ir.serde.serialize_model(files.models[target]).SerializeToString()
         try:
-            session = open_session(content, optimize=optimize, threads=1)
+            session = load_session(content, optimize=optimize, threads=1)
             named = dict(zip([i.name for i in session.get_inputs()], feeds.values(), strict=True))
             outputs[side] = list(run_session(session, named).values())
         except VerificationError as error:
