@@ -41,15 +41,16 @@ def mul(ctx: Context, node: ir.Node) -> None:
         return
     facts = ctx.facts
     fact_a, fact_b = facts.get(a), facts.get(b)
-    if _same_row(ctx, a, b):
-        if isinstance(fact_a, Radial):
-            radials.root_squared(ctx, node, fact_a)
-        elif not isinstance(fact_a, WeightedInverse):
-            radials.square(ctx, node, a)
-        return
-    if (square := _of_multiples(ctx, a, b)) is not None:
-        facts[node.outputs[0]] = square
-        return
+    if _related(ctx, a, b):
+        if not isinstance(fact_a, Radial | WeightedInverse):
+            square = radials.square_of_product(ctx, a, b)
+            if square is not None:
+                facts[node.outputs[0]] = square
+                return
+        elif ctx.same(a, b):
+            if isinstance(fact_a, Radial):
+                radials.root_squared(ctx, node, fact_a)
+            return
     if fact_a is None and fact_b is None:
         return
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -82,21 +83,10 @@ def mul(ctx: Context, node: ir.Node) -> None:
             return
 
 
-def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
-    """Two values that hold the same numbers; only looked for where something may keep them."""
-    if a is b:
-        return True
-    keeping = ("Cast", "CastLike", "Reshape")
-    some = any(v in ctx.earlier or producer_of(v, *keeping) for v in (a, b))
-    return some and ctx.same(a, b)
-
-
-def _of_multiples(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
-    """The square in ``a * b``; only looked for where a constant or a sign may be in one of them."""
-    if any(isinstance(ctx.facts.get(v), Radial | WeightedInverse) for v in (a, b)):
-        return None
-    some = any(producer_of(v, "Mul", "Div", "Neg", "Abs") for v in (a, b))
-    return radials.square_of_product(ctx, a, b) if some else None
+def _related(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
+    """Return whether two values may hold the same numbers, or multiples of them."""
+    between = ("Cast", "CastLike", "Reshape", "Mul", "Div", "Neg", "Abs")
+    return a is b or any(v in ctx.earlier or producer_of(v, *between) for v in (a, b))
 
 
 def div(ctx: Context, node: ir.Node) -> None:
