@@ -24,7 +24,13 @@ from rmsnorm_export.recognize.facts import (
     WeightedInverse,
 )
 from rmsnorm_export.recognize.logarithm import scale_logarithm
-from rmsnorm_export.recognize.numerator import multiple, part_squared, unscaled, whole_row
+from rmsnorm_export.recognize.numerator import (
+    multiple,
+    part_squared,
+    related,
+    unscaled,
+    whole_row,
+)
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, scaled_square
@@ -41,7 +47,7 @@ def mul(ctx: Context, node: ir.Node) -> None:
         return
     facts = ctx.facts
     fact_a, fact_b = facts.get(a), facts.get(b)
-    if _related(ctx, a, b):
+    if a is b or a in ctx.earlier or b in ctx.earlier or related(a, b):
         if not isinstance(fact_a, Radial | WeightedInverse):
             square = radials.square_of_product(ctx, a, b)
             if square is not None:
@@ -81,12 +87,6 @@ def mul(ctx: Context, node: ir.Node) -> None:
         ):
             facts[node.outputs[0]] = dataclasses.replace(fact, activation="silu")
             return
-
-
-def _related(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
-    """Return whether two values may hold the same numbers, or multiples of them."""
-    between = ("Cast", "CastLike", "Reshape", "Mul", "Div", "Neg", "Abs")
-    return a is b or any(v in ctx.earlier or producer_of(v, *between) for v in (a, b))
 
 
 def div(ctx: Context, node: ir.Node) -> None:

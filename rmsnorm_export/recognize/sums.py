@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rmsnorm_export.recognize.consts import rounding_of
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate, Fact, Flaw, Radial, Square, View
-from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
+from rmsnorm_export.recognize.numerator import in_order, multiples, related, shapes_of
 from rmsnorm_export.recognize.radial import centred, same_dims, square_of, square_of_product
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of, row_size
@@ -126,7 +126,7 @@ def _row_times_column(ctx: Context, node: ir.Node) -> Square | None:
     """The square of a [..., 1, n] that is multiplied with the same numbers as [..., n, 1]; or of a
     vector that is multiplied with itself."""
     a, b = (*node.inputs, None)[:2]
-    if a is None or b is None or b.is_initializer() or node.op_type == "Conv":
+    if a is None or b is None or node.op_type == "Conv" or not related(a, b):
         return None
     shapes = shapes_of(ctx, a), shapes_of(ctx, b)
     pair = multiples(ctx, shapes[0][-1], shapes[1][-1])
