@@ -39,7 +39,8 @@ def standard(node: ir.Node | None) -> str:
     """
     if node is None or node.domain not in DEFAULT_DOMAINS:
         return ""
-    return "Add" if node.op_type == "Sum" and len(node.inputs) == 2 else node.op_type
+    op_type = node.op_type
+    return "Add" if op_type == "Sum" and len(node.inputs) == 2 else op_type
 
 
 def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:

@@ -157,9 +157,9 @@ class Radial:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Logarithm:
-    """``power`` times the natural logarithm of what ``of`` says."""
+    """``power`` times the natural logarithm of a mean square or its root."""
 
-    of: Square | Radial
+    of: Radial
     power: float = 1.0
 
 

@@ -13,28 +13,21 @@ from rmsnorm_export.recognize.radial import power_of_mean, square_of
 
 
 def logarithm(ctx: Context, node: ir.Node) -> None:
-    """Log: of what is known, or of its absolute value."""
-    fact, inner = ctx.fact(node.inputs[0]), producer_of(node.inputs[0], "Abs")
-    if isinstance(fact, Square | Radial):
+    """Log of a mean square; of a square or its root, whose sum is not followed."""
+    value, inner = node.inputs[0], producer_of(node.inputs[0], "Abs")
+    fact = ctx.fact(value) or (inner and inner.inputs[0] and square_of(ctx, inner.inputs[0]))
+    if isinstance(fact, Radial):
         ctx.facts[node.outputs[0]] = Logarithm(fact)
-    elif inner is not None and inner.inputs[0] is not None:
-        squared = square_of(ctx, inner.inputs[0])
-        if squared is not None:
-            ctx.facts[node.outputs[0]] = Logarithm(squared, 0.5)
+    elif isinstance(fact, Square):
+        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, beyond=fact.beyond or node)
 
 
 def exponential(ctx: Context, node: ir.Node) -> None:
     """Exp of a logarithm: a power."""
     fact = ctx.fact(node.inputs[0])
-    if not isinstance(fact, Logarithm):
-        return
-    base = dataclasses.replace(fact.of, narrow=(*fact.of.narrow, "a power by Exp and Log"))
-    if isinstance(base, Radial) and fact.power != 1.0:
-        power_of_mean(ctx, node, base, fact.power)
-    elif isinstance(base, Radial):
-        ctx.set_radial(node.outputs[0], base)
-    elif fact.power == 1.0:
-        ctx.facts[node.outputs[0]] = base
+    if isinstance(fact, Logarithm):
+        narrow = (*fact.of.narrow, "a power by Exp and Log")
+        power_of_mean(ctx, node, dataclasses.replace(fact.of, narrow=narrow), fact.power)
 
 
 def scale_logarithm(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of, standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
@@ -31,7 +31,7 @@ def earlier(ctx: Context, node: ir.Node) -> ir.Value | None:
 
     Its element type is the same or a narrower one.
     """
-    rule = NEUTRAL.get(standard(node))
+    rule = NEUTRAL.get(node.op_type)
     return None if rule is None else rule(ctx, node)
 
 
@@ -227,7 +227,8 @@ def _takes_back(ctx: Context, node: ir.Node, before: ir.Node) -> bool:
 
 NEUTRAL: dict[str, Callable[[Context, ir.Node], ir.Value | None]] = {
     "Identity": _only_input,
-    **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _alone),
+    **dict.fromkeys(("Concat", "Max", "Min", "Mean"), _alone),
+    "Sum": lambda ctx, node: (_alone if len(node.inputs) != 2 else _with(0.0, 1, 0))(ctx, node),
     "Cast": _cast_back,
     "CastLike": _cast_back,
     "Dropout": _dropout_off,

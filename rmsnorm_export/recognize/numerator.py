@@ -17,6 +17,11 @@ from rmsnorm_export.recognize.facts import Radial, View
 _MOST_FACTORS = 4
 """Products with a constant behind one another."""
 
+_RELATED = ("Mul", "Div", "Neg", "Abs", "Cast", "CastLike", "Identity", "Reshape", "Unsqueeze",
+            "Squeeze", "Flatten", "Transpose")  # fmt: skip
+_MOST_RELATED = 16
+"""Values that one may be a multiple of."""
+
 _MOST_SHAPES = 8
 """Nodes behind one another that keep the elements of a tensor in their order."""
 
@@ -35,6 +40,20 @@ class Multiple:
     positive: bool = False
     slack: float = 0.0
     narrow: tuple[str, ...] = ()
+
+
+def related(a: ir.Value, b: ir.Value) -> bool:
+    """Return whether two values may hold multiples of the same numbers; no type is asked for."""
+    reached: list[set[ir.Value]] = []
+    for value in (a, b):
+        seen, stack = {value}, [value]
+        while stack and len(seen) < _MOST_RELATED:
+            node = producer_of(stack.pop(), *_RELATED)
+            more = () if node is None else (v for v in node.inputs if v is not None)
+            stack += [v for v in more if v not in seen]
+            seen.update(stack)
+        reached.append(seen)
+    return not reached[0].isdisjoint(reached[1])
 
 
 def multiple(ctx: Context, value: ir.Value, *, signed: bool = True) -> Multiple:

@@ -24,7 +24,13 @@ from rmsnorm_export.recognize.facts import (
     WeightedInverse,
 )
 from rmsnorm_export.recognize.logarithm import scale_logarithm
-from rmsnorm_export.recognize.numerator import multiple, part_squared, unscaled, whole_row
+from rmsnorm_export.recognize.numerator import (
+    multiple,
+    part_squared,
+    related,
+    unscaled,
+    whole_row,
+)
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, scaled_square
@@ -41,15 +47,16 @@ def mul(ctx: Context, node: ir.Node) -> None:
         return
     facts = ctx.facts
     fact_a, fact_b = facts.get(a), facts.get(b)
-    if _same_row(ctx, a, b):
-        if isinstance(fact_a, Radial):
-            radials.root_squared(ctx, node, fact_a)
-        elif not isinstance(fact_a, WeightedInverse):
-            radials.square(ctx, node, a)
-        return
-    if (square := _of_multiples(ctx, a, b)) is not None:
-        facts[node.outputs[0]] = square
-        return
+    if a is b or a in ctx.earlier or b in ctx.earlier or related(a, b):
+        if not isinstance(fact_a, Radial | WeightedInverse):
+            square = radials.square_of_product(ctx, a, b)
+            if square is not None:
+                facts[node.outputs[0]] = square
+                return
+        elif ctx.same(a, b):
+            if isinstance(fact_a, Radial):
+                radials.root_squared(ctx, node, fact_a)
+            return
     if fact_a is None and fact_b is None:
         return
     for fact, other in ((fact_a, b), (fact_b, a)):
@@ -80,23 +87,6 @@ def mul(ctx: Context, node: ir.Node) -> None:
         ):
             facts[node.outputs[0]] = dataclasses.replace(fact, activation="silu")
             return
-
-
-def _same_row(ctx: Context, a: ir.Value, b: ir.Value) -> bool:
-    """Two values that hold the same numbers; only looked for where something may keep them."""
-    if a is b:
-        return True
-    keeping = ("Cast", "CastLike", "Reshape")
-    some = any(v in ctx.earlier or producer_of(v, *keeping) for v in (a, b))
-    return some and ctx.same(a, b)
-
-
-def _of_multiples(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
-    """The square in ``a * b``; only looked for where a constant or a sign may be in one of them."""
-    if any(isinstance(ctx.facts.get(v), Radial | WeightedInverse) for v in (a, b)):
-        return None
-    some = any(producer_of(v, "Mul", "Div", "Neg", "Abs") for v in (a, b))
-    return radials.square_of_product(ctx, a, b) if some else None
 
 
 def div(ctx: Context, node: ir.Node) -> None:

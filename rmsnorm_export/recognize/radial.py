@@ -161,7 +161,7 @@ def quantized(node: ir.Node) -> Flaw:
 def not_followed(ctx: Context, node: ir.Node) -> None:
     """What is computed of one mean square and constants, where there is no rule for it: a norm, as
     far as the file tells, if it divides x."""
-    facts = [ctx.facts[v] for v in node.inputs if v is not None and v in ctx.facts]
+    facts = [ctx.facts[v] for v in node.inputs if v in ctx.facts]
     if not facts or node.outputs[0] in ctx.rows or node.op_type.startswith("Reduce"):
         return
     bases = [fact.of if isinstance(fact, Logarithm) else fact for fact in facts]

@@ -187,7 +187,7 @@ def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
         source = earlier(ctx, node)
         if source is not None:
             structural.unchanged(ctx, node, source)
-        elif (transfer := _STANDARD.get(standard(node))) is not None:
+        elif (transfer := _STANDARD.get(node.op_type)) is not None:
             transfer(ctx, node)
         if node.outputs[0] not in ctx.facts:
             radials.not_followed(ctx, node)

@@ -10,17 +10,17 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import rounding_of
 from rmsnorm_export.recognize.context import Context
-from rmsnorm_export.recognize.facts import Candidate, Fact, Flaw, Logarithm, Radial, Square, View
-from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
+from rmsnorm_export.recognize.facts import Candidate, Fact, Flaw, Radial, Square, View
+from rmsnorm_export.recognize.numerator import in_order, multiples, related, shapes_of
 from rmsnorm_export.recognize.radial import centred, same_dims, square_of, square_of_product
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of, row_size
 
 _POOLS = ("GlobalAveragePool", "AveragePool", "GlobalLpPool", "LpPool")
 _MEANS = ("ReduceMean", *_POOLS[:2])
-_SUMS = ("ReduceSum", "ReduceL1", "ReduceLogSum")
+_SUMS = ("ReduceSum", "ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 _ROOTS = ("ReduceL2", *_POOLS[2:])
-REDUCTIONS = (*_MEANS, *_SUMS, *_ROOTS, "ReduceSumSquare", "ReduceLogSumExp")
+REDUCTIONS = (*_MEANS, *_SUMS, *_ROOTS, "ReduceSumSquare")
 """Operators that sum squares, or the squares of what they are given."""
 
 
@@ -30,11 +30,8 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     if operand is None or ("p" in node.attributes and node.attributes["p"].value != 2):
         return
     op = node.op_type
-    if op in (*_MEANS, *_SUMS, "ReduceLogSumExp"):
+    if op in (*_MEANS, *_SUMS):
         fact = ctx.facts.get(operand)
-        if op == "ReduceLogSumExp":  # NaN of rows of zeros
-            squares = fact.of if isinstance(fact, Logarithm) else None
-            fact = squares and dataclasses.replace(squares, beyond=squares.beyond or node)
         if not isinstance(fact, Square) or (op == "ReduceL1" and fact.factor < 0):
             return
     else:
@@ -131,7 +128,7 @@ def _row_times_column(ctx: Context, node: ir.Node) -> Square | None:
     """The square of a [..., 1, n] that is multiplied with the same numbers as [..., n, 1]; or of a
     vector that is multiplied with itself."""
     a, b = (*node.inputs, None)[:2]
-    if a is None or b is None or b.is_initializer() or node.op_type == "Conv":
+    if a is None or b is None or node.op_type == "Conv" or not related(a, b):
         return None
     shapes = shapes_of(ctx, a), shapes_of(ctx, b)
     pair = multiples(ctx, shapes[0][-1], shapes[1][-1])
@@ -218,14 +215,12 @@ def _reduce(
         radial = dataclasses.replace(radial, rooted=True, length=int(op == "ReduceL2"))
     radial.plain = op in ("ReduceMean", "ReduceL2") and fact.factor == 1.0 and not fact.plus
     radial.b = fact.plus * (1 if op in _MEANS else size or 1)
-    radial.epsilons, radial.beyond = int(fact.plus > 0), fact.beyond
+    radial.epsilons = int(fact.plus > 0)
+    radial.beyond = fact.beyond or (node if "Log" in op else None)
     if fact.factor != 1.0:
         radial.edges = ("squares that are scaled before they are summed",)
     radial.spoiled = spoiled
-    if "Log" in op:
-        ctx.facts[node.outputs[0]] = Logarithm(radial)
-    else:
-        ctx.set_radial(node.outputs[0], radial)
+    ctx.set_radial(node.outputs[0], radial)
 
 
 def length_unknown(ctx: Context, x: View) -> Flaw:

@@ -208,12 +208,7 @@ NORMS: dict[str, Steps] = {
 }  # fmt: skip
 """Fused by default in float32, and in any float type with the class ``upcast``."""
 
-UPCAST: dict[str, Steps] = {
-    "a root by logarithms": {"root": logarithm(0.5)},
-    "a sum by its logarithm": {
-        "mean": then(lambda a, x: a.g.reduce("ReduceLogSum", x, [-1], 1), op("Exp"), over(N)),
-    },
-}
+UPCAST: dict[str, Steps] = {"a root by logarithms": {"root": logarithm(0.5)}}
 """Fused with the class ``upcast`` alone."""
 
 
@@ -251,6 +246,10 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         "epsilon-not-constant",
     ),
     "a Softplus": ({"root": op("Softplus")}, "not-followed"),
+    "a sum by its logarithm": (
+        {"mean": then(lambda a, x: a.g.reduce("ReduceLogSum", x, [-1], 1), op("Exp"), over(N))},
+        "not-followed",
+    ),
     "logarithms of which the sum is taken": (
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
     ),
