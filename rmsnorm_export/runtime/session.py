@@ -8,7 +8,6 @@ import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import ml_dtypes
@@ -16,15 +15,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.errors import BackendMissingError, NotRunError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, Error, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES, DOMAIN
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
+from rmsnorm_export.system.libraries import loadable
 from rmsnorm_export.system.packages import pip_install
-from rmsnorm_export.system.reading import LARGEST_LIBRARY, check_library, read_file
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
 Device = Literal["cpu", "cuda"]
 
@@ -124,7 +124,8 @@ def session_options(
     """Return ``SessionOptions`` without warnings; arguments as of ``open_session``.
 
     Raises:
-        BackendMissingError: ONNX Runtime is not installed, or does not take the library.
+        BackendMissingError: ONNX Runtime is not installed or does not take the library, or others
+            can write to that.
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
@@ -136,8 +137,9 @@ def session_options(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if kernels is not None:
         try:
-            check_library(Path(kernels))
-            options.register_custom_ops_library(os.fspath(kernels))
+            options.register_custom_ops_library(loadable(kernels))
+        except Error:
+            raise
         # As of a session, of no class that is public.
         except Exception as error:
             what = "ONNX Runtime does not take the library of kernels."

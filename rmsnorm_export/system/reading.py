@@ -9,7 +9,6 @@ import errno
 import hashlib
 import os
 import stat
-import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -102,19 +101,3 @@ def file_within(folder: Path, name: str) -> Path | None:
         return None
     blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
     return path if root in path.parents or path.parent in blobs[:1] else None
-
-
-def check_library(path: Path) -> None:
-    """Raise ``ValueError`` for what is no 64-bit ELF library of this machine, or not all of one.
-
-    The linker ends the process on one that is cut short.
-    """
-    with open_regular(path) as file:
-        head = file.read(64)
-        size = os.fstat(file.fileno()).st_size
-    if head[:4] != b"\x7fELF":
-        raise ValueError("the file is no shared library")
-    # The table of sections is the last thing in the file, as linkers write it.
-    layout = struct.unpack("=40xQ10xHH2x", head) if len(head) == 64 else (size, 1, 1)
-    if layout[0] + layout[1] * layout[2] > size:
-        raise ValueError("the file is cut short")
