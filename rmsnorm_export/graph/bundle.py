@@ -25,6 +25,7 @@ from rmsnorm_export.graph.load import load_model, no_gc, serialize
 from rmsnorm_export.graph.policy import WeightsPolicy, check_policy
 from rmsnorm_export.graph.structures import structure_anew
 from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots, tensor_slots
+from rmsnorm_export.options import MOST_INT32
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
@@ -36,7 +37,7 @@ from rmsnorm_export.system.files import (
     output_path,
     refusals_as,
 )
-from rmsnorm_export.system.reading import file_within, read_json
+from rmsnorm_export.system.reading import file_within, inside, read_json
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -65,8 +66,13 @@ class Components(Shown):
     results: Mapping[str, Any]
 
 
+class _ExportConfig(msgspec.Struct):
+    static_cache: Annotated[int, msgspec.Meta(ge=2, le=MOST_INT32)] | None = None
+    part: Literal["whole", "language-model"] = "whole"
+
+
 class _Metadata(msgspec.Struct):
-    export_config: dict[str, Any] | None = None
+    export_config: _ExportConfig | None = None
     in_spec: str | None = None
     out_spec: str | None = None
 
@@ -122,7 +128,10 @@ class Bundle:
         here = os.path.isdir(path) and os.path.samefile(path, self.folder)
         if weights == "reference" and not here:
             raise not_in_place(os.fspath(path))
-        in_place = here and weights in ("auto", "reference")
+        is_cached = any(load_model(file).moved for file in self.files.values()) if here else False
+        if weights == "reference" and is_cached:
+            raise not_in_place(f"the weights are not in {self.folder}, which has links to them")
+        in_place = here and not is_cached and weights in ("auto", "reference")
         named = {self.files[name].stem: model for name, model in models.items()}
         with new_folder(path, force=force, keep_old=in_place) as folder:
             write_models(named, folder, "reference" if in_place else weights, self.manifest)
@@ -173,12 +182,7 @@ def companions(folder: Path) -> dict[str, Path]:
         of_weights = entry.name.endswith(".index.json")
         if entry.suffix not in _COMPANIONS or of_weights or not entry.is_file():
             continue
-        path = file_within(folder, entry.name)
-        if path is None:
-            what = "A file of the folder is a link to one outside of it."
-            fix = "copy the file into the folder, or remove the link"
-            raise InputError(what, found=short(str(entry), 300), fix=fix)
-        files[entry.name] = path
+        files[entry.name] = inside(folder, entry.name)
     return files
 
 
@@ -247,12 +251,16 @@ def bundle_at(source: object) -> Bundle | None:
         files = {entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_file()}
     except (OSError, ValueError):
         return None
-    if EXPORT_FILE in files:
-        return _with_manifest(folder)
     graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
     of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
-    if not graphs or of_pytorch or not {"config.json", GENAI_FILE} & files.keys():
+    others = graphs and not of_pytorch and {"config.json", GENAI_FILE} & files.keys()
+    if EXPORT_FILE not in files and not others:
         return None
+    for name, file in files.items():
+        if file.suffix in (".onnx", *_COMPANIONS):
+            inside(folder, name)
+    if EXPORT_FILE in files:
+        return _with_manifest(folder)
     if GENAI_FILE in files:
         _check_genai(folder)
     return Bundle(folder, graphs, None)

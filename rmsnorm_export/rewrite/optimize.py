@@ -11,6 +11,7 @@ from typing import cast
 import onnx_ir as ir
 
 from rmsnorm_export.graph.bundle import Bundle, open_folder
+from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.lower.targets import TARGETS
@@ -56,6 +57,7 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
     options = _settled(options)
     with no_gc():
         loaded = load_model(source)
+        contract = Contract(loaded.model)
         opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         loaded = normalise(loaded, options)
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
@@ -63,6 +65,7 @@ def optimize(source: Source, options: OptimizeOptions) -> Result:
         report = describe_plan(loaded, plan, options, proofs)
         apply_plan(plan)
         model, report = _fitted(plan.model, report, options)
+        contract.restore(model)
         report = dataclasses.replace(
             report,
             opset_before=opset,

@@ -16,8 +16,8 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.rewrite.beside import (
     Comparison,
     WrongError,
+    changed_by_others,
     compare_with,
-    own_copy,
     run_reference,
 )
 from rmsnorm_export.rewrite.options import QUANTIZED_RTOL, Quantize
@@ -48,9 +48,11 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
     """
     from onnxscript import optimizer
 
-    prepared = own_copy(model)
-    optimizer.optimize(prepared)  # a weight behind a Transpose is no constant to the quantizers
-    quantized = _quantized(prepared, kind)
+    def change(copy: ir.Model) -> ir.Model:
+        optimizer.optimize(copy)  # a weight behind a Transpose is no constant to the quantizers
+        return _quantized(copy, kind)
+
+    quantized = changed_by_others(model, change)
     names = [node.op_type for node in quantized.graph.all_nodes()]
     outcome, problem = Comparison(), ""
     try:
@@ -62,8 +64,7 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
     if outcome.after_fails or not products:
         raise InputError(
             f"The model cannot be quantized to {kind}.",
-            found=outcome.unknown
-            or "it has no product of a matrix of weights in float32 (for int4: or half precision)",
+            found=outcome.unknown or _no_product(model),
             fix="omit --quantize; int8 is for float32 (--dtype f32)",
         )
     same = f", {outcome.same} of {outcome.rows} rows keep their largest element"
@@ -71,12 +72,19 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
         kind=kind,
         products=products,
         kept=names.count("MatMul"),
-        bytes_before=_weight_bytes(prepared),
+        bytes_before=_weight_bytes(model),
         bytes_after=_weight_bytes(quantized),
         problem=problem,
         compared=outcome.words() and outcome.words() + same,
         not_compared=outcome.unknown,
     )
+
+
+def _no_product(model: ir.Model) -> str:
+    reason = "it has no product of a matrix of weights in float32 (for int4: or half precision)"
+    if any(value.is_initializer() for value in model.graph.inputs):
+        reason += "; a weight that is an input as well is none, for callers may replace it"
+    return reason
 
 
 def _quantized(model: ir.Model, kind: Quantize) -> ir.Model:

@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.printable import short
 from rmsnorm_export.strict import parse_json
 
 LARGEST_TEXT = 1 << 28
@@ -91,7 +93,8 @@ def read_json(path: StrPath, limit: int = LARGEST_TEXT, *, infinite: bool = Fals
 def file_within(folder: Path, name: str) -> Path | None:
     """Return the file that a name in a folder leads to; None where it leads out of the folder.
 
-    Links of Hugging Face's own cache, from ``snapshots`` to ``blobs``, do not.
+    Links of Hugging Face's cache do not: from a folder in ``models--*/snapshots`` to a file that is
+    right in ``blobs`` of the same ``models--*``.
 
     Raises:
         OSError, ValueError: the path cannot be followed.
@@ -99,5 +102,25 @@ def file_within(folder: Path, name: str) -> Path | None:
     root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
     if os.path.isabs(name) or ".." in Path(name).parts:
         return None
-    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
-    return path if root in path.parents or path.parent in blobs[:1] else None
+    above = {place.parent for place in root.parents if place.name == "snapshots"}
+    is_blob = is_hub_store(path.parent) and path.parent.parent in above
+    return path if root in path.parents or is_blob else None
+
+
+def is_hub_store(folder: Path) -> bool:
+    """Return whether a folder, links resolved, is that of the files in Hugging Face's cache."""
+    return folder.name == "blobs" and folder.parent.name.startswith("models--")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the file that a name in a folder leads to, see `file_within`.
+
+    Raises:
+        InputError: it leads out of the folder.
+        OSError, ValueError: the path cannot be followed.
+    """
+    if (path := file_within(folder, name)) is None:
+        what = "A file of the folder is a link to one outside of it."
+        fix = "copy the file into the folder, or remove the link"
+        raise InputError(what, found=short(str(folder / name), 300), fix=fix)
+    return path
