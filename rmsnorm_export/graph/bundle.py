@@ -37,7 +37,7 @@ from rmsnorm_export.system.files import (
     output_path,
     refusals_as,
 )
-from rmsnorm_export.system.reading import file_within, inside, read_json
+from rmsnorm_export.system.reading import inside, read_json
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -273,7 +273,7 @@ def _check_genai(folder: Path) -> None:
         decoder = read_json(place)["model"]["decoder"]
         if "filename" not in decoder:
             return  # a pipeline of several graphs, or another kind of model
-        if (file := file_within(folder, decoder["filename"])) is None or not file.is_file():
+        if not (file := inside(folder, decoder["filename"])).is_file():
             raise ValueError(f"it has no file {quoted(decoder['filename'])}")
         graph, names = load_model(file).model.graph, decoder["inputs"] | decoder["outputs"]
         for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:

@@ -7,15 +7,18 @@ drop one that is a weight. They are given a graph without these, which it gets b
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.printable import short
 
-_TEXTS = ("doc_string", "domain", "model_version", "producer_name", "producer_version")
+_OF_VALUE = ("type", "shape", "doc_string")
+_OF_MODEL = ("doc_string", "domain", "model_version", "producer_name", "producer_version")
+
+T = TypeVar("T")
 
 
 class Contract:
@@ -24,7 +27,7 @@ class Contract:
     def __init__(self, model: ir.Model) -> None:
         graph = model.graph
         self._inputs, self._outputs = (
-            [(str(value.name), _declaration(value)) for value in values]
+            [(str(value.name), _declaration(value, *_OF_VALUE)) for value in values]
             for values in (graph.inputs, graph.outputs)
         )
         self._stored = {
@@ -32,9 +35,8 @@ class Contract:
             for value in (*graph.inputs, *graph.outputs)
             if value.is_initializer()
         }
-        self._texts = {name: getattr(model, name) for name in _TEXTS}
-        self._graph_texts = {"name": graph.name, "doc_string": graph.doc_string}
-        self._metadata = dict(model.metadata_props), dict(graph.metadata_props)
+        self._model = _declaration(model, *_OF_MODEL)
+        self._graph = _declaration(graph, "name", "doc_string")
 
     def set_aside(self, model: ir.Model) -> ir.Model:
         """Return the model, changed, without defaults, and with the outputs that nodes compute."""
@@ -63,35 +65,33 @@ class Contract:
             values.setdefault(name, ir.Value(name=name))
         if missing := [name for name, _ in self._outputs if name not in values]:
             raise _broken("has lost outputs", missing)
-        graph.inputs[:] = [_declared(values[name], own) for name, own in self._inputs]
+        graph.inputs[:] = [_restored(values[name], own) for name, own in self._inputs]
         graph.outputs[:] = [
-            values[name] if name in names else _declared(values[name], own)
+            values[name] if name in names else _restored(values[name], own)
             for name, own in self._outputs
         ]
         for name, tensor in self._stored.items():
             if not values[name].is_initializer():
                 values[name].const_value = tensor
                 graph.register_initializer(values[name])
-        _set(model, self._texts)
-        _set(graph, self._graph_texts)
-        model.metadata_props.update(self._metadata[0])
-        graph.metadata_props.update(self._metadata[1])
+        _restored(model, self._model)
+        _restored(graph, self._graph)
         return model
 
 
-def _declaration(value: ir.Value) -> dict[str, Any]:
-    shape = None if value.shape is None else value.shape.copy()
-    return {"type": copy.copy(value.type), "shape": shape, "doc_string": value.doc_string}
+def _declaration(holder: Any, *names: str) -> dict[str, Any]:
+    return {name: copy.deepcopy(getattr(holder, name)) for name in (*names, "metadata_props")}
 
 
-def _declared(value: ir.Value, declaration: dict[str, Any]) -> ir.Value:
-    _set(value, declaration)
-    return value
-
-
-def _set(holder: object, attributes: dict[str, Any]) -> None:
-    for name, attribute in attributes.items():
-        setattr(holder, name, attribute)
+def _restored(holder: T, declaration: Mapping[str, Any]) -> T:
+    own: Any = holder
+    for name, declared in declaration.items():
+        if name == "metadata_props":  # it cannot be set
+            own.metadata_props.clear()
+            own.metadata_props.update(declared)
+        else:
+            setattr(own, name, declared)
+    return holder
 
 
 def _broken(what: str, names: Iterable[str]) -> Error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import short
+from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.strict import parse_json
 
 LARGEST_TEXT = 1 << 28
@@ -120,7 +120,7 @@ def inside(folder: Path, name: str) -> Path:
         OSError, ValueError: the path cannot be followed.
     """
     if (path := file_within(folder, name)) is None:
-        what = "A file of the folder is a link to one outside of it."
-        fix = "copy the file into the folder, or remove the link"
-        raise InputError(what, found=short(str(folder / name), 300), fix=fix)
+        what, found = "A file of the folder lies outside of it.", f"{quoted(name, 200)} of {folder}"
+        fix = "copy it into the folder, and name it as it is called there"
+        raise InputError(what, found=short(found, 400), fix=fix)
     return path

@@ -210,5 +210,5 @@ def test_one_rule_for_all_files_of_a_folder(tmp_path: Path, name: str, command: 
         (folder / config).write_text('{"model": {"decoder": {}}}')
     (folder / name).rename(elsewhere / name)
     (folder / name).symlink_to(elsewhere / name)
-    with pytest.raises(rx.InputError, match="link to one outside of it"):
+    with pytest.raises(rx.InputError, match="lies outside of it"):
         COMMANDS[command](folder, tmp_path / "out")

@@ -93,9 +93,9 @@ def _model(name: str) -> onnx.ModelProto:
             value.ClearField("type")
     if "choice" not in declared:
         del model.graph.initializer[3]
-    model.graph.input[1].doc_string = "the rows"
-    for value in model.graph.output:
-        value.doc_string = f"the output {value.name}"
+    for value in (*model.graph.input, *model.graph.output):
+        value.doc_string = f"the value {value.name}"
+        value.metadata_props.append(onnx.StringStringEntryProto(key="unit", value=value.name))
     model.graph.doc_string = "a graph"
     return model
 
@@ -105,11 +105,10 @@ def _terms(model: onnx.ModelProto) -> list[object]:
     graph, stored = model.graph, {tensor.name for tensor in model.graph.initializer}
     names = {value.name for value in graph.input}
     rows: list[object] = [
-        (value.name, value.type.SerializeToString(), value.doc_string, value.name in stored)
-        for value in graph.input
+        (value.name, value.SerializeToString(), value.name in stored) for value in graph.input
     ]
     for value in graph.output:
-        kind = value.type.SerializeToString(), value.doc_string
+        kind = (value.SerializeToString(),)
         rows.append((value.name, *(() if value.name in names else kind)))
     props = {prop.key: prop.value for prop in model.metadata_props}
     return [*rows, props["key"], model.doc_string, model.producer_name, graph.doc_string]

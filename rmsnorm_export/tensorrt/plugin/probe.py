@@ -83,9 +83,10 @@ def _onnxruntime(request: Mapping[str, str]) -> str:
 
 
 def _torch(request: Mapping[str, str]) -> str:
-    functions, half = abi.functions(Path(request["library"])), abi.TYPES["float16"]
+    half = abi.TYPES["float16"]
     problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
     problem.set_norm(op.NormSpec())
+    functions = abi.functions(Path(request["library"]))
     if refused := functions.rmsnorm_refusal(ctypes.byref(problem)):
         raise ValueError(refused.decode())
     return "the functions take a norm in float16"
