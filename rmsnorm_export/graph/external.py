@@ -109,9 +109,10 @@ def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
     if not base:
         return "", "", sys.maxsize
     base = os.path.abspath(base)
-    path = os.path.realpath(os.path.join(base, location))
-    if file_within(Path(base), location) is None:
+    if (file := file_within(Path(base), location)) is None:
+        path = os.path.realpath(os.path.join(base, location))
         raise _unusable(slot, f"leaves the folder of the model by a symbolic link to {path}")
+    path = os.fspath(file)
     if not path.startswith(os.path.join(os.path.realpath(base), "")):
         base = os.path.dirname(path)
     try:

@@ -83,7 +83,8 @@ def quantize(model: ir.Model, kind: Quantize, *, seed: int) -> tuple[ir.Model, Q
 def _no_product(model: ir.Model) -> str:
     reason = "it has no product of a matrix of weights in float32 (for int4: or half precision)"
     if any(value.is_initializer() for value in model.graph.inputs):
-        reason += "; a weight that is an input as well is none, for callers may replace it"
+        reason += "; weights that are inputs as well may be replaced by callers "
+        reason += "(onnx_ir's RemoveInitializersFromInputsPass makes them constant)"
     return reason
 
 
