@@ -18,7 +18,7 @@ from rmsnorm_export.printable import short
 _OF_VALUE = ("type", "shape", "doc_string")
 _OF_MODEL = ("doc_string", "domain", "model_version", "producer_name", "producer_version")
 
-T = TypeVar("T")
+Holder = TypeVar("Holder")
 
 
 class Contract:
@@ -41,6 +41,8 @@ class Contract:
     def set_aside(self, model: ir.Model) -> ir.Model:
         """Return the model, changed, without defaults, and with the outputs that nodes compute."""
         graph = model.graph
+        for value in graph.outputs:  # what is said of a weight would be said of what becomes of it
+            value.metadata_props.clear()
         computed = {value: None for value in graph.outputs if value.producer() is not None}
         graph.outputs[:] = list(computed)
         for value in graph.inputs:
@@ -61,6 +63,11 @@ class Contract:
         names = {name for name, _ in self._inputs}
         if unknown := [str(value.name) for value in graph.inputs if value.name not in names]:
             raise _broken("takes other inputs", unknown)
+        for name, tensor in self._stored.items():
+            own = graph.initializers.get(name)
+            if name not in names and own is not None and not _equal(own.const_value, tensor):
+                own.name = f"{name}_changed"  # a pass stored something else by this name
+                del values[name]
         for name in (*names, *self._stored):
             values.setdefault(name, ir.Value(name=name))
         if missing := [name for name, _ in self._outputs if name not in values]:
@@ -79,11 +86,18 @@ class Contract:
         return model
 
 
+def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    if one is other or one is None or other is None:
+        return one is other
+    alike = one.dtype == other.dtype and tuple(one.shape) == tuple(other.shape)
+    return alike and one.tobytes() == other.tobytes()
+
+
 def _declaration(holder: Any, *names: str) -> dict[str, Any]:
     return {name: copy.deepcopy(getattr(holder, name)) for name in (*names, "metadata_props")}
 
 
-def _restored(holder: T, declaration: Mapping[str, Any]) -> T:
+def _restored(holder: Holder, declaration: Mapping[str, Any]) -> Holder:
     own: Any = holder
     for name, declared in declaration.items():
         if name == "metadata_props":  # it cannot be set

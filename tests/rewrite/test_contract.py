@@ -182,6 +182,21 @@ def test_a_graph_that_takes_or_gives_something_else_is_not_written() -> None:
         contract.restore(model)
 
 
+def test_a_weight_that_a_pass_stores_anew_by_its_name_is_the_output_that_it_was() -> None:
+    model = ir.from_proto(_model("defaults and outputs of every kind"))
+    contract, before = Contract(model), model.graph.initializers["shown"].const_value
+    product = next(node for node in model.graph if node.outputs[0].name == "c")
+    changed = contract.set_aside(model).graph.initializers["shown"]
+    assert not changed.is_graph_output()
+    changed.const_value = ir.tensor(np.ones((64, 96), np.float32), name="shown")
+    graph = contract.restore(model).graph
+    assert graph.outputs[1].name == "shown"
+    assert graph.outputs[1].const_value is before
+    assert product.inputs[1] is changed
+    names = [tensor.name for tensor in ir.to_proto(model).graph.initializer]
+    assert len({*names}) == len(names)
+
+
 @pytest.mark.parametrize("name", ["defaults and outputs of every kind", "in branches"])
 def test_a_package_serves_them(name: str, tmp_path: Path) -> None:
     model, path = _model(name), tmp_path / "model.onnx"
