@@ -1,4 +1,4 @@
-"""``plugin``: build the libraries, check them, and load them elsewhere."""
+"""``plugin``: build the libraries, and check them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
-from rmsnorm_export.cli.options import FILE, PATH
+from rmsnorm_export.cli.options import PATH
 
 _RUNTIME = click.Option(
     ["--runtime"],
@@ -37,25 +37,21 @@ _BUILD = [
         metavar="[DIR]",
         help=_TOOLKIT,
     ),
-    click.Option(["--force"], is_flag=True, help="Compile again; replace files in the output."),
-    click.Option(["-o", "--output"], type=PATH, metavar="DIR", help="Folder for copies."),
+    click.Option(["--force"], is_flag=True, help="Compile again."),
 ]
 _CHECK = [
     click.Argument(["library"], required=False, type=PATH),
     _RUNTIME,
     click.Option(["--cuda"], is_flag=True, help="Of ONNX Runtime's builds that with CUDA kernels."),
 ]
-_LINES = [
-    click.Argument(["model"], type=FILE, default="model.onnx"),
-    click.Option(["--for", "loader"], metavar="PROGRAM", help="Only the line of this program."),
-]
 
 
 @click.group("plugin", no_args_is_help=False)
 def command() -> None:
-    """Build the plugin's libraries, check them, and load them elsewhere.
+    """Build the plugin's libraries, and check them.
 
-    They are kept in rmsnorm_export/plugins of XDG_CACHE_HOME, or of ~/.cache.
+    They are kept in rmsnorm_export/plugins of XDG_CACHE_HOME, or of ~/.cache, where nobody else may
+    be able to write.
     """
 
 
@@ -69,7 +65,7 @@ def build_plugin(files: Files, **options: Any) -> None:
 
     \b
     Examples:
-      rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt -o plugin
+      rmsnorm-export plugin build --arch 90,100 --tensorrt /opt/tensorrt
       rmsnorm-export plugin build --runtime onnxruntime
       rmsnorm-export plugin build --runtime onnxruntime --cuda --arch 90
     """
@@ -82,28 +78,14 @@ def build_plugin(files: Files, **options: Any) -> None:
 
 @define("check", params=_CHECK, reports=False, group=command)
 def check_plugin(files: Files, library: Path | None, **options: Any) -> None:
-    """Load LIBRARY, or those of the build, in every installed runtime and try its plugins.
+    """Load LIBRARY, or those of the build, in every installed runtime that it is for.
 
-    Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own. For ONNX Runtime
-    norms are computed and compared with the reference. No GPU is needed. Exit code 4 when a check
-    fails, or nothing here can try the library.
+    Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own. In ONNX Runtime a
+    norm is computed and compared with the reference. No GPU is needed. Exit code 4 when one fails,
+    or nothing here can try the library.
     """
     from rmsnorm_export.tensorrt import plugin
 
     with console.progress(files.state, "Checking the plugin"):
         result = plugin.check(library, **options)
     files.finish(result, result.error)
-
-
-@define("lines", params=_LINES, reports=False, group=command)
-def load_lines(files: Files, model: str, loader: str | None, **options: Any) -> None:
-    """Print the line that makes each program load the plugin for MODEL.
-
-    \b
-    Example:
-      eval "$(rmsnorm-export plugin lines fused.onnx --for trtexec)"
-    """
-    from rmsnorm_export.tensorrt import plugin
-
-    loaders = plugin.command_lines(model, loader, **options)
-    files.finish(loaders, only=loader is not None)

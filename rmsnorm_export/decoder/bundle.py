@@ -24,6 +24,7 @@ from rmsnorm_export.graph.external import embed, placed, store
 from rmsnorm_export.graph.load import load_model, no_gc, serialize
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
+from rmsnorm_export.options import MOST_INT32
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
@@ -35,7 +36,7 @@ from rmsnorm_export.system.files import (
     output_path,
     refusals_as,
 )
-from rmsnorm_export.system.reading import file_within, read_json
+from rmsnorm_export.system.reading import inside, read_json
 from rmsnorm_export.system.shown import Shown
 
 EXPORT_FILE = "export.json"
@@ -67,13 +68,13 @@ class Components(Shown):
         return self.results
 
 
-class _Config(msgspec.Struct):
-    static_cache: int | None = None
+class _ExportConfig(msgspec.Struct):
+    static_cache: Annotated[int, msgspec.Meta(ge=2, le=MOST_INT32)] | None = None
     part: Literal["whole", "language-model"] = "whole"
 
 
 class _Metadata(msgspec.Struct):
-    export_config: _Config | None = None
+    export_config: _ExportConfig | None = None
     export_dtype: str | None = None
 
 
@@ -140,12 +141,7 @@ def companions(folder: Path) -> dict[str, Path]:
         of_weights = entry.name.endswith(".index.json")
         if entry.suffix not in _COMPANIONS or of_weights or not entry.is_file():
             continue
-        path = file_within(folder, entry.name)
-        if path is None:
-            what = "A file of the folder is a link to one outside of it."
-            fix = "copy the file into the folder, or remove the link"
-            raise InputError(what, found=short(str(entry), 300), fix=fix)
-        files[entry.name] = path
+        files[entry.name] = inside(folder, entry.name)
     return files
 
 
@@ -214,12 +210,16 @@ def bundle_at(source: object) -> Bundle | None:
         files = {entry.name: entry for entry in sorted(folder.iterdir()) if entry.is_file()}
     except (OSError, ValueError):
         return None
-    if EXPORT_FILE in files:
-        return _with_manifest(folder)
     graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
     of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
-    if not graphs or of_pytorch or not {"config.json", GENAI_FILE} & files.keys():
+    others = graphs and not of_pytorch and {"config.json", GENAI_FILE} & files.keys()
+    if EXPORT_FILE not in files and not others:
         return None
+    for name, file in files.items():
+        if file.suffix in (".onnx", *_COMPANIONS):
+            inside(folder, name)
+    if EXPORT_FILE in files:
+        return _with_manifest(folder)
     if GENAI_FILE in files:
         _check_genai(folder)
     return Bundle(folder, graphs, None)
@@ -232,7 +232,7 @@ def _check_genai(folder: Path) -> None:
         decoder = read_json(place)["model"]["decoder"]
         if "filename" not in decoder:
             return  # a pipeline of several graphs, or another kind of model
-        if (file := file_within(folder, decoder["filename"])) is None or not file.is_file():
+        if not (file := inside(folder, decoder["filename"])).is_file():
             raise ValueError(f"it has no file {quoted(decoder['filename'])}")
         graph, names = load_model(file).model.graph, decoder["inputs"] | decoder["outputs"]
         for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:

@@ -107,7 +107,11 @@ class FolderResult(Shown):
         here = source is not None and os.path.isdir(path) and os.path.samefile(path, source.folder)
         if weights == "reference" and not here:
             raise not_in_place(os.fspath(path))
-        in_place = here and weights in ("auto", "reference")
+        files = source.files.values() if source is not None and here else ()
+        cached = any(load_model(file).moved for file in files)
+        if weights == "reference" and cached:
+            raise not_in_place(f"the weights are not in {os.fspath(path)}, which has links to them")
+        in_place = here and not cached and weights in ("auto", "reference")
         with new_folder(path, force=force, keep_old=in_place) as folder:
             write_models(models, folder, "reference" if in_place else weights, self.manifest)
             if not in_place:
@@ -119,8 +123,9 @@ class FolderResult(Shown):
             saved = list(tensor_slots(load_model(final / f"{name}.onnx").model))
             for slot, new in zip(list(tensor_slots(model)), saved, strict=True):
                 slot.put(new.tensor)
-        files, seconds = (final / name for name in written), time.perf_counter() - start
-        return GenerationExport(final, self.reports, (*files,), self.log, self.seconds + seconds)
+        seconds = self.seconds + time.perf_counter() - start
+        places = tuple(final / name for name in written)
+        return GenerationExport(final, self.reports, places, self.log, seconds)
 
 
 def _share_weights(models: Iterable[ir.Model]) -> None:

@@ -48,8 +48,7 @@ from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of
-from rmsnorm_export.tensorrt.plugin.libraries import open_library
-from rmsnorm_export.tensorrt.plugin.lines import library
+from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 
 
 @takes(PackageOptions)
@@ -233,7 +232,7 @@ def _plugin_library(subject: ServedModel, options: PackageOptions) -> Path | Non
     """
     path, record = options.plugin, subject.record
     if path is None:
-        return library("triton") if record is not None and record.plugin else None
+        return find_build().path("dlopen") if record is not None and record.plugin else None
     if record is not None and record.plugin:
         return open_library(path, "dlopen").path
     problem, fix = "the engine uses no plugin", "omit --plugin"

@@ -19,6 +19,7 @@ from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy
 from rmsnorm_export.graph.tensors import LARGE_BYTES, MAX_PROTO_BYTES, TensorSlot, memory_of
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import TEMP_SUFFIX, Transaction, sync
+from rmsnorm_export.system.reading import file_within
 
 MAX_EMBEDDED_BYTES = MAX_PROTO_BYTES - (1 << 26)
 """Most tensor bytes stored inside a model; 64 MiB are for the graph itself."""
@@ -27,7 +28,7 @@ _PAGE = 4096
 """Tensors of more than a MiB begin on a page, so that a runtime can map them."""
 
 
-def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tuple[str, str]]:
+def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> dict[tuple[str, str], str]:
     """Check every external tensor and bind it to an absolute folder; no data is opened.
 
     A tensor gets a new object where its folder changes, so a tensor shared with the caller's model
@@ -39,28 +40,32 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> set[tupl
             tells those of functions none), or only what the location tells is checked.
 
     Returns:
-        The folders, "" where it is not known, and the locations.
+        Of each folder, "" where it is not known, and location the name of the file in that folder:
+        the location, but in Hugging Face's cache, where the folder is ``blobs``.
 
     Raises:
         InputError: naming tensor and location: a location that is absolute, leaves the folder or
             is no file, or a file that is too short.
     """
-    places = set()
+    places = {}
     tensors = [slot.tensor for slot in slots]
     folders = {str(one.base_dir) for one in tensors if isinstance(one, ir.ExternalTensor)} - {""}
     otherwise = folder or (folders.pop() if len(folders) == 1 else "")
     for slot, tensor in zip(slots, tensors, strict=True):
         if not isinstance(tensor, ir.ExternalTensor):
             continue
-        base, _, size = locate(slot, otherwise)
+        base, path, size = locate(slot, otherwise)
         offset, needed = tensor.offset or 0, tensor.nbytes
         stored = max(0, min(tensor.length or needed, size - offset))
         if stored != needed:
             found = f"{stored} bytes from offset {offset}, for a shape that needs {needed} bytes"
             raise _unusable(slot, f"is too short or too long: {found}")
+        location = name = os.fspath(tensor.location)
+        if base != os.path.abspath(tensor.base_dir or otherwise):
+            name = os.path.basename(path)
         if base != tensor.base_dir:
-            slot.put(placed(tensor, os.fspath(tensor.location), base, tensor))
-        places.add((base, os.fspath(tensor.location)))
+            slot.put(placed(tensor, name, base, tensor))
+        places[base, location] = name
     return places
 
 
@@ -78,6 +83,9 @@ def placed(
 
 def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
     """Return the folder of an external tensor, its data file, links resolved, and the file's size.
+
+    In Hugging Face's cache the folder is that of the file, and not of the link to it, which onnx_ir
+    and some releases of ONNX Runtime refuse.
 
     A hard link to a file elsewhere, which an archive may bring along, reads that file as a symbolic
     link does, and does not say where it is: a file of several names is refused, as by onnx_ir.
@@ -101,9 +109,12 @@ def locate(slot: TensorSlot, otherwise: str | Path) -> tuple[str, str, int]:
     if not base:
         return "", "", sys.maxsize
     base = os.path.abspath(base)
-    path = os.path.realpath(os.path.join(base, location))
-    if not path.startswith(os.path.join(os.path.realpath(base), "")):
+    if (file := file_within(Path(base), location)) is None:
+        path = os.path.realpath(os.path.join(base, location))
         raise _unusable(slot, f"leaves the folder of the model by a symbolic link to {path}")
+    path = os.fspath(file)
+    if not path.startswith(os.path.join(os.path.realpath(base), "")):
+        base = os.path.dirname(path)
     try:
         state = os.stat(path)
     except OSError as error:
@@ -147,7 +158,9 @@ def place(
         embed(slots, target.parent)
         return "embed" if external else "none", (), ()
     if away and weights == "reference":
-        raise not_in_place(f"tensor {quoted(away[0].name)} is not in {target.parent}")
+        base, _, _ = locate(away[0], target.parent)
+        found = f"tensor {quoted(away[0].name)} is in {base}, not in {target.parent}"
+        raise not_in_place(found)
     used: UsedPolicy = "copy" if away else "reference" if external else "none"
     own = [slot for slot in slots if not slot.is_external]
     is_full = _bytes_of(own) > MAX_EMBEDDED_BYTES
@@ -170,7 +183,7 @@ def place(
 def not_in_place(found: str) -> UsageError:
     """Return the error for weights that the output cannot refer to."""
     what = "Weights can be referenced in place only from the folder that they are in."
-    fix = "write the output into the folder of the source, or use --weights copy"
+    fix = "use --weights copy; or, but in Hugging Face's cache, write into the weights' folder"
     return UsageError(what, found=short(found, 400), fix=fix)
 
 

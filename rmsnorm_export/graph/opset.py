@@ -179,8 +179,6 @@ def _restore(source: ir.Graph, result: ir.Graph) -> None:
             value.shape = ir.Shape(dims)
     for old, new in zip(source.outputs, result.outputs, strict=True):
         new.shape = old.shape
-    result.metadata_props.update(source.metadata_props)
-    result.doc_string = result.doc_string or source.doc_string
     nodes = {node.outputs[0].name: node for node in source.all_nodes() if node.outputs}
     for graph in (source, result):
         graph.opset_imports.pop(_KEEP, None)

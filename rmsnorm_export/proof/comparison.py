@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
+from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs, values_in
@@ -97,6 +98,10 @@ def run_reference(
             )
     except Error as error:
         return Reference(problem=f"the graph before does not run: {one_line(error.found, 300)}")
+    computed = {value.name for value in model.graph.outputs if value.producer() is not None}
+    outputs = {name: array for name, array in outputs.items() if name in computed}
+    if not outputs:
+        return Reference(problem="the graph computes no output")
     unlike = without_evidence(outputs)
     problem = "; ".join(f"{name}: {why}" for name, why in unlike.items())
     return Reference(feeds, outputs, defined, problem)
@@ -165,13 +170,19 @@ def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:
     return slot.nbytes >= LARGE_BYTES and inputs.type_name_of(slot.tensor.dtype) in inputs.FED
 
 
-def own_copy(model: ir.Model) -> ir.Model:
-    """Clone a model with types of its own: a step that sets one would change both."""
-    model = model.clone()
+def changed_by_others(model: ir.Model, change: Callable[[ir.Model], ir.Model]) -> ir.Model:
+    """Return what a step of another package makes of a copy of a model, its contract kept.
+
+    The copy has types of its own: a step that sets one would change both.
+
+    Raises:
+        Error: an input or output is lost.
+    """
+    contract, model = Contract(model), model.clone()
     for graph in all_graphs(model):
         for value in values_in(graph):
             value.type = copy.copy(value.type)
-    return model
+    return contract.restore(change(contract.set_aside(model)))
 
 
 def _share_off(name: str, after: Array, before: Array, rtol: float | None) -> float:

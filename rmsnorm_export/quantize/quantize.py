@@ -17,8 +17,8 @@ from rmsnorm_export.proof.comparison import (
     Comparison,
     Prepare,
     WrongError,
+    changed_by_others,
     compare_with,
-    own_copy,
     run_reference,
 )
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL, Quantization, Quantize
@@ -51,9 +51,11 @@ def quantize(
     """
     from onnxscript import optimizer
 
-    prepared = own_copy(model)
-    optimizer.optimize(prepared)  # a weight behind a Transpose is no constant to the quantizers
-    quantized = _quantized(prepared, kind)
+    def change(copy: ir.Model) -> ir.Model:
+        optimizer.optimize(copy)  # a weight behind a Transpose is no constant to the quantizers
+        return _quantized(copy, kind)
+
+    quantized = changed_by_others(model, change)
     names = [node.op_type for node in quantized.graph.all_nodes()]
     outcome, problem = Comparison(), ""
     try:
@@ -65,8 +67,7 @@ def quantize(
     if outcome.after_fails or not products:
         raise InputError(
             f"The model cannot be quantized to {kind}.",
-            found=outcome.unknown
-            or "it has no product of a matrix of weights in float32 (for int4: or half precision)",
+            found=outcome.unknown or _no_product(model),
             fix="omit --quantize",
         )
     same = f", {outcome.same} of {outcome.rows} rows keep their largest element"
@@ -74,12 +75,20 @@ def quantize(
         kind=kind,
         products=products,
         kept=names.count("MatMul"),
-        bytes_before=_weight_bytes(prepared),
+        bytes_before=_weight_bytes(model),
         bytes_after=_weight_bytes(quantized),
         problem=problem,
         compared=outcome.words() and outcome.words() + same,
         not_compared=outcome.unknown,
     )
+
+
+def _no_product(model: ir.Model) -> str:
+    reason = "it has no product of a matrix of weights in float32 (for int4: or half precision)"
+    if any(value.is_initializer() for value in model.graph.inputs):
+        reason += "; weights that are inputs as well may be replaced by callers "
+        reason += "(onnx_ir's RemoveInitializersFromInputsPass makes them constant)"
+    return reason
 
 
 def _quantized(model: ir.Model, kind: Quantize) -> ir.Model:

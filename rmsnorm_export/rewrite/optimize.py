@@ -7,6 +7,7 @@ import time
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.options import keywords
@@ -30,6 +31,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
     options = _settled(options)
     with no_gc():
         loaded = load_model(source)
+        contract = Contract(loaded.model)
         opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         loaded = normalise(loaded, options)
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
@@ -39,6 +41,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         notes = widen_transposes(plan, options.consumer)
         report = dataclasses.replace(report, notes=(*report.notes, *notes))
         model, report = _fitted(plan.model, report, options)
+        contract.restore(model)
         report = dataclasses.replace(
             described(report, model),
             opset_before=opset,

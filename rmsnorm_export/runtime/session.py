@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import ml_dtypes
@@ -29,9 +28,10 @@ from rmsnorm_export.op.spec import BFLOAT16, CODE_TYPES, DOMAIN
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
+from rmsnorm_export.system.libraries import loadable
 from rmsnorm_export.system.packages import pip_install
 from rmsnorm_export.system.process import Fork, ForkEndedError, signal_name
-from rmsnorm_export.system.reading import LARGEST_LIBRARY, check_library, read_file
+from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
 Device = Literal["cpu", "cuda"]
 
@@ -198,7 +198,8 @@ def session_options(
     """Return ``SessionOptions`` without warnings; arguments as of ``open_session``.
 
     Raises:
-        BackendMissingError: ONNX Runtime is not installed, or does not take the library.
+        BackendMissingError: ONNX Runtime is not installed or does not take the library, or others
+            can write to that.
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
@@ -210,8 +211,9 @@ def session_options(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if kernels is not None:
         try:
-            check_library(Path(kernels))
-            options.register_custom_ops_library(os.fspath(kernels))
+            options.register_custom_ops_library(loadable(kernels))
+        except Error:
+            raise
         # As of a session, of no class that is public.
         except Exception as error:
             what = "ONNX Runtime does not take the library of kernels."

@@ -25,7 +25,7 @@ _HOMES = {
     "engine": "EngineRecord EngineResult",
     "folder": "Components GenerationExport",
     "package": "Packaged",
-    "plugin": "Built CheckResult CommandLines",
+    "plugin": "Built CheckResult",
     "report": "Report",
     "verification": "Verification",
 }

@@ -33,8 +33,7 @@ def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
     missing = ["" if tool.path else "dim" for tool in diagnosis.build_tools]
     lines.append(Table("build tools of the plugin", ("name", "path"), tools, styles=missing))
     for built in diagnosis.plugins:
-        places = {str(library.path.parent) for library in built.libraries}
-        lines.append(f"  built: {built.runtime}  {', '.join(places)}")
+        lines += [f"  built: {built.runtime}  {library.path}" for library in built.libraries]
     if not diagnosis.plugins:
         lines.append(("  built: none", "dim"))
     tests = [

@@ -25,7 +25,7 @@ from typing import Any
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import first_line, short
-from rmsnorm_export.system.reading import open_regular, read_file
+from rmsnorm_export.system.reading import is_hub_store, open_regular, read_file
 
 TEMP_SUFFIX = ".rmsnorm-export.tmp"
 
@@ -42,10 +42,14 @@ def output_path(path: object) -> Path:
     """Return the path of an output.
 
     Raises:
-        UsageError: it is no path, or holds a zero byte.
+        UsageError: it is no path, or holds a zero byte, or is in Hugging Face's store of blobs.
     """
     if isinstance(path, str | bytes | os.PathLike) and "\0" not in os.fsdecode(path):
-        return Path(os.fsdecode(path))
+        output = Path(os.fsdecode(path))
+        if any(map(is_hub_store, Path(os.path.realpath(output.parent), "x").parents)):
+            what = "Hugging Face's cache keeps its own files there, by their digests."
+            raise UsageError(what, found=short(str(output), 300), fix="choose another folder")
+        return output
     what, fix = "The output is no name of a file or folder.", "give a path, without zero bytes"
     raise UsageError(what, found=short(repr(path), 300), fix=fix)
 

@@ -9,10 +9,11 @@ import errno
 import hashlib
 import os
 import stat
-import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.strict import parse_json
 
 LARGEST_TEXT = 1 << 28
@@ -92,7 +93,8 @@ def read_json(path: StrPath, limit: int = LARGEST_TEXT, *, infinite: bool = Fals
 def file_within(folder: Path, name: str) -> Path | None:
     """Return the file that a name in a folder leads to; None where it leads out of the folder.
 
-    Links of Hugging Face's own cache, from ``snapshots`` to ``blobs``, do not.
+    Links of Hugging Face's cache do not: from a folder in ``models--*/snapshots`` to a file that is
+    right in ``blobs`` of the same ``models--*``.
 
     Raises:
         OSError, ValueError: the path cannot be followed.
@@ -100,21 +102,25 @@ def file_within(folder: Path, name: str) -> Path | None:
     root, path = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / name))
     if os.path.isabs(name) or ".." in Path(name).parts:
         return None
-    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
-    return path if root in path.parents or path.parent in blobs[:1] else None
+    above = {place.parent for place in root.parents if place.name == "snapshots"}
+    is_blob = is_hub_store(path.parent) and path.parent.parent in above
+    return path if root in path.parents or is_blob else None
 
 
-def check_library(path: Path) -> None:
-    """Raise ``ValueError`` for what is no 64-bit ELF library of this machine, or not all of one.
+def is_hub_store(folder: Path) -> bool:
+    """Return whether a folder, links resolved, is that of the files in Hugging Face's cache."""
+    return folder.name == "blobs" and folder.parent.name.startswith("models--")
 
-    The linker ends the process on one that is cut short.
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the file that a name in a folder leads to, see `file_within`.
+
+    Raises:
+        InputError: it leads out of the folder.
+        OSError, ValueError: the path cannot be followed.
     """
-    with open_regular(path) as file:
-        head = file.read(64)
-        size = os.fstat(file.fileno()).st_size
-    if head[:4] != b"\x7fELF":
-        raise ValueError("the file is no shared library")
-    # The table of sections is the last thing in the file, as linkers write it.
-    layout = struct.unpack("=40xQ10xHH2x", head) if len(head) == 64 else (size, 1, 1)
-    if layout[0] + layout[1] * layout[2] > size:
-        raise ValueError("the file is cut short")
+    if (path := file_within(folder, name)) is None:
+        what, found = "A file of the folder lies outside of it.", f"{quoted(name, 200)} of {folder}"
+        fix = "copy it into the folder, and name it as it is called there"
+        raise InputError(what, found=short(found, 400), fix=fix)
+    return path

@@ -6,7 +6,8 @@ TensorRT-RTX aborts after it has created a plugin. Steps, in order:
     import=<module>     a flavour of TensorRT, that of the steps behind it
     load=<library>      IPluginRegistry.load_library
     dlopen=<library>    ctypes.CDLL
-    create=<module>     every creator of our namespace in that flavour makes a plugin
+    create=<module>     every creator of our namespace in that flavour makes a plugin, and refuses
+                        what is wrong
     parse=<model>       the ONNX parser, in a strongly typed network
     runtime             a TensorRT runtime, and at once the end: without a GPU its own crashes
 """
@@ -18,14 +19,36 @@ import importlib
 import os
 import pathlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, NormSpec
-from rmsnorm_export.tensorrt.plugin.probe import create_plugin
+import numpy as np
+
+from rmsnorm_export.op.spec import IN_KERNELS, PLUGIN_NAMESPACE, NormSpec
 
 
 def say(*words: object) -> None:
     print(*words, flush=True)
+
+
+def create_plugin(trt: Any, creator: Any, values: Mapping[str, Any]) -> Any:
+    """Make a plugin as the parser does: INT32 of an int, CHAR with the closing NUL of a string."""
+    kinds, fields, arrays = trt.PluginFieldType, [], []  # a field does not keep its array alive
+    for name, value in values.items():
+        if isinstance(value, str):
+            data, kind = np.frombuffer(value.encode() + b"\0", np.int8), kinds.CHAR
+        elif isinstance(value, int):
+            data, kind = np.array([value], np.int32), kinds.INT32
+        else:
+            data, kind = np.array([value], np.float32), kinds.FLOAT32
+        arrays.append(data)
+        fields.append(trt.PluginField(name, data, kind))
+    try:
+        return creator.create_plugin(
+            "check", trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD
+        )
+    except (RuntimeError, ValueError, TypeError):  # a refusal, in some versions of the bindings
+        return None
 
 
 def create(trt: Any) -> None:
@@ -33,9 +56,13 @@ def create(trt: Any) -> None:
     ours = {c.name: c for c in creators if c.plugin_namespace == PLUGIN_NAMESPACE}
     assert len(ours) == sum(c.plugin_namespace == PLUGIN_NAMESPACE for c in creators)
     for name, creator in ours.items():
-        values = NormSpec(kind=name.removeprefix("Quantized").split("_")[0]).attributes()
+        own = NormSpec(kind=name.removeprefix("Quantized").split("_")[0]).attributes()
+        values = {name: value for name, value in own.items() if name in IN_KERNELS}
         if name.startswith("Quantized"):
             values["quantize"] = "int8_per_row"
+        assert [field.name for field in creator.field_names] == [*values]
+        for wrong in ({"epsilon": -1.0}, {"axis": 0}, {"epsilon": 1}, {"of_the_future": 0}):
+            assert create_plugin(trt, creator, values | wrong) is None
         plugin = create_plugin(trt, creator, values)
         core = plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
         assert (core.plugin_name, core.plugin_namespace) == (name, PLUGIN_NAMESPACE)

@@ -77,5 +77,5 @@ def test_cuda_home_without_nvcc(tmp_path: pathlib.Path) -> None:
 def test_install(adapter: pathlib.Path, tmp_path: pathlib.Path) -> None:
     place = ("--prefix", tmp_path, "--component", "tensorrt")
     adapter_build.succeeded(adapter_build.cmake("--install", adapter, *place))
-    names = ["librmsnorm_plugin.so", "librmsnorm_plugin_autoload.so", "rmsnorm_tensorrt.json"]
+    names = ["librmsnorm_plugin.so", "librmsnorm_plugin_autoload.so"]
     assert sorted(path.name for path in (tmp_path / "lib").iterdir()) == names

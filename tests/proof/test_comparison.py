@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from rmsnorm_export.proof.comparison import WrongError, compare_with, own_copy, run_reference
+from rmsnorm_export.proof.comparison import WrongError, compare_with, run_reference
 from rmsnorm_export.runtime.session import open_session, run_session
 
 _WEIGHT = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
@@ -100,7 +100,7 @@ def test_weights_are_read_where_they_are(place: str, tmp_path: Path) -> None:
     reference = run_reference(model, seed=1)
     assert not reference.problem
     assert [v.const_value for g in model.graphs() for v in g.initializers.values()] == weights
-    whole = ir.external_data.load_to_model(own_copy(model))
+    whole = ir.external_data.load_to_model(model.clone())
     expected = run_session(open_session(ir.to_proto(whole).SerializeToString()), reference.feeds)
     assert reference.outputs["y"].tolist() == expected["y"].tolist()
     assert compare_with(reference, model).words() == (

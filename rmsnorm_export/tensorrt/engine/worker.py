@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rmsnorm_export.system.libraries import loadable
 from rmsnorm_export.system.reading import LARGEST_ENGINE, read_file
 from rmsnorm_export.tensorrt.engine.layers import is_layer_log
 
@@ -54,8 +55,9 @@ def _start(request: Request) -> tuple[Any, Any, Any]:
     trt = importlib.import_module(request["module"])
     importlib.import_module("polygraphy.logger").G_LOGGER.module_severity = 50  # errors
     logger = _logger(trt)
-    if request["plugin"] and not trt.get_plugin_registry().load_library(request["plugin"]):
-        raise ValueError(f"load_library does not take {request['plugin']}")
+    plugin = request["plugin"]
+    if plugin and not trt.get_plugin_registry().load_library(loadable(plugin)):
+        raise ValueError(f"load_library does not take {plugin}")
     return trt, importlib.import_module("polygraphy.backend.trt"), logger
 
 

@@ -5,8 +5,7 @@
     rx.plugin.check().passed
     rx.plugin.build(runtime="onnxruntime")   # and rx.session_options() has them
     rx.plugin.build(runtime="torch")         # and rx.plugin.use_in_torch() takes them
-    rx.plugin.library("polygraphy")          # the file for programs that dlopen it
-    rx.plugin.command_lines("model.onnx")    # for trtexec, Polygraphy, ONNX Runtime, Triton, Python
+    rx.plugin.find_build().path("dlopen")    # the file for programs that dlopen it
 
 Only the standard library is imported here.
 """
@@ -14,21 +13,19 @@ Only the standard library is imported here.
 from rmsnorm_export.tensorrt.plugin.building import build, build_tools
 from rmsnorm_export.tensorrt.plugin.checking import check
 from rmsnorm_export.tensorrt.plugin.libraries import (
+    find_build,
     find_builds,
     onnxruntime_library,
     open_library,
     use_in_torch,
 )
-from rmsnorm_export.tensorrt.plugin.lines import LOADERS, command_lines, library
 
 __all__ = [
-    "LOADERS",
     "build",
     "build_tools",
     "check",
-    "command_lines",
+    "find_build",
     "find_builds",
-    "library",
     "onnxruntime_library",
     "open_library",
     "use_in_torch",

@@ -1,18 +1,16 @@
 """``build``: the libraries of a runtime, by CMake from the packaged sources.
 
-CMake finds the compilers, the CUDA toolkit and TensorRT's headers, and compiles what is new; its
-build tree stays in the user's cache. What it installs is then put in place, file by file.
+CMake finds the compilers, the CUDA toolkit and TensorRT's headers, compiles what is new, and
+installs the libraries; its build tree is beside them, in the user's cache.
 """
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,10 +19,11 @@ from pathlib import Path
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import plural
-from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
+from rmsnorm_export.system.files import StrPath, refusals_as
+from rmsnorm_export.system.libraries import check_owners
 from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
-from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
+from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin import libraries
 from rmsnorm_export.tensorrt.plugin.result import (
     LIBRARIES,
@@ -50,7 +49,6 @@ def build(
     arch: str | None = None,
     tensorrt_include: StrPath | None = None,
     cuda: StrPath | bool | None = None,
-    output: StrPath | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Built:
@@ -68,14 +66,14 @@ def build(
             ``TENSORRT_INCLUDE_DIR``, ``TENSORRT_ROOT`` or the system.
         cuda: folder of a CUDA toolkit; by default, and with True, that of ``CUDA_HOME``, ``PATH``,
             the PyPI packages or the system.
-        output: folder that gets copies of the libraries and the manifest.
-        force: compile everything again; replace other files in ``output``.
+        force: compile everything again.
         progress: called before the compiler runs with what is compiled, and how long that takes.
 
     Raises:
-        BackendMissingError: CMake is missing, or it misses something else and says what.
-        UsageError: ``runtime`` or ``arch`` cannot be used, or ``output`` holds other files.
-        InputError: a folder cannot be written, or the disk is full.
+        BackendMissingError: CMake is missing, or it misses something else and says what; or others
+            can write to the cache.
+        UsageError: ``runtime`` or ``arch`` cannot be used.
+        InputError: the cache cannot be written, or the disk is full.
         BuildError: the compiler failed; it has the log.
     """
     from filelock import FileLock  # it takes longer to import than doctor needs
@@ -96,16 +94,10 @@ def build(
         fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
         with refusals_as("The build cannot be written.", place, fix=fix):
             place.mkdir(parents=True, exist_ok=True)
-            with FileLock(place / ".lock"), tempfile.TemporaryDirectory() as stage:
-                _compile(chosen, place, settings, Path(stage), force=force)
-                _publish(Path(stage) / "lib", place / "lib", force=True)
+            check_owners(place)  # a build tree holds programs, which CMake runs
+            with FileLock(place / ".lock"):
+                _compile(chosen, place, settings, force=force)
                 built = libraries.read_build(place / "lib", chosen)
-    if output is not None:
-        source = built.libraries[0].path.parent
-        names = [*LIBRARIES[chosen].values(), libraries.manifest_name(chosen)]
-        with refusals_as("The copies cannot be written.", output, fix="give another folder"):
-            copies = _publish(source, Path(output).absolute(), names, force=force)
-        built = replace(built, copies=copies)
     return replace(built, seconds=round(time.monotonic() - start, 3))
 
 
@@ -187,10 +179,8 @@ def _which(program: str) -> str:
     return shutil.which(program, path=_search_path()) or ""
 
 
-def _compile(
-    runtime: PluginRuntime, place: Path, settings: list[str], stage: Path, *, force: bool
-) -> None:
-    """Configure, build and install into ``stage``; CMake's tree stays in ``place``."""
+def _compile(runtime: PluginRuntime, place: Path, settings: list[str], *, force: bool) -> None:
+    """Configure, build and install into ``place``, which has CMake's tree as well."""
     cmake, log = _which("cmake"), place / f"{runtime}.log"
     if not cmake:
         what = "The plugin cannot be built without CMake."
@@ -208,14 +198,15 @@ def _compile(
         what = "CMake could not set the build up."
         raise BackendMissingError(what, found=_first_error(log), fix=fix)
     make = [cmake, "--build", tree, "--parallel", str(cores()), "--target", *targets]
-    install = [cmake, "--install", tree, "--prefix", str(stage), "--component", runtime]
+    install = [cmake, "--install", tree, "--prefix", str(place), "--component", runtime]
     if not _logged(make + ["--clean-first"] * force, log) or not _logged(install, log):
         what, fix = "The plugin did not compile.", f"read the log, {log}"
         raise BuildError(what, found=_first_error(log), fix=fix, log=log)
 
 
 def _logged(command: Sequence[str], log: Path) -> bool:
-    env, null = os.environ | {"PATH": _search_path(), "LC_ALL": "C"}, subprocess.DEVNULL
+    env = os.environ | {"PATH": _search_path(), "LC_ALL": "C", "CMAKE_INSTALL_ALWAYS": "1"}
+    null = subprocess.DEVNULL
     with log.open("ab") as file:
         code = subprocess.call(command, stdin=null, stdout=file, stderr=subprocess.STDOUT, env=env)
     return code == 0
@@ -225,27 +216,3 @@ def _first_error(log: Path) -> str:
     lines = [line.strip() for line in read_file(log).decode("utf-8", "replace").splitlines()]
     first = next((n for n, line in enumerate(lines) if _WRONG.search(line)), -_SHOWN)
     return " ".join(filter(None, lines[first:][:_SHOWN])) or "no message"
-
-
-def _publish(
-    source: Path, target: Path, names: Sequence[str] = (), *, force: bool
-) -> tuple[Path, ...]:
-    """Copy files, each whole or not at all; those that are there stay.
-
-    Raises:
-        UsageError: another file is there, and ``force`` is False.
-    """
-    copies = []
-    target.mkdir(parents=True, exist_ok=True)
-    with Transaction() as files:
-        for name in names or sorted(os.listdir(source)):
-            copy = target / name
-            copies.append(copy)
-            if copy.is_file() and filecmp.cmp(source / name, copy, shallow=False):
-                continue
-            if os.path.lexists(copy) and not force:
-                fix = "give another folder, or --force to replace it"
-                raise UsageError("The output would replace another file.", found=str(copy), fix=fix)
-            temporary = files.temp(copy, read_file(source / name, LARGEST_LIBRARY))
-            files.publish(temporary, copy, replace=force)
-    return tuple(copies)

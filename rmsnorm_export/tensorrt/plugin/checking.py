@@ -7,7 +7,6 @@ from rmsnorm_export.system.packages import is_installed, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 from rmsnorm_export.tensorrt.plugin.result import (
-    Check,
     CheckResult,
     Library,
     PluginRuntime,
@@ -34,11 +33,9 @@ def check(
     """Load the plugin as each runtime does, and use its creators as TensorRT would.
 
     Every pair of library and runtime has a process of its own, so that a crash there is a finding
-    here. Creators are looked up by the names that the nodes of a model carry, have the fields of
-    the operator, make a plugin of them, and refuse what is wrong. A library for ONNX Runtime
-    computes norms there, of every operator and type, which have to be those of the reference. A
-    library that nothing here can try has not passed. No kernel is launched on a GPU, unless a check
-    names CUDAExecutionProvider.
+    here. TensorRT's registry has to know a creator for every operator, ONNX Runtime to compute a
+    norm that is the reference's, PyTorch's functions to take one. A library that nothing here can
+    try has not passed. No kernel is launched on a GPU but by an ONNX Runtime with a CUDA provider.
 
     Args:
         library: a library file of this package. None: those of the build.
@@ -49,17 +46,14 @@ def check(
 
     Raises:
         InputError: ``library`` is missing, damaged, or no library of this package.
-        BackendMissingError: nothing is built.
+        BackendMissingError: nothing is built, or others can write to it.
     """
     if library is None:
-        built = find_build(with_cuda(runtime, cuda))
-        chosen, version = built.libraries, built.tensorrt
+        chosen = find_build(with_cuda(runtime, cuda)).libraries
     else:
-        chosen, version = (open_library(library),), ""
+        chosen = (open_library(library),)
     results = [
-        _check_in(package, one, version, timeout)
-        for one in chosen
-        for package in RUNTIMES[one.runtime]
+        _check_in(package, one, timeout) for one in chosen for package in RUNTIMES[one.runtime]
     ]
     tried = {one.library for one in results if one.status != "missing"}
     failed = any(one.status == "failed" for one in results)
@@ -67,26 +61,20 @@ def check(
     return CheckResult(tuple(results), passed)
 
 
-def _check_in(package: str, library: Library, version: str, timeout: float) -> RuntimeCheck:
-    """Try a library in a runtime; ``version`` is that of TensorRT which it was built for."""
+def _check_in(package: str, library: Library, timeout: float) -> RuntimeCheck:
+    """Try a library in a runtime."""
     name, style = library.path.name, library.style
     versions = (version_of(f"{package}{cuda}") for cuda in ("", "_cu13", "_cu12"))
-    here = next(filter(None, versions), "")
+    version = next(filter(None, versions), "")
     if not is_installed(package):
         return RuntimeCheck(package, "", name, style, "missing", f"pip install {package}")
-    other = version.partition(".")[0] != here.partition(".")[0]
-    if package != "tensorrt_rtx" and other and version and here:
-        detail = f"the library was built for TensorRT {version}"
-        return RuntimeCheck(package, here, name, style, "missing", detail)
     answer = ask(
         "rmsnorm_export.tensorrt.plugin.probe:probe",
         {"runtime": package, "style": style, "library": str(library.path)},
         time_limit=timeout,
     )
-    checks = tuple(Check(**one) for one in (answer.result or {"checks": ()})["checks"])
-    bad = [f"{one.name}: {one.detail}" for one in checks if not one.passed]
-    if not bad and checks:
-        return RuntimeCheck(package, here, name, style, "passed", "", checks)
-    problem = "; ".join(bad[:3]) or answer.how()
-    detail = f"{problem}; last message: {answer.last_line() or 'none'}"
-    return RuntimeCheck(package, here, name, style, "failed", detail, checks)
+    outcome = answer.result or {"passed": False, "detail": answer.how()}
+    if outcome["passed"]:
+        return RuntimeCheck(package, version, name, style, "passed", outcome["detail"])
+    detail = f"{outcome['detail']}; last message: {answer.last_line() or 'none'}"
+    return RuntimeCheck(package, version, name, style, "failed", detail)

@@ -1,4 +1,4 @@
-"""The libraries: where the build of each runtime is, and that it is the one that was built."""
+"""The libraries: where the build of each runtime is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from rmsnorm_export.errors import BackendMissingError, InputError
 from rmsnorm_export.system.files import StrPath, refusals_as
+from rmsnorm_export.system.libraries import check_library
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.reading import check_library, read_json, sha256_of
 from rmsnorm_export.tensorrt.plugin.result import (
     LIBRARIES,
     Built,
@@ -39,41 +39,26 @@ _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
 def build_folder() -> Path:
     """Return the folder of this installation's builds, in the user's cache.
 
-    Sources elsewhere have one of their own.
+    Other sources, and every version, have one of their own.
     """
     home = os.environ.get("XDG_CACHE_HOME") or ""
     root = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
-    place = hashlib.sha256(os.fsencode(SOURCES.resolve())).hexdigest()[:12]
+    key = f"{SOURCES.resolve()} {version_of('rmsnorm-export')}"
+    place = hashlib.sha256(os.fsencode(key)).hexdigest()[:12]
     return root / "rmsnorm_export" / "plugins" / place
 
 
-def manifest_name(runtime: PluginRuntime) -> str:
-    """Return the name of the file beside the libraries that has their SHA-256."""
-    return f"rmsnorm_{runtime}.json"
-
-
 def read_build(folder: Path, runtime: PluginRuntime) -> Built:
-    """Read a build; every library is compared with the manifest.
+    """Return the build in a folder, its libraries checked by `check_library`.
 
     Raises:
-        OSError, ValueError: it is not whole, or was built by another version of this package.
+        BackendMissingError, OSError, ValueError: as there.
     """
-    manifest: dict[str, Any] = read_json(folder / manifest_name(runtime))
-    try:
-        version = manifest["version"]
-        if version != (version_of("rmsnorm-export") or version):
-            raise ValueError(f"it was built by version {version} of this package")
-        for name in LIBRARIES[runtime].values():
-            if sha256_of(folder / name) != manifest["libraries"][name]:
-                raise ValueError(f"{name} is not the file that was built (its SHA-256 differs)")
-        architectures, tensorrt, cuda, compiler = (
-            str(manifest[name]) for name in ("architectures", "tensorrt", "cuda", "compiler")
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{manifest_name(runtime)} has no {error}") from error
     rows = LIBRARIES[runtime].items()
     libraries = tuple(Library(style, folder / name, runtime) for style, name in rows)
-    return Built(runtime, libraries, architectures, tensorrt, cuda, compiler)
+    for library in libraries:
+        check_library(library.path)
+    return Built(runtime, libraries)
 
 
 def packaged_build(runtime: PluginRuntime) -> Built | None:
@@ -87,7 +72,7 @@ def find_build(runtime: PluginRuntime = "tensorrt") -> Built:
     """Return the build for a runtime: that of the wheel, else the one that ``build`` made.
 
     Raises:
-        BackendMissingError: there is none, or it is damaged.
+        BackendMissingError: there is none, it is damaged, or others can write to it.
     """
     places = [_PACKAGED] if runtime == "onnxruntime" else []
     places.append(build_folder() / "lib")
@@ -117,14 +102,15 @@ def find_builds() -> tuple[Built, ...]:
 
 
 def open_library(path: StrPath, style: Style | None = None) -> Library:
-    """Return what a library file is, by its name; where a manifest is beside it, both must agree.
+    """Return what a library file is, by its name.
 
     Args:
         path: of the file.
         style: how it will be loaded; the library for that may be beside ``path``.
 
     Raises:
-        InputError: it is missing, cut short, changed, or none of this package's.
+        InputError: it is missing, cut short or none of this package's.
+        BackendMissingError: others can write to it.
     """
     file = Path(path).expanduser().absolute()
     every = {
@@ -143,8 +129,6 @@ def open_library(path: StrPath, style: Style | None = None) -> Library:
     fix = _build_fix(runtime)
     with refusals_as("The library cannot be used.", file, fix=fix, also=(ValueError,)):
         check_library(file)
-        if file.with_name(manifest_name(runtime)).exists():
-            read_build(file.parent, runtime)
     return Library(style or own, file, runtime)
 
 
@@ -159,7 +143,7 @@ def onnxruntime_library(*, cuda: bool = False) -> Path:
         cuda: the one that has the CUDA kernels as well.
 
     Raises:
-        BackendMissingError: nothing is built, or nothing that is whole.
+        BackendMissingError: nothing is built, or nothing that is whole, or others can write to it.
     """
     return find_build(with_cuda("onnxruntime", cuda)).path("register")
 
@@ -178,8 +162,8 @@ def session_options(library: StrPath | None = None, *, cuda: bool = False, threa
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, is older than 1.17 or cannot load the
-            library, or nothing is built.
-        InputError: ``library`` is none of ONNX Runtime, changed, or cut short.
+            library, nothing is built, or others can write to it.
+        InputError: ``library`` is none of ONNX Runtime, or cut short.
     """
     if library is None:
         chosen = onnxruntime_library(cuda=cuda)
@@ -202,7 +186,7 @@ def use_in_torch(library: StrPath | None = None) -> Path:
         The library.
 
     Raises:
-        BackendMissingError: PyTorch is not installed, or nothing is built.
+        BackendMissingError: PyTorch is not installed, nothing is built, or others can write to it.
         InputError: ``library`` cannot be loaded, or belongs to another version of this package.
     """
     chosen = find_build("torch").path("functions") if library is None else Path(library)

@@ -49,20 +49,11 @@ class Built(Shown):
     Attributes:
         runtime: what it was built for.
         libraries: one for each style of loading.
-        architectures: CUDA architectures, as CMake writes them; without CUDA the processor's.
-        tensorrt, cuda, compiler: versions of the headers, nvcc and the host compiler; "" of what
-            was not needed.
-        copies: the files in the folder that was asked for; () without one.
         seconds: that the call took which built it.
     """
 
     runtime: PluginRuntime
     libraries: tuple[Library, ...]
-    architectures: str
-    tensorrt: str
-    cuda: str
-    compiler: str
-    copies: tuple[Path, ...] = ()
     seconds: float = 0.0
 
     def path(self, style: Style) -> Path:
@@ -81,7 +72,7 @@ class Tool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried, e.g. ``create SkipRMSNorm``, and what was found."""
+    """One thing that was tried, and what was found."""
 
     name: str
     passed: bool
@@ -96,10 +87,9 @@ class RuntimeCheck:
         runtime: tensorrt, tensorrt_lean, tensorrt_rtx, onnxruntime or torch.
         version: of the runtime; "" without one.
         library: file name.
-        status: passed; failed: a check did, or the process ended on a signal or in time; missing:
-            the runtime is not installed, or of another version than the library is for.
-        detail: why, for a status other than passed.
-        checks: that were made.
+        status: passed; failed: the runtime does not take it, or the process ended on a signal or in
+            time; missing: the runtime is not installed.
+        detail: what was found.
     """
 
     runtime: str
@@ -108,7 +98,6 @@ class RuntimeCheck:
     style: Style
     status: Literal["passed", "failed", "missing"]
     detail: str
-    checks: tuple[Check, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -117,7 +106,7 @@ class CheckResult(Shown):
 
     Attributes:
         runtimes: every library in every runtime, those that are missing included.
-        passed: every library was tried in a runtime, and no check failed.
+        passed: every library was tried in a runtime, and none failed.
     """
 
     runtimes: tuple[RuntimeCheck, ...]
@@ -129,38 +118,11 @@ class CheckResult(Shown):
         if self.passed:
             return None
         first = next((one for one in self.runtimes if one.status == "failed"), self.runtimes[0])
-        fix = "run it again with -v for every check; rmsnorm-export plugin build --force"
+        fix = "build it anew with rmsnorm-export plugin build --force"
         if first.status == "missing":
             fix = f"{first.detail}, or pip install tensorrt_lean, whose registry needs no GPU"
         found = f"{first.library} in {first.runtime}: {first.status}: {first.detail}"
         return VerificationError("The plugin does not work.", found=found, fix=fix)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoaderLine:
-    """The lines that make one program load the plugin.
-
-    Attributes:
-        loader: a name in ``LOADERS``.
-        program: what it is the line for.
-        library: the right one for it.
-        text: the command, or the Python, that does it.
-        note: what else one has to know; "" if nothing.
-    """
-
-    loader: str
-    program: str
-    library: Path
-    text: str
-    note: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class CommandLines(Shown):
-    """Outcome of ``command_lines``: a line for each program that was asked about."""
-
-    model: str
-    lines: tuple[LoaderLine, ...]
 
 
 class BuildError(Error):

@@ -11,7 +11,7 @@ import torch
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.system.files import MALFORMED, refusals_as
-from rmsnorm_export.system.reading import file_within, open_regular, read_json
+from rmsnorm_export.system.reading import inside, open_regular, read_json
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -93,12 +93,6 @@ def _weight_file(folder: Path, name: str) -> Path:
     fix = "complete the folder: save the model again with save_pretrained"
     place = folder / short(name, 200)
     with refusals_as("The weights cannot be read.", place, fix=fix, also=(ValueError,)):
-        path = file_within(folder, name)
-        if path is None:
-            raise InputError(
-                "The weights lie outside of the folder.",
-                found=f"{quoted(name, 200)} of {short(str(folder), 200)}",
-                fix="copy them into the folder, and name them as they are called there",
-            )
+        path = inside(folder, name)
         open_regular(path).close()
         return path
