@@ -27,7 +27,7 @@ from rmsnorm_export.torch.export.failure import CONTROL_FLOW
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 
 if TYPE_CHECKING:
-    from rmsnorm_export.torch_options import GenerationOptions
+    from rmsnorm_export.decoder.options import GenerationOptions
 
 
 OTHER_RELEASE = "install a release that was tried"

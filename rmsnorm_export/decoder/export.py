@@ -33,6 +33,7 @@ from rmsnorm_export.decoder.encoders import ONE_SIZE
 from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
+from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
 from rmsnorm_export.errors import UsageError
@@ -43,7 +44,6 @@ from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.result import Result
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
-from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
