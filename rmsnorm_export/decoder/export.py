@@ -113,8 +113,6 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]
         results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
-        if options.fusions is not None:
-            component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     config = model.config
     if options.names == "optimum" and not beside:
         config = config.get_text_config()
