@@ -14,7 +14,7 @@ from rmsnorm_export.decoder.bundle import states_of
 
 ATTENTION = "GroupQueryAttention"
 CALLS = ({"past": 0}, {"sequence": 1})
-"""The calls of such a graph with several rows: for a prompt, and for a token behind it."""
+"""The calls of such a graph with several rows: for a prompt, and for a token after it."""
 
 
 def as_one_row(step: Callable[[ir.Model], object]) -> Callable[[ir.Model], object]:
@@ -49,7 +49,7 @@ def count_by_mask(model: ir.Model) -> None:
         for use in inputs[name].uses()
         if use.node.op_type == "Shape"
     ]
-    if not in_one_buffer(model.graph, beside=("Shape",)):
+    if not in_one_buffer(model.graph, ("Shape",)):
         return
     for node in sizes:
         tape = ir.tape.Tape()
@@ -64,14 +64,14 @@ def count_by_mask(model: ir.Model) -> None:
     model.graph.sort()
 
 
-def in_one_buffer(graph: ir.Graph, beside: tuple[str, ...] = ()) -> bool:
-    """Tell whether attention alone takes the cache, and nothing reads what it makes of it.
+def in_one_buffer(graph: ir.Graph, others: tuple[str, ...] = ()) -> bool:
+    """Return whether attention alone takes the cache, and nothing reads what it makes of it.
 
     Args:
         graph: of a decoder.
-        beside: operators that may take it, too.
+        others: operators that may take it, too.
     """
     states = states_of(graph)
     users = {u.node.op_type for v in graph.inputs if v.name in states for u in v.uses()}
     is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
-    return not is_read and ATTENTION in users <= {ATTENTION, *beside}
+    return not is_read and ATTENTION in users <= {ATTENTION, *others}

@@ -82,14 +82,14 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     start = time.perf_counter()
     check_generative(model)
     by_layer = options.names != "transformers"
-    beside = options.names == "optimum" and model.config.is_encoder_decoder
+    of_encoder = options.names == "optimum" and model.config.is_encoder_decoder
     if by_layer and options.static_cache is not None:
         raise UsageError(
             f"{options.names} cannot hold a cache of fixed size.",
             found=f"--names {options.names} with --static-cache {options.static_cache}",
             fix="omit one of them",
         )
-    if by_layer and not beside:
+    if by_layer and not of_encoder:
         options = dataclasses.replace(options, multi_token=True)
     companions = tokenizer_files(model)
     caches_of_all_tokens = whole_caches(static=False) if by_layer else contextlib.nullcontext()
@@ -106,7 +106,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         name_dimensions(component.model, component.caches, options.static_cache, states)
         name = component.name
         if by_layer:
-            name, taken = OPTIMUM[name] if beside else ("model", {})
+            name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
         result = finish(optimize_model(component.model, shared), shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it
@@ -114,7 +114,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         notes = [*_notes(model, component, result.model.graph, options.names)]
         results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
     config = model.config
-    if options.names == "optimum" and not beside:
+    if options.names == "optimum" and not of_encoder:
         config = config.get_text_config()
         allow_empty_of_optimum(config, results["model"].model.graph)
     of_genai = genai_config(model, results["model"].model.graph) if genai else None
