@@ -18,9 +18,10 @@ from rmsnorm_export.decoder.caches import CachePart, cache_in, cache_parts, whol
 from rmsnorm_export.decoder.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.decoder.guards import lengths_of
 from rmsnorm_export.decoder.inputs import TEXT, chunk_size, written_name
+from rmsnorm_export.decoder.release import other_release
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.system.packages import TRANSFORMERS, require_package, untried
+from rmsnorm_export.system.packages import TRANSFORMERS, require_package
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import CONTROL_FLOW
@@ -28,10 +29,6 @@ from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 
 if TYPE_CHECKING:
     from rmsnorm_export.decoder.options import GenerationOptions
-
-
-OTHER_RELEASE = "install a release that was tried"
-"""The cure of what a release of transformers breaks that nobody tried."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -95,8 +92,8 @@ def trace_components(
 
 
 def _fix(cause: BaseException) -> str:
-    if drift := untried(TRANSFORMERS):
-        return f"{OTHER_RELEASE}: {drift}"
+    if fix := other_release():
+        return fix
     if CONTROL_FLOW.match(type(cause).__name__):
         return "use --dtype f32: some, as BART, branch on values of tensors in half precision"
     return (

@@ -34,6 +34,7 @@ from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
 from rmsnorm_export.decoder.options import GenerationOptions
+from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
 from rmsnorm_export.errors import UsageError
@@ -77,6 +78,7 @@ def export_generation(
     return make_decoder(model, options).save(path, force=options.force)
 
 
+@naming_release()
 def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()

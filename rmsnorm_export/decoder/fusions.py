@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder import buffers
 from rmsnorm_export.decoder.redundant import drop_redundant
+from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.tokens import as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -47,6 +48,7 @@ behind it is copied, and the weights are no longer those of a graph that is left
 Step = Callable[[ir.Model], object]
 
 
+@naming_release()
 def fuse(
     model: ir.Model, provider: FusionProvider, *, seed: int = 0, prompts_alone: bool = False
 ) -> tuple[ir.Model, Fusions]:
