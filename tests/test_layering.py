@@ -9,6 +9,7 @@ counts as well.
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -186,6 +187,18 @@ def test_nothing_below_the_decoder_knows_transformers() -> None:
         if _floor(name) in below and [*_imported(name, path, ("transformers",))]
     }
     assert importers == {OF_TRANSFORMERS}
+
+
+OF_DECODERS = re.compile(
+    r"past_key_values|attention_mask|position_ids|prefill|prompt|(kv|use)_cache"
+)
+
+
+def test_nothing_below_the_decoder_speaks_of_caches_masks_or_prompts() -> None:
+    below = FLOORS[: FLOORS.index("decoder")]
+    files = [path for name, path in MODULES.items() if _floor(name) in below]
+    speak = {path.stem for path in files if OF_DECODERS.search(path.read_text(encoding="utf-8"))}
+    assert speak == {OF_TRANSFORMERS.rpartition(".")[2]}  # which switches the cache off
 
 
 WITHOUT = """

@@ -17,6 +17,7 @@ from msgspec import Meta
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli.options import flags_of
 from rmsnorm_export.compare.options import VerifyOptions
+from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import (
     OptionEntry,
@@ -38,7 +39,7 @@ from rmsnorm_export.rewrite.options import (
 )
 from rmsnorm_export.runtime.consumers import BY_NAME
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
-from rmsnorm_export.torch_options import ExportOptions, GenerationOptions, SourceOptions
+from rmsnorm_export.torch_options import ExportOptions, SourceOptions
 
 
 def digits(text: str) -> int:

@@ -15,6 +15,7 @@ from rmsnorm_export.cli.commands import OUTPUT, define
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
+from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.options import entries
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.rewrite.options import Requirement
@@ -65,7 +66,7 @@ _PARAMS = [
     "export",
     records.SourceOptions,
     records.ExportOptions,
-    records.GenerationOptions,
+    GenerationOptions,
     Requirement,
     params=_PARAMS,
 )
@@ -88,7 +89,7 @@ def command(
     """
     if verify and files.state.model_on_stdout:
         raise click.UsageError("--verify needs a file: give -o PATH")
-    kinds: list[Any] = [records.ExportOptions, records.GenerationOptions]
+    kinds: list[Any] = [records.ExportOptions, GenerationOptions]
     kind, other = kinds if task is None else kinds[::-1]
     own = _those_of(kind, options)
     for entry in entries(other):

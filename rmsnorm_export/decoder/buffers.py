@@ -14,7 +14,7 @@ from rmsnorm_export.decoder.bundle import states_of
 
 ATTENTION = "GroupQueryAttention"
 CALLS = ({"past": 0}, {"sequence": 1})
-"""The calls of such a graph with several rows: for a prompt, and for a token behind it."""
+"""The calls of such a graph with several rows: for a prompt, and for a token after it."""
 _LENGTH = 2
 _AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
 """Of a cache: rows, heads, tokens, elements of a head."""
@@ -47,7 +47,7 @@ def count_by_mask(model: ir.Model) -> None:
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
     lengths = [node for node in _readers(model.graph) if _axes_read(node) == (_LENGTH,)]
-    if not in_one_buffer(model.graph, beside=lengths):
+    if not in_one_buffer(model.graph, others=lengths):
         return
     for node in lengths:
         tape = ir.tape.Tape()
@@ -62,17 +62,17 @@ def count_by_mask(model: ir.Model) -> None:
     model.graph.sort()
 
 
-def in_one_buffer(graph: ir.Graph, beside: Collection[ir.Node] = ()) -> bool:
+def in_one_buffer(graph: ir.Graph, others: Collection[ir.Node] = ()) -> bool:
     """Return whether attention alone takes the tokens of the cache, and nothing what it returns.
 
     Args:
         graph: of a decoder.
-        beside: nodes that may take them, too.
+        others: nodes that may take them, too.
     """
     takers = {
         node.op_type
         for node in _readers(graph)
-        if node not in beside and (node.op_type != "Shape" or _LENGTH in _axes_read(node))
+        if node not in others and (node.op_type != "Shape" or _LENGTH in _axes_read(node))
     }
     states = states_of(graph)
     is_read = any(v.uses() for v in graph.outputs if v.name in states.values())

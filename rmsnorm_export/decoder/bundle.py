@@ -163,9 +163,9 @@ as transformers' exporter marks names that a graph has twice, and as optimum cal
 
 
 def states_of(graph: ir.Graph) -> dict[str, str]:
-    """Map the inputs of a decoder's graph that are parts of its cache to the outputs behind them.
+    """Map the inputs that are parts of a decoder's cache to the outputs that follow them.
 
-    "" behind what the graph reads alone, as the counters of a cache of fixed size.
+    "" for what the graph reads alone, as the counters of a cache of fixed size.
     """
     names, outputs = [str(v.name) for v in graph.inputs], {str(v.name) for v in graph.outputs}
     states = {

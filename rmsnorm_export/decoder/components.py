@@ -18,20 +18,17 @@ from rmsnorm_export.decoder.caches import CachePart, cache_in, cache_parts, whol
 from rmsnorm_export.decoder.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.decoder.guards import lengths_of
 from rmsnorm_export.decoder.inputs import TEXT, chunk_size, written_name
+from rmsnorm_export.decoder.release import other_release
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.system.packages import TRANSFORMERS, require_package, untried
+from rmsnorm_export.system.packages import TRANSFORMERS, require_package
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import CONTROL_FLOW
 from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
 
 if TYPE_CHECKING:
-    from rmsnorm_export.torch_options import GenerationOptions
-
-
-OTHER_RELEASE = "install a release that was tried"
-"""The cure of what a release of transformers breaks that nobody tried."""
+    from rmsnorm_export.decoder.options import GenerationOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -95,8 +92,8 @@ def trace_components(
 
 
 def _fix(cause: BaseException, model: Any) -> str:
-    if drift := untried(TRANSFORMERS):
-        return f"{OTHER_RELEASE}: {drift}"
+    if fix := other_release():
+        return fix
     if CONTROL_FLOW.match(type(cause).__name__):
         if model.dtype in (torch.float16, torch.bfloat16):
             return "try --dtype f32: some, as BART, branch on values in half precision alone"
@@ -127,35 +124,35 @@ def _stages(
                 found=f"{type(model).__name__} as one graph: --multi-token, or --names",
                 fix="omit it: encoder, prefill and decode are written; or --part language-model",
             )
-        _, behind = calls["decode"]
-        if missing := leaves(begun).keys() - leaves(behind).keys():
+        _, later = calls["decode"]
+        if missing := leaves(begun).keys() - leaves(later).keys():
             raise UsageError(
-                "A prompt of this model takes more than the tokens behind it: no graph is both.",
+                "A prompt of this model takes more than the tokens after it: no graph is both.",
                 found=f"{', '.join(sorted(missing))} of {type(model).__name__}",
                 fix="omit --multi-token, and --names; prefill and decode are written",
             )
         del calls["prefill"]  # decode is that, too, with an empty cache
         if chunk_size(model):
-            calls["decode"] = _second_turn(model, inputs, behind, settings)
+            calls["decode"] = _second_turn(model, inputs, later, settings)
     return {**stages, **calls}
 
 
 def _second_turn(
-    model: Any, inputs: Mapping[str, Any], behind: Mapping[str, Any], settings: Any
+    model: Any, inputs: Mapping[str, Any], later: Mapping[str, Any], settings: Any
 ) -> tuple[Any, Any]:
-    """Return what is traced for a text behind a text: the same one once more.
+    """Return what is traced for a text after a text: the same one once more.
 
     The exporter takes two tokens, which is one chunk of a scan: the graph would take no more.
 
     Args:
         model, inputs: of ``generate``.
-        behind: what the model takes behind the first text, with its cache.
+        later: what the model takes after the first text, with its cache.
         settings: of the generation.
     """
     from transformers.exporters.utils import decompose_prefill_decode
 
-    ids, mask, cache = inputs["input_ids"], inputs["attention_mask"], cache_in(behind)
-    twice = {name: value for name, value in behind.items() if value is cache}
+    ids, mask, cache = inputs["input_ids"], inputs["attention_mask"], cache_in(later)
+    twice = {name: value for name, value in later.items() if value is cache}
     twice |= {"input_ids": torch.cat([ids, ids], dim=1)}
     twice |= {"attention_mask": torch.cat([mask, torch.ones_like(mask)], dim=1)}
     second: tuple[Any, Any]
@@ -192,7 +189,7 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
         model, metadata = exporter.export_program(module, feeds, config=config)
     if options.multi_token and lengths is not None and not lengths[0] <= 1 < lengths[1]:
         raise InputError(
-            "One graph cannot take both a prompt of this model and the tokens behind it.",
+            "One graph cannot take both a prompt of this model and the tokens after it.",
             found=f"{name} takes {lengths[0]} to {lengths[1]} tokens, of a loop that was traced",
             fix="omit --multi-token, and --names; prefill and decode are written",
         )

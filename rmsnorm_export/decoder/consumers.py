@@ -84,11 +84,11 @@ def genai_config(model: Any, graph: ir.Graph) -> dict[str, Any]:
     keys = next(value for name, value in inputs.items() if name.endswith(".key"))
     assert keys.shape is not None  # name_dimensions gave it one
     for name, value in inputs.items():
-        beside = inputs.get(name.replace(".key", ".value"), value)
-        if value.shape != beside.shape:
+        values = inputs.get(name.replace(".key", ".value"), value)
+        if value.shape != values.shape:
             raise UsageError(
                 "This model's cache cannot be held by genai.",
-                found=f"{name} {value.shape}, {beside.name} {beside.shape}",
+                found=f"{name} {value.shape}, {values.name} {values.shape}",
                 fix="omit --names, or use --names optimum",
             )
     ends = _first(settings.eos_token_id, text.eos_token_id, [])

@@ -31,7 +31,7 @@ def encoders_of(model: Any) -> dict[str, tuple[Any, str]]:
 
 
 def takes_grids(features: Callable[..., Any]) -> bool:
-    """Tell whether images of several sizes come as patches, with the grid of each (Qwen-VL)."""
+    """Return whether images of several sizes come as patches, with the grid of each (Qwen-VL)."""
     return "image_grid_thw" in inspect.signature(features).parameters
 
 

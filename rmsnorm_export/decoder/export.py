@@ -32,6 +32,8 @@ from rmsnorm_export.decoder.encoders import ONE_SIZE
 from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
+from rmsnorm_export.decoder.options import GenerationOptions
+from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
 from rmsnorm_export.errors import UsageError
@@ -42,7 +44,6 @@ from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.result import Result
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.trace import RECOGNISING, tell
-from rmsnorm_export.torch_options import GenerationOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -76,19 +77,20 @@ def export_generation(
     return make_decoder(model, options).save(path, force=options.force)
 
 
+@naming_release()
 def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     """As `export_generation`, without writing anything."""
     start = time.perf_counter()
     check_generative(model)
     by_layer = options.names != "transformers"
-    beside = options.names == "optimum" and model.config.is_encoder_decoder
+    of_encoder = options.names == "optimum" and model.config.is_encoder_decoder
     if by_layer and options.static_cache is not None:
         raise UsageError(
             f"{options.names} cannot hold a cache of fixed size.",
             found=f"--names {options.names} with --static-cache {options.static_cache}",
             fix="omit one of them",
         )
-    if by_layer and not beside:
+    if by_layer and not of_encoder:
         options = dataclasses.replace(options, multi_token=True)
     companions = tokenizer_files(model)
     caches_of_all_tokens = whole_caches(static=False) if by_layer else contextlib.nullcontext()
@@ -105,17 +107,15 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         name_dimensions(component.model, component.caches, options.static_cache, states)
         name = component.name
         if by_layer:
-            name, taken = OPTIMUM[name] if beside else ("model", {})
+            name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
         result = finish(optimize_model(component.model, shared), shared, prompts_alone=genai)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]
         results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
-        if options.fusions is not None:
-            component.metadata.export_config |= {"ort_fusions": options.fusions, "optimize": True}
     config = model.config
-    if options.names == "optimum" and not beside:
+    if options.names == "optimum" and not of_encoder:
         config = config.get_text_config()
         allow_empty_of_optimum(config, results["model"].model.graph)
     of_genai = genai_config(model, results["model"].model.graph) if genai else None

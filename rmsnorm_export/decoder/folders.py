@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from rmsnorm_export.compare.options import VerifyOptions
@@ -25,7 +23,6 @@ from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.rewrite.optimize import inspect_model, optimize_model
 from rmsnorm_export.rewrite.options import HealthOptions, OptimizeOptions
-from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.sizes import ONE_POINT, RANGES
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.tensorrt.engine.build import build_model
@@ -42,29 +39,14 @@ def optimize_folder(folder: StrPath, options: OptimizeOptions) -> FolderResult:
     start, bundle = time.perf_counter(), open_folder(folder)
     files = bundle.files.items()
     results = {name: finish(optimize_model(file, options), options) for name, file in files}
-    manifest = _manifest(bundle, {name: result.report for name, result in results.items()})
     return FolderResult(
         results,
-        manifest,
+        bundle.manifest,
         fill=lambda place: copy_missing(companions(bundle.folder), place),
         log="",
         seconds=time.perf_counter() - start,
         source=bundle,
     )
-
-
-def _manifest(bundle: Bundle, reports: Mapping[str, Report]) -> Mapping[str, object] | None:
-    """Return that of the folder, with the opset and the fusions that the graphs have now."""
-    if bundle.manifest is None:
-        return None
-    manifest = copy.deepcopy(bundle.manifest)
-    for name, report in reports.items():
-        config = manifest["components"][name]["metadata"].get("export_config") or {}
-        if config.get("opset_version"):
-            config["opset_version"] = report.opset_after
-        if config and report.fusions is not None:
-            config |= {"ort_fusions": report.fusions.provider, "optimize": True}
-    return manifest
 
 
 def inspect_folder(folder: StrPath, options: HealthOptions) -> GenerationExport:

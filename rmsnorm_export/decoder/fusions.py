@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder import buffers
 from rmsnorm_export.decoder.redundant import drop_redundant
+from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.tokens import as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
@@ -47,6 +48,7 @@ behind it is copied, and the weights are no longer those of a graph that is left
 Step = Callable[[ir.Model], object]
 
 
+@naming_release()
 def fuse(
     model: ir.Model, provider: FusionProvider, *, seed: int = 0, prompts_alone: bool = False
 ) -> tuple[ir.Model, Fusions]:
@@ -124,7 +126,7 @@ def _attempts(
         if (only is None or provider in only)
         and not (provider == "cpu" and getattr(step, "__name__", "") == _NOT_ON_CPU)
     ]
-    # Once more behind: lengths that fusions ask for are known.
+    # Once more at the end: lengths that fusions ask for are known.
     again = functools.partial(optimizer.optimize, num_iterations=1)
     last: list[Step] = [again, buffers.count_by_mask if prompts_alone else drop_redundant]
 
@@ -135,10 +137,10 @@ def _attempts(
     attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))
     common = functools.cache(lambda: applied(listed[:attention], folded()))
     rest = listed[attention:]
-    apart = [functools.partial(one, rotary=False) if _may_rotate(one) else one for one in rest]
+    plain = [functools.partial(one, rotary=False) if _may_rotate(one) else one for one in rest]
     return {
         "": lambda: applied([*rest, *last], common()),
-        "rotary embeddings in attention nodes": lambda: applied([*apart, *last], common()),
+        "rotary embeddings in attention nodes": lambda: applied([*plain, *last], common()),
         "all of them": folded,
     }
 

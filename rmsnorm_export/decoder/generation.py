@@ -17,17 +17,16 @@ from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_fee
 from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification, not_run
 from rmsnorm_export.decoder.bundle import bundle_at, open_folder
 from rmsnorm_export.decoder.caches import whole_caches
-from rmsnorm_export.decoder.components import OTHER_RELEASE
 from rmsnorm_export.decoder.encoders import encoders_of, replaced
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
 from rmsnorm_export.decoder.named import FolderGraphs, not_together
+from rmsnorm_export.decoder.release import naming_release, other_release
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
 from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import runtime_name
-from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch_options import SourceOptions
@@ -83,6 +82,7 @@ def _type_of(metadata: Mapping[str, Any]) -> FloatName:
         raise InputError(what, found=f"export_dtype {error.found}", fix=fix) from error
 
 
+@naming_release()
 def verify_generation(
     model: Any,
     path: str | os.PathLike[str],
@@ -192,11 +192,11 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
     except Error:
         raise
     except Exception as error:
-        fix = "give inputs and a number of tokens that model.generate() takes; --debug tells more"
-        if drift := untried(TRANSFORMERS):
-            fix = f"{OTHER_RELEASE}: {drift}"
+        usual = "give inputs and a number of tokens that model.generate() takes; --debug tells more"
         found = f"{type(error).__name__}: {first_line(error)}"
-        raise InputError("The model cannot generate.", found=found, fix=fix) from error
+        raise InputError(
+            "The model cannot generate.", found=found, fix=other_release() or usual
+        ) from error
 
 
 @contextlib.contextmanager

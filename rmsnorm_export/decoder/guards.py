@@ -43,7 +43,7 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
         return all(_is_met(guard, tensors) for guard in guards)
 
     def holds(tokens: int) -> bool:
-        """Tell whether guards hold, or fail for this number alone, as those of a padding do."""
+        """Return whether guards hold, or fail for this number alone, as those of a padding do."""
         return is_met(tokens) or is_met(tokens + (1 if tokens > traced else -1))
 
     if not holds(traced) or (holds(1) and holds(_MOST)):
@@ -60,7 +60,7 @@ def _last(holds: Callable[[int], bool], good: int, bad: int) -> int:
 
 
 def _is_met(guard: CodeType, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Tell whether a guard holds, or is about something else than the text."""
+    """Return whether a guard holds, or is about something else than the text."""
     try:
         return bool(eval(guard, {"L": tensors}))
     except ZeroDivisionError:  # by a number of chunks

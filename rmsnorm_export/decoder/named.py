@@ -110,10 +110,12 @@ class FolderGraphs:
 
         def value_of(name: str) -> torch.Tensor | None:
             path = path_of(name)
-            state, own = self._states.get(path, before.get(path)), held.get(path)
-            counts = own is None or not own.is_floating_point()  # as PyTorch does
-            if path in self._states or (state is not None and (begins or counts)):
-                return state
+            own = held.get(path)
+            counts = own is None or not own.is_floating_point()  # of the text, as PyTorch does
+            if path in self._states:
+                return self._states[path]
+            if path in before and (begins or counts):
+                return before[path]
             if own is not None and begins:  # no token was cached yet
                 grows = path in parts and not isinstance((graph.inputs[name].shape or ())[2], int)
                 return torch.zeros_like(own[:, :, :0] if grows else own)

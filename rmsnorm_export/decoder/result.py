@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import os
@@ -113,7 +114,7 @@ class FolderResult(Shown):
             raise not_in_place(f"the weights are not in {os.fspath(path)}, which has links to them")
         in_place = here and not cached and weights in ("auto", "reference")
         with new_folder(path, force=force, keep_old=in_place) as folder:
-            write_models(models, folder, "reference" if in_place else weights, self.manifest)
+            write_models(models, folder, "reference" if in_place else weights, self._manifest())
             if not in_place:
                 self.fill(folder)
             written = sorted(entry.name for entry in folder.iterdir())
@@ -126,6 +127,19 @@ class FolderResult(Shown):
         seconds = self.seconds + time.perf_counter() - start
         places = tuple(final / name for name in written)
         return GenerationExport(final, self.reports, places, self.log, seconds)
+
+    def _manifest(self) -> Mapping[str, Any] | None:
+        """Return it with the opset and the fusions that the graphs have now."""
+        if self.manifest is None:
+            return None
+        manifest = copy.deepcopy(dict(self.manifest))
+        for name, report in self.reports.items():
+            config = manifest["components"][name]["metadata"].get("export_config") or {}
+            if config.get("opset_version"):
+                config["opset_version"] = report.opset_after
+            if config and report.fusions is not None:
+                config |= {"ort_fusions": report.fusions.provider, "optimize": True}
+        return manifest
 
 
 def _share_weights(models: Iterable[ir.Model]) -> None:

@@ -14,7 +14,7 @@ from rmsnorm_export.rewrite.names import Names
 
 _BACK = (1, 2, 0, 3)
 _TURNS = ((2, 0, 1, 3), _BACK)
-"""Orders of the axes in front of a write, and behind it."""
+"""Orders of the axes before a write, and after it."""
 
 
 def write_rows(model: ir.Model) -> int:
@@ -48,12 +48,12 @@ def write_rows(model: ir.Model) -> int:
 
 
 def _write_of(scatter: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value, ir.Node] | None:
-    """Return the cache, places and rows of a write along the tokens, and the Transpose behind."""
+    """Return the cache, places and rows of a write along the tokens, and the Transpose after it."""
     attributes, written = scatter.attributes, scatter.outputs[0]
     if scatter.op_type != "ScatterND" or attributes.get_string("reduction", "none") != "none":
         return None
-    turned, places, rows = scatter.inputs
-    front, uses = None if turned is None else turned.producer(), list(written.uses())
+    transposed, places, rows = scatter.inputs
+    front, uses = None if transposed is None else transposed.producer(), list(written.uses())
     if front is None or places is None or rows is None or len(uses) != 1:
         return None
     cache, back, shape = front.inputs[0], uses[0].node, places.shape

@@ -1,4 +1,4 @@
-"""A model and what a pass made of it, run beside each other on the same random inputs."""
+"""A model and what a pass made of it, compared on the same random inputs."""
 
 from __future__ import annotations
 

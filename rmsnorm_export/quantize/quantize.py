@@ -1,4 +1,4 @@
-"""Weights of products in few bits, by ONNX Runtime's quantizers, behind norms of one node."""
+"""Weights of products in few bits, by ONNX Runtime's quantizers, after the norms are one node."""
 
 from __future__ import annotations
 

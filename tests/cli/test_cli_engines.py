@@ -35,7 +35,7 @@ def test_build(run: Run, three: Path) -> None:
 def test_the_caller_imports_no_backend(three: Path) -> None:
     code = (
         "import sys, os\nbefore = dict(os.environ)\n"
-        "from rmsnorm_export.tensorrt.engine.build import build_engine\n"
+        "from rmsnorm_export.api import build_engine\n"
         f"build_engine({str(three)!r}, {str(three.parent / 'e')!r}, shapes={SHAPES!r})\n"
         "print({'tensorrt_rtx', 'tensorrt', 'polygraphy'} & set(sys.modules))\n"
         "print(dict(os.environ) == before)"

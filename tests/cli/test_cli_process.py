@@ -65,9 +65,9 @@ def test_a_reader_that_goes_away(three: Path, arguments: list[str], as_json: boo
 
 INTERRUPTED = """
 import os, signal
-from rmsnorm_export.rewrite import optimize
+from rmsnorm_export import api
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-optimize.optimize = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+api.optimize = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
 """
 
 

@@ -24,7 +24,6 @@ from onnxruntime import InferenceSession
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.source import load_generative
@@ -392,21 +391,6 @@ def test_more_tokens_than_a_static_cache_holds_are_refused(tmp_path: Path) -> No
     assert verify_generation(model, made, **how, tokens=4).passed
     with pytest.raises(rx.UsageError, match="5 and 5 tokens, in a cache for 8"):
         verify_generation(model, made, **how, tokens=5)
-
-
-@pytest.mark.parametrize("window", [8, 40])
-def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
-    """As transformers' own caches write, whichever is shorter: prompt, window or cache."""
-    model = decoder_of("mistral", sliding_window=window)
-    feeds = sample_inputs(model, {})
-    how = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False}
-    expected = model.generate(**feeds, **how)
-    with whole_caches(static=True):
-        written = model.generate(
-            **feeds, **how, cache_implementation="static", return_dict_in_generate=True
-        )
-    assert {layer.keys.shape[2] for layer in written.past_key_values.layers} == {20}
-    np.testing.assert_array_equal(written.sequences, expected)
 
 
 WITHOUT = {"bart", "whisper"}  # RMSNorm

@@ -7,12 +7,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
+import rmsnorm_export as rx
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["" : 17]> main (float[N, 8] x) => (float[N, 8] y)'
+    "{ y = Identity(x) }"
+)
 ROOT = Path(__file__).parents[2]
 CHECKS = "release or names or understood or cannot or manifest or tried or client"
 
-pytestmark = pytest.mark.thorough
+
+def test_what_another_release_breaks_is_said_to_be_its_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a release that was tried it is an error of this package."""
+    fusions = pytest.importorskip("transformers.exporters.onnxruntime_fusions")
+    monkeypatch.setattr(fusions, "_STEPS", (1,))
+    with pytest.raises(TypeError):
+        rx.optimize(MODEL, fusions="cpu")
+    monkeypatch.setattr("rmsnorm_export.decoder.release.TRANSFORMERS", "transformers<5")
+    with pytest.raises(rx.InputError, match="was not tried, transformers<5 was") as caught:
+        rx.optimize(MODEL, fusions="cpu")
+    assert "TypeError" in caught.value.found
 
 
 def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -29,6 +48,7 @@ def installed(requirement: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("requirement", ["transformers==5.23.0", "transformers==5.24.0"])
 def test_the_interface_holds(requirement: str, tmp_path: Path) -> None:
     folder = installed(requirement, tmp_path / "release")
@@ -37,6 +57,7 @@ def test_the_interface_holds(requirement: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("requirement", ["transformers", "transformers==5.22.0"])
 def test_a_release_works_or_is_refused(requirement: str, tmp_path: Path) -> None:
     """The newest one, and the last whose exporter keeps no record."""
