@@ -120,7 +120,8 @@ def _child(step: Step, machine: Machine, built: Built, lines: Connection) -> Non
 
 def _within(step: Step, seconds: float, machine: Machine, built: Built, tell: Tell) -> None:
     """Run a step in a new process; what does not end in time is killed with all that it started."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # whose one process imports PyTorch once
+    context.set_forkserver_preload([__name__])
     lines, to_lines = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(step, machine, built, to_lines))
     process.start()
