@@ -34,11 +34,11 @@ from typing import Any
 
 from bench import norms
 from bench.graphs import HARD, write_decoder, write_hard
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table, print_table
 from bench.norms import PORTABLE
 from rmsnorm_export.system.files import write_whole
-from tests.tools.lib.command import RESULTS, module_command, module_environment, parser, say
-from tests.tools.lib.results import Start, about, bullets, write_results
-from tests.tools.lib.tables import markdown_table, print_table
+from toolbox.command import RESULTS, module_command, module_environment, parser, say
 
 PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim")
 FLOOR = "onnx_ir load + save"

@@ -16,8 +16,8 @@ import pytest
 from bench import graphs
 from bench.demo.measure import worst_difference
 from bench.norms import Count, is_wrong
-from tests.tools.corpus.exporters import Export
-from tests.tools.lib.command import ROOT, module_command, module_environment
+from toolbox.command import ROOT, module_command, module_environment
+from toolbox.corpus.exporters import Export
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -19,8 +19,8 @@ from rmsnorm_export.op.spec import IN_KERNELS, NormSpec
 from tests import warm
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for
-from tests.tools import driver
-from tests.tools.lib.command import module_command, module_environment
+from toolbox import driver
+from toolbox.command import module_command, module_environment
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 

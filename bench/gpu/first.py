@@ -19,8 +19,8 @@ from typing import Any
 from bench.gpu import correct, directed, sanitize, speed, streams
 from bench.gpu.machine import Built, Machine
 from bench.gpu.report import Report
-from tests.tools.driver import Driver
-from tests.tools.lib.command import say
+from toolbox.command import say
+from toolbox.driver import Driver
 
 Tell = Callable[[str, Any], None]
 """Called with a name of the report and a line for it, or the rows and rate of the speed."""

@@ -63,7 +63,7 @@ def test_mutated_spellings() -> None:
 def test_mutated_exports(name: str) -> None:
     pytest.importorskip("torch", reason="exports come from it: pip install 'rmsnorm-export[torch]'")
     pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
-    from tests.tools.corpus.exporters import norm_exports
+    from toolbox.corpus.exporters import norm_exports
 
     exports = [export for export in norm_exports(name) if export.path is not None]
     seeds = [Seed(e.key, onnx.load(e.path), e.inputs(), e.norms) for e in exports]

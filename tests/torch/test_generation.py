@@ -30,8 +30,8 @@ from rmsnorm_export.torch.generation.caches import whole_caches
 from rmsnorm_export.torch.generation.inputs import sample_inputs
 from rmsnorm_export.torch.generation.source import load_generative
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.tools.corpus.decoders import DECODERS
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import DECODERS
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.compare.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.generation.encoders import inputs_of
-from tests.tools.corpus.decoders import DECODERS, decoder
+from toolbox.corpus.decoders import DECODERS, decoder
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

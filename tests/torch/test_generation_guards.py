@@ -13,7 +13,7 @@ pytest.importorskip("transformers.exporters.metadata", reason="pip install 'tran
 
 import rmsnorm_export as rx
 from rmsnorm_export.torch.generation.guards import lengths_of
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from tests.tools.golden import models
 from tests.tools.golden.frozen import CORPUS, FROZEN, RUNS, Frozen, entry
-from tests.tools.lib.command import parser
+from toolbox.command import parser
 
 
 def main(arguments: list[str] | None = None) -> int:

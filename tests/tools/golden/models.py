@@ -173,7 +173,7 @@ def _hostile(asked: Callable[[str], bool]) -> Iterator[Model]:
 
 def exports(asked: Callable[[str], bool]) -> Iterator[Model]:
     """Yield the exports that are quick to make: norm classes, and a few architectures."""
-    from tests.tools.corpus import architectures, exporters
+    from toolbox.corpus import architectures, exporters
 
     norms = (
         export

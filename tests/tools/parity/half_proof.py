@@ -25,12 +25,12 @@ from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.spec import DOMAIN, HALF_TYPES, NormSpec
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch_options import ExportOptions
-from tests.tools.corpus import build
-from tests.tools.corpus.norm_classes import DTYPES, EPSILON, NormClass
 from tests.tools.parity import arrays, declaration, exact_rows, orders
 from tests.tools.parity.onnx_models import OPSET
 from tests.tools.parity.orders import QUOTIENTS, Quotient
 from tests.tools.parity.variants import ELEMENT_TYPES
+from toolbox.corpus import build
+from toolbox.corpus.norm_classes import DTYPES, EPSILON, NormClass
 
 _COUNT = 160
 """A multiple of 32: PyTorch rounds the rsqrt of what is left over of its vectors twice."""

@@ -15,8 +15,8 @@ from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.session import open_session, run_session
 from rmsnorm_export.torch.export.clean import tidy
-from tests.tools.node_model import node_model
 from tests.tools.parity.limits import OPTIMIZED, TARGETS
+from toolbox.node_model import node_model
 
 OPSET = 23
 """All three targets can say their norms in it."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
-from tests.tools.corpus import norm_classes
+from toolbox.corpus import norm_classes
 
 EPSILON = 1e-6
 DTYPES = {**norm_classes.DTYPES, "float64": torch.float64}
