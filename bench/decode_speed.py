@@ -27,12 +27,12 @@ import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from bench.lib.results import about, bullets
+from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.inputs import sample_inputs
-from tests.tools.corpus.decoders import decoder
-from tests.tools.lib.command import say
-from tests.tools.lib.results import about, bullets
-from tests.tools.lib.tables import markdown_table
+from toolbox.command import say
+from toolbox.corpus.decoders import decoder
 
 PAST, STATIC, ROUNDS = 64, 96, 8
 SIZES: dict[str, Any] = {

@@ -27,6 +27,8 @@ import torch
 import rmsnorm_export as rx
 from bench import consumers
 from bench.decode_speed import BUILDER, OPTIMUM, measure_models, speed_page
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
@@ -35,10 +37,8 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.inputs import graph_inputs
 from rmsnorm_export.runtime.sizes import sized_names
-from tests.tools.corpus.decoders import DECODERS, decoder
-from tests.tools.lib.command import add_output, parser, say
-from tests.tools.lib.results import Start, about, bullets, write_results
-from tests.tools.lib.tables import markdown_table
+from toolbox.command import add_output, parser, say
+from toolbox.corpus.decoders import DECODERS, decoder
 
 PACKAGES = (
     "rmsnorm-export", "torch", "transformers", "onnx", "onnx-ir", "onnxruntime", "tensorrt-rtx",

@@ -29,6 +29,9 @@ import onnx.inliner
 import onnx_ir as ir
 
 import rmsnorm_export as rx
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table, print_table
+from bench.lib.timing import samples
 from rmsnorm_export.errors import Error
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
@@ -44,11 +47,8 @@ from rmsnorm_export.op.spec import (
 )
 from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import onnxruntime, run_session, session_options
-from tests.tools.lib.command import add_output, parser, say
-from tests.tools.lib.results import Start, about, bullets, write_results
-from tests.tools.lib.tables import markdown_table, print_table
-from tests.tools.lib.timing import samples
-from tests.tools.node_model import node_model
+from toolbox.command import add_output, parser, say
+from toolbox.node_model import node_model
 
 PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
 NORMS: dict[str, dict[str, Any]] = {

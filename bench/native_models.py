@@ -23,12 +23,12 @@ import torch
 
 import rmsnorm_export as rx
 from bench.demo.models import Architecture, export
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table, print_table
+from bench.lib.timing import samples
 from bench.native import clock
 from rmsnorm_export.runtime.session import onnxruntime, session_options
-from tests.tools.lib.command import add_output, parser, say
-from tests.tools.lib.results import Start, about, bullets, write_results
-from tests.tools.lib.tables import markdown_table, print_table
-from tests.tools.lib.timing import samples
+from toolbox.command import add_output, parser, say
 
 PACKAGES = ("rmsnorm-export", "onnxruntime", "torch", "transformers", "numpy")
 _ATTENTION = {

@@ -29,10 +29,10 @@ from rmsnorm_export.runtime.session import (
     open_session,
     run_session,
 )
-from tests.tools.corpus.arch_table import ENTRIES
+from toolbox.corpus.arch_table import ENTRIES
 
 if TYPE_CHECKING:
-    from tests.tools.corpus.exporters import Export
+    from toolbox.corpus.exporters import Export
 
 HEADINGS = (
     "file", "one kernel:", "one node in the file:", "kernels of the raw file lost:",
@@ -97,7 +97,7 @@ def held_out(only: Sequence[str] = ()) -> Iterator[Export | LeftOut]:
     # PyTorch is not imported by the processes whose memory `times` measures.
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    from tests.tools.corpus.architectures import TYPES
+    from toolbox.corpus.architectures import TYPES
 
     tested = {entry.model_type for entry in ENTRIES.values()}
     names = only or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)
@@ -105,7 +105,7 @@ def held_out(only: Sequence[str] = ()) -> Iterator[Export | LeftOut]:
 
 
 def _held_out(name: str, dtype: str) -> Export | LeftOut:
-    from tests.tools.corpus import architectures
+    from toolbox.corpus import architectures
 
     key = f"{name}-{dtype}"
     try:

@@ -34,11 +34,11 @@ from typing import Any
 
 from bench import norms
 from bench.graphs import HARD, write_decoder, write_hard
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table, print_table
 from bench.norms import PORTABLE
 from rmsnorm_export.system.files import write_whole
-from tests.tools.lib.command import RESULTS, module_command, module_environment, parser, say
-from tests.tools.lib.results import Start, about, bullets, write_results
-from tests.tools.lib.tables import markdown_table, print_table
+from toolbox.command import RESULTS, module_command, module_environment, parser, say
 
 PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim")
 FLOOR = "onnx_ir load + save"
@@ -97,6 +97,8 @@ def _arguments() -> argparse.Namespace:
     add("--library", type=Path, help="norms: our CPU kernels, of plugin build")
     add("--engines", type=int, default=0, help="norms: models built by TensorRT-RTX, too")
     add("--sizes", type=int, nargs="*", default=[2_000, 20_000, 200_000], help="nodes of a decoder")
+    text = "nodes of the graphs that ask for much work"
+    add("--hard", type=int, nargs="*", default=[10_000, 20_000], help=text)
     add("--peer-limit", type=int, default=2_000, help="largest graph for the peers, in nodes")
     add("--repeats", type=int, default=3, help="runs of each tool on each graph")
     add("--time-limit", type=float, default=300, help="time limit of a run, seconds")
@@ -176,7 +178,7 @@ def _times(options: argparse.Namespace) -> int:
             tools = tuple(TOOLS) if size <= options.peer_limit else OURS
             rows += _rows(f"decoder, {nodes:,} nodes, {count:,} norms", model, tools, options)
         for name in HARD:
-            for size in (10_000, 20_000):
+            for size in options.hard:
                 nodes, _ = write_hard(model, name, size)
                 rows += _rows(f"{name}, {nodes:,} nodes", model, OURS, options)
     report = start.facts(*PACKAGES) | {

@@ -26,9 +26,9 @@ from onnxruntime.quantization.matmul_nbits_quantizer import (
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import open_session, run_session
 from tests.sample import sampled
-from tests.tools.corpus.arch_table import ENTRIES
-from tests.tools.corpus.architectures import TYPES, export_architecture
-from tests.tools.corpus.exporters import Export
+from toolbox.corpus.arch_table import ENTRIES
+from toolbox.corpus.architectures import TYPES, export_architecture
+from toolbox.corpus.exporters import Export
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

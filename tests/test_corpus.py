@@ -15,8 +15,8 @@ pytest.importorskip("onnxscript")
 import torch
 import transformers
 
-from tests.tools.corpus import build, classify, exporters, norm_classes
-from tests.tools.corpus.scan import scan
+from toolbox.corpus import build, classify, exporters, norm_classes
+from toolbox.corpus.scan import scan
 
 
 def test_every_class_named_rmsnorm_is_a_candidate() -> None:

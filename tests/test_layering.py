@@ -65,8 +65,10 @@ def _named(folder: Path) -> dict[str, Path]:
 
 
 MODULES = _named(PACKAGE)
-TOOLS = {**_named(ROOT / "bench"), **_named(ROOT / "tests" / "tools")}
-"""What measures, and what the tests are made with."""
+OWN = {"toolbox": ("toolbox",), "bench": ("toolbox", "bench"), "tests": ("toolbox", "tests.tools")}
+"""What measures and what the tests are made with, and what of these each may import."""
+_PLACES = (ROOT / "toolbox", ROOT / "bench", ROOT / "tests" / "tools")
+TOOLS = {name: path for place in _PLACES for name, path in _named(place).items()}
 EVERY = MODULES | TOOLS
 
 
@@ -223,7 +225,7 @@ def test_the_core_needs_no_transformers() -> None:
 
 def test_tools_import_each_other_in_no_circle() -> None:
     below = {
-        name: {target for _, target in _imported(name, path, ("bench", "tests"))}
+        name: {target for _, target in _imported(name, path, tuple(OWN))}
         for name, path in TOOLS.items()
     }
     assert _circles(below) == []
@@ -231,10 +233,9 @@ def test_tools_import_each_other_in_no_circle() -> None:
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_tools_import_no_bench_and_no_test(name: str) -> None:
-    """``bench`` uses the tools of the tests; neither uses a test, and no tool a benchmark."""
-    own = ("tests.tools", "bench") if name.startswith("bench.") else ("tests.tools",)
-    others = [t for _, t in _imported(name, TOOLS[name], ("bench", "tests"))]
-    assert [target for target in others if not target.startswith(own)] == []
+    """``bench`` and the tools of the tests share the toolbox, and nothing of each other's."""
+    others = [target for _, target in _imported(name, TOOLS[name], tuple(OWN))]
+    assert [t for t in others if not t.startswith(OWN[name.partition(".")[0]])] == []
 
 
 def test_scripts_are_demo_and_test() -> None:
@@ -259,7 +260,7 @@ def _lines(path: Path) -> int:
 
 
 def test_no_file_is_long() -> None:
-    folders = (PACKAGE, ROOT / "bench", ROOT / "tests")
+    folders = (PACKAGE, ROOT / "bench", ROOT / "tests", ROOT / "toolbox")
     files = [path for folder in folders for path in folder.rglob("*.py")]
     suffixes = {".cu", ".cuh", ".cpp", ".h"}
     files += [path for path in (ROOT / "plugins").rglob("*") if path.suffix in suffixes]

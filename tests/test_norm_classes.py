@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 import rmsnorm_export as rx
 from tests.sample import one_each, sampled
-from tests.tools.corpus.exporters import Export, combinations, export_norm
-from tests.tools.corpus.norm_classes import norm_classes
+from toolbox.corpus.exporters import Export, combinations, export_norm
+from toolbox.corpus.norm_classes import norm_classes
 
 pytestmark = pytest.mark.export
 

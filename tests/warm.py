@@ -34,7 +34,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 @functools.cache
-def _server() -> multiprocessing.context.ForkServerContext:
+def server() -> multiprocessing.context.ForkServerContext:
+    """Start the process that imports once; all of this process that fork have it, too."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
     # A pool of threads would not be there in a fork.
@@ -68,7 +69,7 @@ def start(
     environment = dict(os.environ if environment is None else environment)
     words = [str(argument) for argument in arguments]
     settings = (program, words, folder, environment, output)
-    process = _server().Process(target=_become, args=settings, daemon=True)
+    process = server().Process(target=_become, args=settings, daemon=True)
     process.start()
     return process
 

@@ -35,7 +35,7 @@ from bench.demo.page import end
 from bench.demo.report import STRAIGHT, Row, show
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.text import Line, render
-from tests.tools.lib.command import ROOT, parser, say
+from toolbox.command import ROOT, parser, say
 
 
 def _export(architecture: Architecture, folder: Path, layers: int) -> Exported:

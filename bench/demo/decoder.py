@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.demo.models import ARCHITECTURES
 from rmsnorm_export.cli.main import main as command_line
-from tests.tools.lib.command import say
+from toolbox.command import say
 
 
 def generate(folder: Path) -> list[str]:

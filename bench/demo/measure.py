@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from bench.lib.timing import interleaved, seconds_of
 from rmsnorm_export.benchmark.statistics import judge, ratio_of
-from tests.tools.lib.timing import interleaved, seconds_of
 
 
 def session(path: Path, *, optimize: bool = True) -> onnxruntime.InferenceSession:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import rmsnorm_export as rx
 from bench.demo.measure import Speed
-from tests.tools.lib.tables import print_table
+from bench.lib.tables import print_table
 
 LOGIT_BOUND = {"float32": 1e-4, "float16": 1e-2}
 """Largest logit difference, relative to the largest logit. One ulp per norm is 6e-8 (f32) or 5e-4

@@ -30,7 +30,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.tools.lib.command import RESULTS, ROOT, parser, say
+from toolbox.command import RESULTS, ROOT, parser, say
 
 try:
     from bench.gpu import correct, first, sanitize, speed

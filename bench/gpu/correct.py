@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
-from tests.tools.driver import (
+from toolbox.driver import (
     BF16,
     F16,
     F32,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rmsnorm_export.op.spec import NormSpec
-from tests.tools.driver import BF16, F16, F32, FP8, INT8, Job
+from toolbox.driver import BF16, F16, F32, FP8, INT8, Job
 
 CLUSTERS = {16384: 4, 32768: 8, 65536: 16, 262144: 16}
 """Elements of bf16, and the blocks that share such a row where there is room for them."""

@@ -19,8 +19,8 @@ from typing import Any
 from bench.gpu import correct, directed, sanitize, speed, streams
 from bench.gpu.machine import Built, Machine
 from bench.gpu.report import Report
-from tests.tools.driver import Driver
-from tests.tools.lib.command import say
+from toolbox.command import say
+from toolbox.driver import Driver
 
 Tell = Callable[[str, Any], None]
 """Called with a name of the report and a line for it, or the rows and rate of the speed."""
@@ -120,7 +120,8 @@ def _child(step: Step, machine: Machine, built: Built, lines: Connection) -> Non
 
 def _within(step: Step, seconds: float, machine: Machine, built: Built, tell: Tell) -> None:
     """Run a step in a new process; what does not end in time is killed with all that it started."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # whose one process imports PyTorch once
+    context.set_forkserver_preload([__name__])
     lines, to_lines = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(step, machine, built, to_lines))
     process.start()

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.correct import Correctness
 from bench.gpu.speed import table
-from tests.tools.lib.results import Start, about, bullets, write_results
+from bench.lib.results import Start, about, bullets, write_results
 
 PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "flashinfer-python")
 _SECTIONS = ("seen", "checked", "wrong", "not run")

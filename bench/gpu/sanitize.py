@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.gpu import correct
 from bench.gpu.machine import Machine
-from tests.tools.driver import Job
+from toolbox.driver import Job
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 _FOUND = 99

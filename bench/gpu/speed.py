@@ -20,9 +20,9 @@ from typing import Any, Literal, get_args
 import torch
 
 from bench.gpu.machine import Machine
+from bench.lib.tables import markdown_table
 from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import NormSpec
-from tests.tools.lib.tables import markdown_table
 
 Op = Literal["norm", "skip", "fp8", "rotary"]
 """``norm``: y of x; ``skip``: y and x + residual; ``fp8``: y of x as E4M3 with a static scale;

@@ -29,8 +29,8 @@ from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.tools.corpus.decoders import DECODERS
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import DECODERS
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -40,8 +40,8 @@ NORMS = [
 ]
 
 
-def llama() -> Any:
-    return decoder_of("llama")
+def llama(**changes: Any) -> Any:
+    return decoder_of("llama", **changes)
 
 
 def by_command(folder: Path, model: Any, *options: str) -> Path:
@@ -352,7 +352,7 @@ def test_a_structure_that_is_not_understood_is_refused(
     exporter = importlib.import_module("transformers.exporters.exporter_onnx")
     monkeypatch.setattr(exporter, "disambiguate_io_names", naming)
     with pytest.raises(rx.InputError, match="is not understood"):
-        rx.export_generation(llama(), tmp_path / "made")
+        rx.export_generation(llama(num_hidden_layers=1), tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
@@ -361,7 +361,7 @@ def test_a_release_that_was_not_tried_is_named(
 ) -> None:
     tried = importlib.import_module("rmsnorm_export.decoder.export")
     monkeypatch.setattr(tried, "TRANSFORMERS", "transformers<5")
-    reports = rx.export_generation(llama(), tmp_path / "made").reports
+    reports = rx.export_generation(llama(num_hidden_layers=1), tmp_path / "made").reports
     sentence = f"transformers {transformers.__version__} was not tried, transformers<5 was"
     assert all(sentence in report.notes for report in reports.values())
 

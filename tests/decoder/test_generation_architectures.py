@@ -20,7 +20,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.encoders import inputs_of
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.runtime.session import open_session
-from tests.tools.corpus.decoders import DECODERS, decoder
+from toolbox.corpus.decoders import DECODERS, decoder
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

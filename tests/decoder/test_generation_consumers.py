@@ -29,7 +29,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.consumers import PADDED, tokenizer_files
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import ExitCode
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

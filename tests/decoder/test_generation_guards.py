@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ pytest.importorskip("transformers.exporters.metadata", reason="pip install 'tran
 
 import rmsnorm_export as rx
 from rmsnorm_export.decoder.guards import lengths_of
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -62,9 +64,14 @@ def test_lengths_are_those_of_the_traced_way(
     assert not isinstance(module, Chunks) or not is_right(most + 1)
 
 
-def test_a_decoder_says_which_prompts_it_takes(tmp_path: Path) -> None:
-    """Qwen3-Next runs its linear attention in chunks of 64 tokens."""
-    made = rx.export_generation(decoder_of("qwen3_next"), tmp_path / "made")
+def test_a_decoder_says_which_prompts_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen3-Next runs its linear attention in chunks: of 64 tokens, of 8 here."""
+    model = decoder_of("qwen3_next")
+    module, name = sys.modules[type(model).__module__], "torch_chunk_gated_delta_rule"
+    monkeypatch.setattr(module, name, functools.partial(getattr(module, name), chunk_size=8))
+    made = rx.export_generation(model, tmp_path / "made")
     notes = {name: " ".join(report.notes) for name, report in made.reports.items()}
-    assert "takes prompts of 1 to 64 tokens alone" in notes["prefill"]
+    assert "takes prompts of 1 to 8 tokens alone" in notes["prefill"]
     assert "alone" not in notes["decode"]

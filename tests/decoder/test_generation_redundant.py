@@ -18,7 +18,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.decoder import fusions
 from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.runtime.session import open_session, run_session
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

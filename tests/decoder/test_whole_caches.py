@@ -9,7 +9,7 @@ pytest.importorskip("transformers.exporters.metadata", reason="pip install 'tran
 
 from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.inputs import sample_inputs
-from tests.tools.corpus.decoders import decoder as decoder_of
+from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 

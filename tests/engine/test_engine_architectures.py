@@ -16,8 +16,8 @@ pytest.importorskip("transformers", reason="needs the architectures: pip install
 import rmsnorm_export as rx
 from rmsnorm_export.api import build_engine
 from tests.sample import sampled
-from tests.tools.corpus.arch_table import ENTRIES
-from tests.tools.corpus.architectures import export_architecture
+from toolbox.corpus.arch_table import ENTRIES
+from toolbox.corpus.architectures import export_architecture
 
 from .conftest import needs_rtx
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import strategies as st
 from spellings.case import Case
 from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, Frame, Spelling, single
 from spellings.place import build
-from spellings.strategy import look_alikes
+from spellings.strategy import look_alikes, true_norms
 
 from tests.tools.fuzz.mutants import Seed
 
@@ -34,19 +32,6 @@ def singles() -> list[Seed]:
     return [_seed(build(*single(name, value))) for name, values in options for value in values]
 
 
-def _mostly_simple(options: dict[str, tuple[Any, ...]]) -> dict[str, st.SearchStrategy[Any]]:
-    """Two of three choices are the simplest: what a mutation does shows best there."""
-    simplest = {name: st.just(values[0]) for name, values in options.items()}
-    return {
-        name: st.one_of(simplest[name], simplest[name], st.sampled_from(values))
-        for name, values in options.items()
-    }
-
-
-_NORMS = st.builds(
-    build,
-    st.builds(Spelling, **_mostly_simple(SPELLING_OPTIONS)),
-    st.builds(Frame, **_mostly_simple(FRAME_OPTIONS), seed=st.integers(0, 999)),
-)
+_NORMS = true_norms(simple=True)  # what a mutation does shows best in simple ones
 SPELLED = st.one_of(_NORMS, _NORMS, _NORMS, look_alikes()).map(_seed)
 """Three norms for each look-alike."""

@@ -15,7 +15,7 @@ import pytest
 
 import rmsnorm_export as rx
 from fuzz.seeds import ROW, norm
-from tests.tools.fuzz.judge import SETTINGS, Mutant, Setting, judge
+from tests.tools.judge import SETTINGS, Setting, Subject, judge
 
 Change = Callable[[ir.Model], None]
 
@@ -26,7 +26,7 @@ PORTABLE, ORT, ONNX = (
 
 def findings(order: str, dtype: str, optimize: Any, setting: Setting) -> set[str]:
     seed = norm(order, dtype)
-    return judge(Mutant(seed.model, seed.feeds), [setting], optimize).findings.keys()
+    return judge(Subject(seed.model, seed.feeds), [setting], optimize).findings.keys()
 
 
 def changed(
@@ -109,7 +109,7 @@ def test_what_is_right_is_no_finding(order: str, dtype: str) -> None:
     """With every target, class and proof; nothing compared would be no finding either."""
     seed = norm(order, dtype, opset=23)
     proofs = ({**setting, "prove": True} for setting in SETTINGS)
-    verdict = judge(Mutant(seed.model, seed.feeds), (*SETTINGS, *proofs))
+    verdict = judge(Subject(seed.model, seed.feeds), (*SETTINGS, *proofs))
     assert verdict.findings == {}
     assert verdict.norms == 1
     assert verdict.compared > 1000

@@ -14,8 +14,8 @@ import rmsnorm_export as rx
 from fuzz.seeds import SPELLED, norm, singles
 from rmsnorm_export.lower.targets import TARGETS
 from tests.tools.fuzz.draft import MUTATIONS
-from tests.tools.fuzz.judge import CLASSES, InvalidError, Mutant, judge
 from tests.tools.fuzz.mutants import Mutated, Seed, apply, mutants
+from tests.tools.judge import CLASSES, InvalidError, Subject, judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -37,7 +37,7 @@ def nothing_is_wrong(seeds: st.SearchStrategy[Seed], one_in: int) -> None:
     def judged(number: int, mutated: Mutated, classes: dict[str, str], proved: str) -> None:
         counts["drawn"] += 1
         try:
-            mutant = Mutant(mutated.model, mutated.feeds, number)
+            mutant = Subject(mutated.model, mutated.feeds, number)
         except InvalidError:
             return
         options = [{"target": target, "numerics": name} for target, name in classes.items()]
@@ -63,7 +63,7 @@ def test_mutated_spellings() -> None:
 def test_mutated_exports(name: str) -> None:
     pytest.importorskip("torch", reason="exports come from it: pip install 'rmsnorm-export[torch]'")
     pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
-    from tests.tools.corpus.exporters import norm_exports
+    from toolbox.corpus.exporters import norm_exports
 
     exports = [export for export in norm_exports(name) if export.path is not None]
     seeds = [Seed(e.key, onnx.load(e.path), e.inputs(), e.norms) for e in exports]
@@ -80,7 +80,7 @@ def test_a_mutation_makes_valid_models_and_says_how(name: str) -> None:
 
 def is_valid(mutated: Mutated) -> bool:
     try:
-        Mutant(mutated.model, mutated.feeds)
+        Subject(mutated.model, mutated.feeds)
     except InvalidError:
         return False
     return True

@@ -10,7 +10,7 @@ import pytest
 
 from fuzz.steps import draw
 from rmsnorm_export.lower.targets import TARGETS
-from tests.tools.fuzz.judge import CLASSES, InvalidError, Mutant, judge
+from tests.tools.judge import CLASSES, InvalidError, Subject, judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -27,11 +27,13 @@ def test_what_was_fused_computes_the_same(start: int) -> None:
     for number in range(start, start + _AT_ONCE):
         rng, seed = random.Random(f"settings {number}"), draw(number)
         try:
-            mutant = Mutant(seed.model, seed.feeds, number)
+            subject = Subject(seed.model, seed.feeds, number)
         except InvalidError:
             continue
         other = {"target": rng.choice(list(TARGETS)), "numerics": rng.choice(CLASSES)}
-        verdict = judge(mutant, [{"target": "portable", "numerics": "exact", "prove": True}, other])
+        verdict = judge(
+            subject, [{"target": "portable", "numerics": "exact", "prove": True}, other]
+        )
         counts["judged"] += 1
         counts["fused"] += verdict.norms > 0
         assert not verdict.findings, (number, seed.name, verdict.findings)

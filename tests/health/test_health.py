@@ -34,7 +34,7 @@ from rmsnorm_export.records import from_json
 from rmsnorm_export.runtime.session import load_session, open_session, run_session
 from rmsnorm_export.show import to_html, to_text
 from tests.sample import sampled
-from tests.tools.corpus.arch_table import ENTRIES
+from toolbox.corpus.arch_table import ENTRIES
 
 END = 65504.0
 POWERS = [2.0**e for e in range(-24, 16)]
@@ -163,7 +163,7 @@ ARCHITECTURES = ("llama", "gemma3", "imagegpt", "qwen3", "t5_encoder", "gpt_oss"
     {*((name, "float16") for name in ARCHITECTURES[:3]), ("qwen3", "float32")},
 )
 def test_norms_of_architectures_fail_where_they_are_said_to(name: str, dtype: str) -> None:
-    from tests.tools.corpus.architectures import export_architecture
+    from toolbox.corpus.architectures import export_architecture
 
     made = export_architecture(name, dtype)
     if made.path is None:
@@ -191,7 +191,7 @@ SCALED = (
 @sampled("name", SCALED, SCALED[:2])
 def test_a_layer_of_an_architecture_that_is_made_to_overflow_is_named(name: str) -> None:
     """The weight behind its last residual sum is scaled, until the squares of the sum overflow."""
-    from tests.tools.corpus.architectures import export_architecture
+    from toolbox.corpus.architectures import export_architecture
 
     made = export_architecture(name, "float32")
     if made.path is None:

@@ -20,8 +20,8 @@ from rmsnorm_export.op.spec import IN_KERNELS, ORIGINAL, Kind, NormSpec
 from tests.op.norm_models import Case, reference, variants
 from tests.plugins import kernel_cases, native_process
 from tests.plugins.native_fuzz import Fuzz
-from tests.tools.lib.command import module_command, module_environment
 from tests.torch import norm_cases
+from toolbox.command import module_command, module_environment
 
 KERNELS = Path(__file__).resolve().parents[2] / "plugins" / "kernels"
 ATTRIBUTES = [name for name in NormSpec.__dataclass_fields__ if name != "kind"]

@@ -17,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 from tests.plugins.kernel_build import NO_NVCC, PLUGINS, find_nvcc
-from tests.tools.corpus import cache
+from toolbox.corpus import cache
 
 NEEDED = (
     "needs TensorRT's C++ headers of 10.8 or later, as in its packages or include/ of "

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from tests.plugins import adapter_build, kernel_build
-from tests.tools.corpus import cache
-from tests.tools.driver import Driver
+from toolbox.corpus import cache
+from toolbox.driver import Driver
 
 
 @pytest.fixture(scope="session")

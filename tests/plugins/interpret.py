@@ -23,8 +23,8 @@ from bench.gpu import correct
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import LAYOUTS, rotary_job
-from tests.tools.driver import BF16, F16, F32, FP8, INT8, Driver, Job, check
-from tests.tools.lib.command import parser
+from toolbox.command import parser
+from toolbox.driver import BF16, F16, F32, FP8, INT8, Driver, Job, check
 
 _SHORT = (8, 16, 24, 64, 128, 136, 256, 264, 512, 1024, 1032, 2048, 4096, 4104, 5120, 8192, 8200)
 _LONG = (12288, 16384, 16392, 20480, 32768, 32776, 65536, 65544, 131072, 131080, 262144)

@@ -15,8 +15,8 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.tools.corpus import cache
-from tests.tools.lib.command import ROOT
+from toolbox.command import ROOT
+from toolbox.corpus import cache
 
 PLUGINS = ROOT / "plugins"
 KERNELS = PLUGINS / "kernels"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rmsnorm_export.op.dtypes import element_type
 from rmsnorm_export.op.spec import NormSpec
-from tests.tools.driver import BF16, F16, F32, Job
+from toolbox.driver import BF16, F16, F32, Job
 
 TYPES = (F32, F16, BF16)
 

@@ -30,8 +30,8 @@ from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.libraries import session_options
 from tests.plugins.native_process import TYPES, defined
 from tests.plugins.test_native_codes import HOWS
-from tests.tools.lib.command import module_command, module_environment
-from tests.tools.node_model import node_model
+from toolbox.command import module_command, module_environment
+from toolbox.node_model import node_model
 
 FLAGS = ("scale_before_cast", "epsilon_outside", "epsilon_clamp", "round_rstd", "gate_first")
 

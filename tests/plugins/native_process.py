@@ -26,7 +26,7 @@ from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.libraries import session_options
-from tests.tools.node_model import node_model
+from toolbox.node_model import node_model
 
 TYPES: dict[int, type] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16, 11: np.float64}
 

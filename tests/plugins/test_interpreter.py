@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.plugins import interpret, kernel_build
-from tests.tools.driver import Driver, check
+from toolbox.driver import Driver, check
 
 pytestmark = pytest.mark.skipif(
     kernel_build.missing_compiler() is not None, reason=str(kernel_build.missing_compiler())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, ORDERS, SIZES, STASHES, TYPES, VARIANTS, job_for
-from tests.tools.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, Job, exact, ordinal
+from toolbox.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, Job, exact, ordinal
 
 EVERY = get_args(How)
 

@@ -14,7 +14,7 @@ from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for, rotary_job
 from tests.sample import sampled
-from tests.tools.driver import BF16, F16, F32, Driver, RefusalError
+from toolbox.driver import BF16, F16, F32, Driver, RefusalError
 
 F32_TYPE, F16_TYPE, BF16_TYPE, FP8_TYPE, INT8_TYPE = range(5)
 

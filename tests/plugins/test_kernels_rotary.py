@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import LAYOUTS, ORDERS, STASHES, TYPES, VARIANTS, rotary_job
-from tests.tools.driver import BF16, F16, F32, Driver, Job
+from toolbox.driver import BF16, F16, F32, Driver, Job
 
 _WHOLE = {"partial_size", "group_size"}
 """Attributes of norms that have no rotary embedding."""

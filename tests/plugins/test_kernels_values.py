@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, TYPES, VARIANTS, job_for
-from tests.tools.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, codes_of
+from toolbox.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, codes_of
 
 HALVES = (F16, BF16)
 SIZES = (7, 64, 1000, 9000)

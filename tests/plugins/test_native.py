@@ -21,7 +21,7 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
 from tests.plugins.native_process import EPSILON, TYPES, defined, run
-from tests.tools.node_model import node_model
+from toolbox.node_model import node_model
 
 
 def _normal(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:

@@ -13,7 +13,7 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import NormSpec, Quantize, scaled_by
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins.native_process import EPSILON, TYPES, Case, run, run_all
-from tests.tools.node_model import node_model
+from toolbox.node_model import node_model
 
 HOWS: tuple[Quantize, ...] = ("int8", "fp8", "int8_per_row", "fp8_per_row")
 """MXFP8 keeps its function bodies."""

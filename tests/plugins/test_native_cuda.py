@@ -27,9 +27,9 @@ from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, 
 from tests.plugins.test_native_codes import HOWS, coded
 from tests.plugins.test_native_runtimes import VERSIONS, run_in
 from tests.proof.sites import LLAMA, source
-from tests.tools.corpus import cache
-from tests.tools.driver import assert_between
-from tests.tools.node_model import node_model
+from toolbox.corpus import cache
+from toolbox.driver import assert_between
+from toolbox.node_model import node_model
 
 CUDA_TYPES = (1, 10, 16)
 

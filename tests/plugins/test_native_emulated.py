@@ -19,7 +19,7 @@ from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance
 from tests.plugins import kernel_build
 from tests.plugins.native_process import EPSILON, GATES, TYPES, VARIANTS, Case, bound, defined
-from tests.tools.corpus import cache
+from toolbox.corpus import cache
 
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 PROGRAM = kernel_build.PLUGINS / "tests" / "onnxruntime" / "numbers.cpp"

@@ -11,8 +11,8 @@ import pytest
 
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process
-from tests.tools.corpus import cache
-from tests.tools.lib.command import module_command, module_environment
+from toolbox.command import module_command, module_environment
+from toolbox.corpus import cache
 
 SOURCES = kernel_build.PLUGINS / "onnxruntime"
 ROWS = SOURCES / "rows.cpp"

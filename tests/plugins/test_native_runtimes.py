@@ -19,8 +19,8 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins.native_process import EPSILON, VARIANTS, run
 from tests.plugins.test_native_codes import HOWS, coded
-from tests.tools.corpus import cache
-from tests.tools.node_model import node_model
+from toolbox.corpus import cache
+from toolbox.node_model import node_model
 
 VERSIONS = ("1.17.3", "1.20.1", "1.23.2", "1.32.0")
 

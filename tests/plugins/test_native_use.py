@@ -18,7 +18,7 @@ from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
 from tests.plugins.native_process import TYPES
 from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, source
-from tests.tools.node_model import node_model
+from toolbox.node_model import node_model
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from rmsnorm_export.lower.portable import creator_names
 from rmsnorm_export.op.native import KINDS
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, Kind, NormSpec
 from tests.plugins.adapter_build import find_tensorrt, succeeded
-from tests.tools.lib.command import module_environment
-from tests.tools.node_model import node_model
+from toolbox.command import module_environment
+from toolbox.node_model import node_model
 
 CREATORS = sum(len(creator_names(kind)) for kind in KINDS)
 

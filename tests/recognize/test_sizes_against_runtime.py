@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recognize.size_programs import Program, program
@@ -43,6 +43,7 @@ def differences(sizes: Program) -> Iterator[str]:
                 yield f"{of}: {integers} claimed, {elements} computed"
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(seed=st.integers(0, 2**32))
 def test_what_is_claimed_is_what_is_computed(seed: int) -> None:
     sizes = program(seed)

@@ -143,7 +143,6 @@ class LookAlike:
             norms=self.norms,
             most=self.most,
             refusal=self.refusal,
-            roundings=4,
         )
 
 

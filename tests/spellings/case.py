@@ -41,10 +41,6 @@ class Case:
             rounding in another place, which only the class ``upcast`` covers.
         reordered: the operator differs where a number overflows or is subnormal on the way, so that
             the class is not ``exact``.
-        roundings: roundings to ``dtype`` between the normalised row and the outputs, summed over
-            chained norms (a bound in ulp follows from it).
-        axes: trailing axes that are normalised together.
-        runs: ONNX Runtime's CPU provider has a kernel for every node.
         expected: outputs in float64, by the definition of the claimed variant; None for a
             look-alike, whose truth is its own unchanged model.
     """
@@ -57,9 +53,6 @@ class Case:
     refusal: bool = False
     reassociated: bool = False
     reordered: bool = False
-    roundings: int = 0
-    axes: int = 1
-    runs: bool = True
     expected: dict[str, np.ndarray] | None = None
 
     def __repr__(self) -> str:

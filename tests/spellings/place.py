@@ -55,7 +55,6 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
             value = graph.op("Neg", value)
         if all(value != info.name for info in graph.outputs):
             graph.output(value, leaked, [None] * rank)
-    loops = SCANNED if "loop" in frame.place else 1
     return Case(
         model=graph.model(value_infos=frame.value_infos),
         variant=describe(frame, spellings),
@@ -65,9 +64,6 @@ def build(spelling: Spelling | Sequence[Spelling], frame: Frame | None = None) -
         reassociated=frame.half
         and any(one.rounding == "plain" and _rounds_otherwise(one) for one in spellings),
         reordered=any(_differs_at_the_ends(one) for one in spellings),
-        roundings=loops * sum(_roundings(one) for one in spellings),
-        axes=len(frame.row),
-        runs=frame.dtype != "bfloat16",
         expected=expected,
     )
 
@@ -105,22 +101,6 @@ def _well_conditioned(several: list[Spelling], frame: Frame) -> list[Spelling]:
     if repeated and (touchy or frame.n == 1):
         return [dataclasses.replace(one, residual="none", bias="none") for one in several]
     return several
-
-
-def _roundings(spelling: Spelling) -> int:
-    """Roundings to the type of x that an element sees, from the residual sum to the output."""
-    if spelling.rounding == "plain":
-        # square, mean, its product, epsilon, root, inverse, product, weight and its offset
-        count = 9
-    else:
-        count = {"llama": 1, "gemma": 1, "rstd": 2}[spelling.rounding]
-        if spelling.weight != "none":
-            # the gain may itself be rounded: cast, 1 + weight
-            count += 1 + (spelling.offset != "none") + (spelling.weight_via == "cast")
-    count += spelling.bias != "none"
-    if spelling.gate != "none":
-        count += 3 if spelling.gate_own_type or spelling.rounding == "plain" else 1
-    return count + 2 * (spelling.residual != "none")
 
 
 def _scanned(frame: Frame) -> tuple[int, ...]:

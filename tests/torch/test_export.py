@@ -21,8 +21,8 @@ from rmsnorm_export.runtime.session import load_session, open_session, run_sessi
 from rmsnorm_export.torch.export.trace import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled
-from tests.tools.corpus.architectures import count_norms
-from tests.tools.corpus.architectures import make as make_architecture
+from toolbox.corpus.architectures import count_norms
+from toolbox.corpus.architectures import make as make_architecture
 
 pytestmark = pytest.mark.export
 

@@ -11,7 +11,7 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_exact
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS
 from tests.op.norm_models import Case, steps
@@ -33,9 +33,12 @@ def exact_operands(case: Case) -> dict[str, np.ndarray]:
 
     The sum of squares is the one step whose rounding depends on its order. Here x is made of small
     integers, whose squares add up exactly in any order, and gates are 0 or 40, whose sigmoid is
-    exact, so that two correct implementations agree in every bit.
+    exact, so that two correct implementations agree in every bit. Rows are of three sizes, by
+    powers of two: some far below their epsilon, some far above.
     """
     rng = np.random.default_rng(case.shape[-1])
+    powers = (0, -7, -10) if FLOAT16 in (case.dtype, case.spec.stash_type) else (0, -60, 40)
+    sizes = np.exp2(np.resize(powers, (*case.shape[:-1], 1)))
     # No zero, alone or as a sum: a row of zeros without an epsilon is NaN, which compares nothing.
     whole = {
         "x": rng.choice([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], case.shape),
@@ -43,6 +46,8 @@ def exact_operands(case: Case) -> dict[str, np.ndarray]:
         "gate": rng.choice([0.0, 40.0], case.shape),
     }
     whole["gate"][..., 0] = 40.0
+    if case.spec.axis == -1 and case.spec.stash_type in (FLOAT, case.dtype):
+        whole["x"], whole["residual"] = whole["x"] * sizes, whole["residual"] * sizes
     operands = case.operands()
     own = {name: values.astype(numpy_dtype(case.dtype)) for name, values in whole.items()}
     return {name: own.get(name, values) for name, values in operands.items()}

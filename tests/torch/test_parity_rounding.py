@@ -18,8 +18,8 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import onnx_ir as ir
 
-from tests.tools.corpus.norm_classes import norm_classes
 from tests.tools.parity import half_proof
+from toolbox.corpus.norm_classes import norm_classes
 
 NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
 CASES = [

@@ -14,7 +14,7 @@ from onnx import helper
 
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.metrics import is_float
-from tests.tools.fuzz.feeds import Feeds
+from tests.tools.feeds import Feeds
 
 _AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
 """Opset from which an operator takes its axes as an input; 18 for the other reductions."""

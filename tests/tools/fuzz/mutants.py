@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import onnx
 from hypothesis import strategies as st
 
+from tests.tools.feeds import Feeds
+
 # The modules of the mutations fill the table.
 from tests.tools.fuzz import around as _around  # noqa: F401
 from tests.tools.fuzz import change as _change  # noqa: F401
 from tests.tools.fuzz.draft import MUTATIONS, Draft
-from tests.tools.fuzz.feeds import Feeds
 
 Step = tuple[str, int]
 """One mutation: its name and the seed of its choices."""

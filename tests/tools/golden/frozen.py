@@ -1,4 +1,13 @@
-"""What a run of ``optimize`` gives, in short, and the file that holds it for every model."""
+"""What a run of ``optimize`` gives, in short, and the text files that hold it for every model.
+
+A file for each part of the catalogue, and in it for each model
+
+    NAME SOURCE
+      RUN RUN BYTES
+        what these runs report, a line for each site and refusal
+
+with digests of the source and of the bytes that the runs write.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +15,16 @@ import dataclasses
 import difflib
 import hashlib
 import importlib.metadata
-import json
-import lzma
-from collections.abc import Iterable, Iterator
+import re
 from pathlib import Path
 from typing import Any
 
 import rmsnorm_export as rx
+from rmsnorm_export.system.files import write_whole
 from tests.tools.golden.models import Model
 
-FROZEN = Path(__file__).parent / "frozen.json.xz"
-CORPUS = Path(__file__).parent / "corpus.json.xz"
+FROZEN = Path(__file__).parent / "frozen"
+CORPUS = Path(__file__).parent / "corpus"
 
 RUNS: dict[str, dict[str, Any]] = {
     "portable": {"target": "portable"},
@@ -29,6 +37,7 @@ RUNS: dict[str, dict[str, Any]] = {
 """The runs of every model: the targets, and what other limits of rounding let through."""
 
 LONGEST = 1200
+VERSIONS = "versions.txt"
 
 
 def outcome(model: Model, run: str) -> tuple[str, str]:
@@ -73,82 +82,73 @@ def _scope(scope: str) -> str:
     return "" if scope == "main" else f" in {scope}"
 
 
-def public_names() -> list[str]:
-    """Return the package's public names."""
-    return list(rx.__all__)
-
-
-def _versions(*, exported: bool) -> dict[str, str]:
-    """Return the versions of what the bytes depend on beside this package."""
-    packages = ["onnx", "onnx-ir", *(("torch", "transformers", "onnxscript") if exported else ())]
-    return {name: importlib.metadata.version(name).split("+")[0] for name in packages}
+def entry(model: Model) -> str:
+    """Return what all runs of a model give, as a file holds it."""
+    runs: dict[tuple[str, str], list[str]] = {}
+    for run in RUNS:
+        runs.setdefault(outcome(model, run), []).append(run)
+    lines = [f"{model.name} {_short(model.data, 6)}"]
+    for (digest, report), names in runs.items():
+        lines.append(f"  {' '.join(names)} {digest}")
+        lines += (f"    {line}" for line in report.split("\n"))
+    return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """The contents of a frozen file.
+    """What a folder holds.
 
     Attributes:
-        versions: with which it was made.
-        public: names of the package.
-        reports: readable reports by their digests.
-        models: for each model the digest of its source, then ``BYTES:REPORT`` for each of ``RUNS``;
-            ``=`` is that of the first run.
+        versions: of what the bytes depend on beside this package, when all models were frozen.
+        entries: by the name of the model.
     """
 
     versions: dict[str, str]
-    public: list[str]
-    reports: dict[str, str]
-    models: dict[str, str]
+    entries: dict[str, str]
 
     @classmethod
-    def read(cls, path: Path) -> Frozen:
-        """Read a file that ``freeze`` wrote."""
-        return cls(**json.loads(lzma.decompress(path.read_bytes())))
+    def read(cls, folder: Path) -> Frozen:
+        """Read what ``write`` wrote."""
+        pairs = (line.split() for line in (folder / VERSIONS).read_text("utf-8").splitlines())
+        paths = (path for path in sorted(folder.glob("*.txt")) if path.name != VERSIONS)
+        texts = (path.read_text("utf-8").removesuffix("\n") for path in paths)
+        entries = [entry for text in texts for entry in re.split(r"\n(?! )", text)]
+        return cls(dict(pairs), {e.split("\n")[0].rsplit(" ", 1)[0]: e for e in entries})
+
+    def write(self, folder: Path) -> None:
+        """Write a file for each part."""
+        parts: dict[str, list[str]] = {}
+        for name, text in self.entries.items():
+            parts.setdefault(name.split("/")[0], []).append(text)
+        for path in {*folder.glob("*.txt")} - {folder / f"{part}.txt" for part in parts}:
+            path.unlink()
+        for part, entries in parts.items():
+            write_whole(folder / f"{part}.txt", "\n".join(entries) + "\n")
+        versions = "".join(f"{name} {text}\n" for name, text in self.versions.items())
+        write_whole(folder / VERSIONS, versions)
+
+    def versions_here(self) -> dict[str, str]:
+        """Return the versions of the same packages as they are installed."""
+        return {name: importlib.metadata.version(name).split("+")[0] for name in self.versions}
 
     def other_versions(self) -> str:
         """Return the packages that have another version here; "" if none."""
-        here = _versions(exported="torch" in self.versions)
-        return ", ".join(
-            f"{k} {v}, not {here[k]}" for k, v in self.versions.items() if v != here[k]
-        )
+        here = self.versions_here()
+        changed = {name: text for name, text in self.versions.items() if text != here[name]}
+        return ", ".join(f"{name} {text}, not {here[name]}" for name, text in changed.items())
 
-    def summary(self) -> str:
-        """Return how much is held."""
-        return f"{len(self.models)} models x {len(RUNS)} runs, {len(self.reports)} reports"
+    def change(self, name: str, now: str) -> None:
+        """Hold what a model gives now; without any text, hold nothing of it."""
+        if now:
+            self.entries[name] = now
+        else:
+            del self.entries[name]
 
-    def differences(self, model: Model) -> Iterator[str]:
-        """Yield what is not as it was, with the lines of both reports."""
-        if model.name not in self.models:
-            yield f"{model.name}: a new model"
-            return
-        source, *entries = self.models[model.name].split()
-        if source != _short(model.data, 6):
-            yield f"{model.name}: the model itself changed"
-        first = entries[0]
-        for run, entry in zip(RUNS, entries, strict=True):
-            old_bytes, old_key = (first if entry == "=" else entry).split(":")
-            new_bytes, text = outcome(model, run)
-            old = self.reports[old_key]
-            parts = [("bytes", old_bytes, new_bytes), ("report", old, text)]
-            if changed := " and ".join(name for name, before, now in parts if before != now):
-                lines = difflib.ndiff(old.splitlines(), text.splitlines())
-                shown = [line for line in lines if line[0] != "?"]
-                yield "\n    ".join([f"{model.name}, {run}: {changed} changed", *shown])
-
-
-def freeze(models: Iterable[Model], path: Path, *, exported: bool) -> Frozen:
-    """Run all models and write what they give."""
-    frozen = Frozen(_versions(exported=exported), public_names(), {}, {})
-    for model in models:
-        assert model.name not in frozen.models, model.name
-        entries = []
-        for run in RUNS:
-            digest, text = outcome(model, run)
-            key = _short(text.encode(), 8)
-            assert frozen.reports.setdefault(key, text) == text
-            entries.append(f"{digest}:{key}")
-        rest = ["=" if entry == entries[0] else entry for entry in entries[1:]]
-        frozen.models[model.name] = " ".join([_short(model.data, 6), entries[0], *rest])
-    path.write_bytes(lzma.compress(json.dumps(dataclasses.asdict(frozen)).encode(), preset=9))
-    return frozen
+    def difference(self, name: str, now: str) -> str:
+        """Return what is not as it was, by lines; "" if nothing."""
+        before = self.entries.get(name, "")
+        if before == now:
+            return ""
+        lines = difflib.unified_diff(before.splitlines(), now.splitlines(), n=2, lineterm="")
+        word = ("gone" if not now else "changed") if before else "new"
+        return "\n    ".join([f"{name}: {word}", *list(lines)[3:]])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
-import random
 import re
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 
 TESTS = Path(__file__).parents[2]
 COLLECTED = Path(__file__).parent / "collected.tar.xz"
-DRAWN = 200
-"""Norms with every option drawn at once, beside those that differ in one."""
+DRAWN = Path(__file__).parent / "drawn.json"
+"""Norms with every option drawn at once, beside those that differ in one.
+
+A list for each model: what its graph and each of its norms have that is not the default of
+``tests/spellings``. Stored, so that a new option or value changes none of them.
+"""
 
 ENDLESS = "functions_that_call_functions_are_walked_once"
 """Collected models that the target onnx, which inlines functions, makes exponentially larger."""
@@ -53,52 +57,72 @@ class Model:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def models() -> Iterator[Model]:
-    """Yield all but the exported models; hostile files exist until the next one is asked for."""
-    for name, proto in itertools.chain(_spellings(), _look_alikes(), _lowered()):
-        yield _of_proto(name, proto)
-    yield from _collected()
-    yield from _hostile()
+Makers = Iterator[tuple[str, Callable[[], Any]]]
+"""By name what makes a case, with its ``model``, when that is asked for."""
+
+
+def models(asked: Callable[[str], bool]) -> Iterator[Model]:
+    """Yield those whose names are asked for, of all but the exported models.
+
+    Hostile files exist until the next one is asked for.
+    """
+    for name, make in itertools.chain(_spellings(), _drawn(), _look_alikes(), _lowered()):
+        if asked(name):
+            model = make().model
+            yield _of_proto(name, ir.to_proto(model) if isinstance(model, ir.Model) else model)
+    yield from _collected(asked)
+    yield from _hostile(asked)
 
 
 def _of_proto(name: str, proto: onnx.ModelProto, **options: Any) -> Model:
     return Model(name, proto, proto.SerializeToString(deterministic=True), options)
 
 
-def _spellings() -> Iterator[tuple[str, onnx.ModelProto]]:
-    from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, Frame, Spelling, single
+def _spellings() -> Makers:
+    from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
     from spellings.place import build
 
     for option, values in {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items():
         for value in values:
             label = "+".join(sorted(value)) or "none" if isinstance(value, frozenset) else value
             spelling, frame = single(option, value)
-            yield f"spelling/{option}={label}", build(spelling, frame).model
+            name = f"spelling/{option}={label}"
+            yield name, functools.partial(build, spelling, frame)
             if option == "dtype" or frame.dtype != "float32":
                 continue
             if option != "rounding":
                 spelling = dataclasses.replace(spelling, rounding="llama")
             half = dataclasses.replace(frame, dtype="float16")
-            yield f"spelling/{option}={label} f16", build(spelling, half).model
-    draw = random.Random(32)
-
-    def drawn(options: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
-        return {name: draw.choice(values) for name, values in options.items()}
-
-    for number in range(DRAWN):
-        chain = [Spelling(**drawn(SPELLING_OPTIONS)) for _ in range(1 + number % 3)]
-        yield f"drawn/{number}", build(chain, Frame(**drawn(FRAME_OPTIONS), seed=number)).model
+            yield f"{name} f16", functools.partial(build, spelling, half)
 
 
-def _look_alikes() -> Iterator[tuple[str, onnx.ModelProto]]:
+def _drawn() -> Makers:
+    from spellings.case import Case
+    from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, Frame, Spelling
+    from spellings.place import build
+
+    def chosen(stored: dict[str, Any], options: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+        lists = {k: type(options[k][0]) for k, value in stored.items() if isinstance(value, list)}
+        return {k: lists[k](value) if k in lists else value for k, value in stored.items()}
+
+    def make(graph: dict[str, Any], *norms: dict[str, Any]) -> Case:
+        chain = [Spelling(**chosen(norm, SPELLING_OPTIONS)) for norm in norms]
+        return build(chain, Frame(**chosen(graph, FRAME_OPTIONS)))
+
+    for number, stored in enumerate(json.loads(DRAWN.read_text(encoding="utf-8"))):
+        yield f"drawn/{number}", functools.partial(make, *stored)
+
+
+def _look_alikes() -> Makers:
     from spellings.look_alikes import LOOK_ALIKES
 
     for name, look_alike in LOOK_ALIKES.items():
-        yield f"alike/{name}", look_alike.build().model
-        yield f"alike/{name} 23", look_alike.build(23, "node", value_infos=False).model
+        yield f"alike/{name}", look_alike.build
+        later = functools.partial(look_alike.build, 23, "node", value_infos=False)
+        yield f"alike/{name} 23", later
 
 
-def _lowered() -> Iterator[tuple[str, onnx.ModelProto]]:
+def _lowered() -> Makers:
     """Yield the source graphs of the lowerings, in a spread of types and forms."""
     from source_graphs import Source, build
 
@@ -119,14 +143,14 @@ def _lowered() -> Iterator[tuple[str, onnx.ModelProto]]:
             spec = NormSpec(epsilon=1e-3, stash_type=stash, scale_before_cast=late, round_rstd=rstd)
             source = Source(dtype=dtype, shape=(2, 3, 24), spec=spec, residual=residual, **fields)
             name = f"lower/{kind} {form} {way}{' residual' if residual else ''}"
-            yield name, ir.to_proto(build(source, symbolic=way != "plain").model)
+            yield name, functools.partial(build, source, symbolic=way != "plain")
 
 
-def _collected() -> Iterator[Model]:
+def _collected(asked: Callable[[str], bool]) -> Iterator[Model]:
     """Yield what the tests of one day gave to ``optimize``: a PAX archive, options as comments."""
     with tarfile.open(COLLECTED, "r:xz") as archive:
         for member in archive:
-            if ENDLESS in member.name:
+            if ENDLESS in member.name or not asked(member.name):
                 continue
             options = json.loads(member.pax_headers["comment"])
             if "constant_initializers" in options:  # which optimize had that day
@@ -136,27 +160,36 @@ def _collected() -> Iterator[Model]:
             yield _of_proto(member.name, onnx.load_from_string(stream.read()), **options)
 
 
-def _hostile() -> Iterator[Model]:
+def _hostile(asked: Callable[[str], bool]) -> Iterator[Model]:
     from hostile_models import HOSTILE
 
     for name, case in HOSTILE.items():
+        if not asked(f"hostile/{name}"):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path = case.make(Path(folder))
             yield Model(f"hostile/{name}", path, name.encode())
 
 
-def exports() -> Iterator[Model]:
+def exports(asked: Callable[[str], bool]) -> Iterator[Model]:
     """Yield the exports that are quick to make: norm classes, and a few architectures."""
-    from tests.tools.corpus import architectures, exporters
+    from toolbox.corpus import architectures, exporters
 
-    for dtype, exporter in (("float32", "torchscript17"), ("float16", "torchscript17")):
-        for export in exporters.norm_exports(only=f"-{dtype}-{exporter}"):
-            if export.path is not None and not export.key.startswith(FOLDED):
-                yield _of_proto(f"norm/{export.key}", without_paths(onnx.load(export.path)))
-    for name, dtype in itertools.product(("llama", "gemma3", "qwen3"), architectures.TYPES):
-        export = architectures.export_architecture(name, dtype)
-        if export.path is not None:
-            yield _of_proto(f"architecture/{export.key}", without_paths(onnx.load(export.path)))
+    norms = (
+        export
+        for dtype in ("float32", "float16")
+        for export in exporters.norm_exports(only=f"-{dtype}-torchscript17")
+        if not export.key.startswith(FOLDED)
+    )
+    whole = (
+        architectures.export_architecture(name, dtype)
+        for name, dtype in itertools.product(("llama", "gemma3", "qwen3"), architectures.TYPES)
+    )
+    for part, files in (("norm", norms), ("architecture", whole)):
+        for export in files:
+            name = f"{part}/{export.key}"
+            if export.path is not None and asked(name):
+                yield _of_proto(name, without_paths(onnx.load(export.path)))
 
 
 def without_paths(proto: onnx.ModelProto) -> onnx.ModelProto:

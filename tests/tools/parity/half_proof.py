@@ -22,16 +22,15 @@ import torch
 import rmsnorm_export.torch as rt
 from rmsnorm_export.compare.pytorch import to_array, to_tensor
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
-from rmsnorm_export.op.spec import DOMAIN, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.torch.export.export import convert
 from rmsnorm_export.torch_options import ExportOptions
-from tests.tools.corpus import build
-from tests.tools.corpus.norm_classes import DTYPES, EPSILON, NormClass
-from tests.tools.parity import arrays, declaration, exact_rows, orders
-from tests.tools.parity.onnx_models import OPSET
+from tests.tools.parity import declaration, exact_rows, orders
 from tests.tools.parity.orders import QUOTIENTS, Quotient
-from tests.tools.parity.variants import ELEMENT_TYPES
+from toolbox.corpus import build
+from toolbox.corpus.norm_classes import DTYPES, EPSILON, NormClass
 
+ELEMENT_TYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 _COUNT = 160
 """A multiple of 32: PyTorch rounds the rsqrt of what is left over of its vectors twice."""
 _ORDINARY = 64
@@ -82,7 +81,7 @@ class Subject:
                 for parameter in self.module.parameters():
                     index = torch.arange(parameter.numel()) % len(choice)
                     parameter.copy_(choice[index].reshape(parameter.shape))
-        options = ExportOptions(opset=OPSET, dynamic_shapes=({0: "batch"},) * len(inputs))
+        options = ExportOptions(opset=23, dynamic_shapes=({0: "batch"},) * len(inputs))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.model = convert(self.module, inputs, options)[0].model
@@ -144,12 +143,16 @@ def prove(subject: Subject, *, members: bool = False) -> Proof:
 def operator(spec: NormSpec, operands: dict[str, Array]) -> tuple[Array, ...]:
     """Our operator in PyTorch."""
     named = {"scale" if k == "weight" else k: to_tensor(v) for k, v in operands.items()}
-    return arrays.results(rt.call(spec, **named))
+    return _arrays(rt.call(spec, **named))
+
+
+def _arrays(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[Array, ...]:
+    return tuple(map(to_array, result if isinstance(result, tuple) else (result,)))
 
 
 def _call(module: torch.nn.Module, rows: dict[str, Array]) -> tuple[Array, ...]:
     with torch.no_grad():
-        return arrays.results(module(*map(to_tensor, rows.values())))
+        return _arrays(module(*map(to_tensor, rows.values())))
 
 
 def _ordinary(subject: Subject) -> float:

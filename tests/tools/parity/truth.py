@@ -1,4 +1,4 @@
-"""The steps of the norm, with a rounding after each, or with none: in float64 and beyond.
+"""The steps of the norm, with a rounding after each.
 
 Written here from the formula of the paper, apart from the references of the package: a yardstick
 must not be made of what it measures.
@@ -13,32 +13,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rmsnorm_export.op.dtypes import Array, Float64Array
+from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.runtime.metrics import ulp_error, ulp_unit
-
-EXTENDED = np.finfo(np.longdouble).nmant > np.finfo(np.float64).nmant
-"""Whether this machine has a type beyond float64 (x86: 64 bits; ARM: 113)."""
 
 Quotient = Literal["x / rms", "x * (1 / rms)", "x * rsqrt"]
 """The last: root and inverse are one rounding, as PyTorch's rsqrt of a half type has it."""
-
-
-def _whole(values: Any) -> Any:
-    return values
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Steps:
     """Roundings to the type of the row, of the result, and of the product with the gain."""
 
-    s: Callable[[Any], Any] = _whole
-    t: Callable[[Any], Any] = _whole
-    p: Callable[[Any], Any] = _whole
+    s: Callable[[Any], Any]
+    t: Callable[[Any], Any]
+    p: Callable[[Any], Any]
 
 
 def compute(
-    spec: NormSpec, wide: Mapping[str, Array], steps: Steps, quotient: Quotient = "x / rms"
+    spec: NormSpec, wide: Mapping[str, Array], steps: Steps, quotient: Quotient
 ) -> list[Array]:
     """Return ``[y]``, or ``[y, sum]``; epsilon and offset are those of ``spec`` as they are.
 
@@ -107,33 +99,3 @@ def _row(
         return np.asarray(t(top * inverse).reshape(row.shape))
     v = groups / rms if quotient == "x / rms" else groups * inverse
     return np.asarray(s(v).reshape(row.shape))
-
-
-def formula(
-    spec: NormSpec, x: Array, weight: Array | None, bias: Array | None, other: Array | None
-) -> list[Array]:
-    """Nothing rounded: float64, or longdouble for float64 rows; ``other``: gate or residual."""
-    wide = np.longdouble if x.dtype == np.float64 else np.float64
-    second = "residual" if spec.kind == "SkipRMSNorm" else "gate"
-    operands = {"x": x, "weight": weight, "bias": bias, second: other}
-    widened = {name: value.astype(wide) for name, value in operands.items() if value is not None}
-    epsilon = spec.epsilon if x.dtype == np.float64 else float(np.float32(spec.epsilon))
-    plain = dataclasses.replace(spec, epsilon=epsilon, round_rstd=False, association=0)
-    with np.errstate(all="ignore"):
-        return compute(plain, widened, Steps())
-
-
-def error_of(values: Array, truth: Array, magnitude: Array | None = None) -> Float64Array:
-    """``|values - truth|`` in ulp of the type of ``values``; ``truth`` may be extended.
-
-    As ``rmsnorm_export.runtime.metrics.ulp_error``, which takes float64.
-    """
-    narrow = truth.astype(np.float64)
-    size = None if magnitude is None else magnitude.astype(np.float64)
-    if truth.dtype == np.float64 or values.dtype != np.float64:
-        return ulp_error(values, narrow, size)
-    unit = ulp_unit(values.dtype, narrow if size is None else size)
-    with np.errstate(all="ignore"):
-        error = (np.abs(values.astype(truth.dtype) - truth) / unit).astype(np.float64)
-    finite = np.isfinite(values) & np.isfinite(narrow)
-    return np.asarray(np.where(finite, error, ulp_error(values, narrow, size)))

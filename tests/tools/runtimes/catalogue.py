@@ -13,7 +13,7 @@ import pathlib
 import subprocess
 import sys
 
-from tests.tools.corpus import cache
+from toolbox.corpus import cache
 
 INSTALL = "scripts/test --thorough"
 """The command that installs these runtimes, and tests them."""

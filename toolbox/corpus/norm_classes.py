@@ -33,8 +33,8 @@ from typing import Any
 import msgspec
 import torch
 
-from tests.tools.corpus import build, cache, classify
-from tests.tools.corpus.scan import Candidate, scan
+from toolbox.corpus import build, cache, classify
+from toolbox.corpus.scan import Candidate, scan
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -1,20 +1,20 @@
-"""What is wrong with what `optimize` makes of a mutant.
+"""What is wrong with what `optimize` makes of a model, spelled or mutated.
 
-- In float64 the result computes what the mutant computes: the evaluator of the proof runs both, and
+- In float64 the result computes what the model computes: the evaluator of the proof runs both, and
   apart from constants that were rounded to their type they agree within what the proof allows.
-- Called ``exact``, it rounds where the mutant rounds: with every rounding in its place in NumPy no
+- Called ``exact``, it rounds where the model rounds: with every rounding in its place in NumPy no
   more elements of a half type differ than the proof allows.
-- In ONNX Runtime, as the graph is written, it is no further from float64 than the mutant is, or no
-  further than the rounding steps explain.
+- In ONNX Runtime, as the graph is written, it is no further from float64 than the model is, or no
+  further than the rounding steps explain; and every bit is the same where nothing was rewritten.
 
-A mutant with an If or a Loop has no float64 here: the two are compared in ONNX Runtime alone.
+A model with an If or a Loop has no float64 here: the two are compared in ONNX Runtime alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import ml_dtypes
@@ -31,7 +31,7 @@ from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.runtime.metrics import is_float, ulp_unit
 from rmsnorm_export.runtime.session import run_session, session_options
-from tests.tools.fuzz.feeds import Feeds, all_feeds
+from tests.tools.feeds import Feeds, all_feeds
 
 TIME_LIMIT = 30
 """Seconds that an optimization of a small model may take."""
@@ -49,12 +49,16 @@ SETTINGS = tuple({"target": t, "numerics": n} for t in TARGETS for n in CLASSES)
 
 
 class InvalidError(Exception):
-    """A mutant that is no model: the reason is its message."""
+    """What is no model: the reason is its message."""
+
+
+class UnrunnableError(InvalidError):
+    """Control flow around a type for which ONNX Runtime has no kernels."""
 
 
 @dataclasses.dataclass(slots=True)
 class Verdict:
-    """Of one mutant: what is wrong, by kind; how many norms became one node at most."""
+    """Of one model: what is wrong, by kind; how many norms became one node at most."""
 
     findings: dict[str, str] = dataclasses.field(default_factory=dict)
     norms: int = 0
@@ -67,8 +71,9 @@ class Run:
 
     Attributes:
         outputs: in ONNX Runtime, or in NumPy where it has no kernels.
-        declared: with every rounding in its place; None for control flow.
-        exact: in float64; None for control flow.
+        declared: with every rounding in its place; None for control flow, and what the evaluator
+            does not take.
+        exact: in float64; None likewise.
         scalars: numbers that are constants in it, each with how far away, relative to it, what was
             rounded to it may be.
     """
@@ -119,14 +124,19 @@ class Program:
         """
         try:
             outputs = None if self._session is None else dict(run_session(self._session, feeds))
-            if self.branches:
-                if outputs is None:
-                    raise InvalidError("nothing runs it")
-                return Run(outputs)
+        except rx.Error as error:
+            raise InvalidError(str(error.found)) from error
+        if self.branches:
+            if outputs is None:
+                raise UnrunnableError("nothing runs it")
+            return Run(outputs)
+        try:
             with np.errstate(all="ignore"):
                 exact, declared = run_float64(self.model, feeds), run_numpy(self.model, feeds)
         except rx.Error as error:
-            raise InvalidError(str(error.found)) from error
+            if outputs is None:
+                raise InvalidError(str(error.found)) from error
+            return Run(outputs)
         scalars = {
             number: 0.5 * float(ulp_unit(a.dtype, np.float64(number))) / abs(number)
             for a in exact.constants
@@ -136,14 +146,16 @@ class Program:
         return Run(declared if outputs is None else outputs, declared, exact.outputs, scalars)
 
 
-class Mutant:
-    """A valid model with what it computes.
+class Subject:
+    """A valid model with what it computes of every kind of row, or of these inputs alone.
 
     Raises:
         InvalidError: it is none: the checker, the evaluator or ONNX Runtime refuses it.
     """
 
-    def __init__(self, model: onnx.ModelProto, example: Feeds, seed: int = 0) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, example: Feeds, seed: int = 0, *, alone: bool = False
+    ) -> None:
         self.model = model
         try:
             onnx.checker.check_model(model, full_check=True)
@@ -151,7 +163,8 @@ class Mutant:
             raise InvalidError(f"checker: {first_line(error)}") from error
         self.program = Program(model)
         self.runs: list[tuple[str, Feeds, Run]] = []
-        for kind, feeds in all_feeds(model, example, seed):
+        kinds = [("alone", example)] if alone else all_feeds(model, example, seed)
+        for kind, feeds in kinds:
             try:
                 self.runs.append((kind, feeds, self.program.run(feeds)))
             except InvalidError:
@@ -160,23 +173,25 @@ class Mutant:
 
 
 def judge(
-    mutant: Mutant,
+    subject: Subject,
     settings: Iterable[Setting] = SETTINGS,
     optimize: Callable[..., Any] = rx.optimize,
 ) -> Verdict:
-    """Optimize with every setting and compare each result with the mutant."""
+    """Optimize with every setting and compare each result with the model."""
     verdict = Verdict()
-    comparisons: dict[tuple[bytes, str], _Comparison] = {}
+    comparisons: dict[tuple[bytes, str, bool], _Comparison] = {}
     for setting in settings:
-        result, findings = _optimized(mutant, setting, optimize)
+        result, findings = _optimized(subject, setting, optimize)
         if result is not None:
             report, proto = result.report, ir.to_proto(result.model)
             verdict.norms = max(verdict.norms, len(report.fused) + len(report.kept))
             classes = {site.numerics for site in report.fused}
             numerics = max(classes, key=NUMERICS_ORDER.index, default="exact")
-            key = (proto.SerializeToString(deterministic=True), numerics)
+            # A scale may be spread over the row of a norm that is one node already.
+            same = not report.fused and report.nodes_after <= report.nodes_before
+            key = (proto.SerializeToString(deterministic=True), numerics, same)
             if key not in comparisons:
-                comparisons[key] = _Comparison(mutant, proto, numerics)
+                comparisons[key] = _Comparison(subject, proto, numerics, same=same)
                 verdict.compared += comparisons[key].compared
             findings |= comparisons[key].findings
             if not findings:  # a rewrite that is right is proven, too
@@ -188,11 +203,27 @@ def judge(
     return verdict
 
 
+def disagreements(subject: Subject, expected: Mapping[str, Array]) -> dict[str, str]:
+    """Return where a model's outputs are not what they should be in float64, by kind.
+
+    What is expected may have rounded sums and gains on the way, which float64 has not: at most
+    sixteen of them in a chain of three norms.
+    """
+    judged, (_, _, run) = _Findings(subject), subject.runs[0]
+    for name, wanted in expected.items():
+        result, top = run.outputs[name], np.abs(_top(wanted))
+        if run.exact is not None:
+            within = judged.slack(run) + 16 * float(ml_dtypes.finfo(result.dtype).eps)
+            judged.inside("mathematics", name, run.exact[name], wanted, within * top)
+        judged.inside("result", name, result, wanted, judged.bound(result.dtype) * top)
+    return judged.findings
+
+
 def _optimized(
-    mutant: Mutant, setting: Setting, optimize: Callable[..., Any]
+    subject: Subject, setting: Setting, optimize: Callable[..., Any]
 ) -> tuple[Any, dict[str, str]]:
     result, findings = None, {}
-    model = onnx.ModelProto.FromString(mutant.program.content)
+    model = onnx.ModelProto.FromString(subject.program.content)
     start = time.monotonic()
     try:
         result = optimize(model, **setting)
@@ -202,102 +233,47 @@ def _optimized(
         findings["exception"] = f"{type(error).__name__}: {first_line(error)}"
     if (seconds := time.monotonic() - start) > TIME_LIMIT:
         findings["slow"] = f"{seconds:.0f} s"
-    if model.SerializeToString(deterministic=True) != mutant.program.content:
+    if model.SerializeToString(deterministic=True) != subject.program.content:
         findings["input changed"] = "the model that was handed over is not what it was"
     return result, findings
 
 
-class _Comparison:
-    """One result of `optimize` with the mutant that it was made of: findings by kind."""
+class _Findings:
+    """What is wrong, by kind, and how many elements were compared.
 
-    def __init__(self, mutant: Mutant, model: onnx.ModelProto, numerics: str) -> None:
-        self.mutant, self.numerics = mutant, numerics
+    Args:
+        numerics: class in which two numbers are the same; another than ``exact`` may show the order
+            of products where one overflows.
+    """
+
+    def __init__(self, subject: Subject, numerics: str = "exact") -> None:
+        self.subject, self.numerics = subject, numerics
         self.findings: dict[str, str] = {}
         self.compared = 0
-        for what in ("input", "output"):
-            old, new = (
-                [(v.name, v.type.SerializeToString(deterministic=True)) for v in getattr(g, what)]
-                for g in (mutant.model.graph, model.graph)
-            )
-            if old != new:
-                self._add("interface", f"{what}s {old} -> {new}")
-        try:
-            # ONNX Runtime's operator in the default domain is none of onnx.
-            if b"SimplifiedLayerNormalization" not in model.SerializeToString():
-                onnx.checker.check_model(model, full_check=True)
-            program = Program(model)
-        except Exception as error:
-            self._add("invalid", first_line(error))
-            return
-        for kind, feeds, before in mutant.runs:
-            try:
-                self._compare(kind, before, program.run(feeds), program.floats)
-            except InvalidError as error:
-                self._add("does not run", f"{kind}: {error}")
 
-    def _add(self, kind: str, detail: str) -> None:
+    def add(self, kind: str, detail: str) -> None:
         self.findings.setdefault(kind, detail)
 
-    def _compare(self, kind: str, before: Run, after: Run, epsilons: set[float]) -> None:
-        ends = kind in ("edges", "nonfinite")  # where another class than exact may differ
-        for name, old in before.outputs.items():
-            new, place = after.outputs[name], f"{name} ({kind})"
-            # ONNX Runtime 1.31 does not reduce axes of a tensor without elements.
-            if old.dtype != new.dtype or (old.shape != new.shape and new.size):
-                self._add("shape", f"{place}: {old.dtype} {old.shape} -> {new.dtype} {new.shape}")
-                continue
-            if not new.size or not is_float(new.dtype):
-                continue
-            exact = before.exact and before.exact[name]
-            if exact is not None and after.exact is not None:
-                if self.numerics == "exact" or not ends:
-                    slack = self._slack(before, after, epsilons)
-                    within = slack * np.abs(_top(exact))
-                    self._inside("mathematics", place, after.exact[name], exact, within)
-                if self.numerics == "exact" and new.dtype.itemsize == 2:
-                    self._flips(place, after, before, name)
-            if not ends:
-                self._accuracy(place, new, old, exact)
-
-    def _slack(self, before: Run, after: Run, epsilons: set[float]) -> float:
-        """What the rounding of the numbers explains that one of the two has (1/n, sqrt(n)); none of
+    def slack(self, *runs: Run, epsilons: Set[float] = frozenset()) -> float:
+        """What the rounding of the numbers explains that not every run has (1/n, sqrt(n)); none of
         an epsilon, nor of a count or an exponent."""
-        kept = before.scalars.keys() & after.scalars.keys()
+        kept = set.intersection(*({*run.scalars} for run in runs)) if runs[1:] else set()
+        scalars = {number: off for run in runs for number, off in run.scalars.items()}
         return _MATHEMATICS + sum(
             rounding
-            for number, rounding in {**before.scalars, **after.scalars}.items()
+            for number, rounding in scalars.items()
             if number not in kept
             and (np.fmod(number * 2.0**8, 1) != 0 or abs(number) > 2.0**10)
             and not any(abs(number - e) <= 1e-3 * abs(e) for e in epsilons)
         )
 
-    def _flips(self, place: str, after: Run, before: Run, name: str) -> None:
-        assert after.declared is not None
-        assert before.declared is not None
-        new, old = after.declared[name], before.declared[name]
-        differ = np.count_nonzero(_apart(new, old))
-        if differ > _STRAY + _FLIPS * new.size:
-            self._add("rounding", f"{place}: exact, but {differ} of {new.size} elements differ")
+    def bound(self, dtype: np.dtype[Any]) -> float:
+        """What the rounding of each node explains."""
+        spacing, nodes = float(ml_dtypes.finfo(dtype).eps), len(self.subject.program.nodes)
+        return spacing * (4.0 * nodes + 24 if dtype.itemsize > 2 else nodes + 2)
 
-    def _accuracy(self, place: str, new: Array, old: Array, exact: Array | None) -> None:
-        """No further from float64 than the mutant, or than each node's rounding explains."""
-        spacing, nodes = float(ml_dtypes.finfo(new.dtype).eps), len(self.mutant.program.nodes)
-        bound = spacing * (4.0 * nodes + 24 if new.dtype.itemsize > 2 else nodes + 2)
-        wide = old.astype(np.float64)
-        if exact is None:
-            self._inside("result", place, new, old, bound * 8 * np.abs(_top(wide)))
-            return
-        top = np.abs(_top(exact))
-        with np.errstate(all="ignore"):
-            error = np.abs(wide - exact) / top
-            own = float(np.max(error, initial=0.0, where=np.isfinite(error)))
-        fits = np.isfinite(wide) | ~np.isfinite(exact)
-        within = max(4 * own, bound) * top
-        self._inside("accuracy", place, np.where(fits, new, exact), exact, within)
-
-    def _inside(self, kind: str, place: str, new: Array, wanted: Array, within: Array) -> None:
+    def inside(self, kind: str, place: str, new: Array, wanted: Array, within: Array) -> None:
         a, b = new.astype(np.float64), wanted.astype(np.float64)
-        # Another class may show the order of products where a number overflows.
         judged = np.isfinite(b) if self.numerics != "exact" or kind != "mathematics" else True
         with np.errstate(all="ignore"):
             near = np.abs(a - b) <= within + np.finfo(np.float64).tiny
@@ -306,7 +282,82 @@ class _Comparison:
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             count = f"{np.count_nonzero(wrong)} of {a.size} ({self.numerics})"
-            self._add(kind, f"{place}{list(at)}: {a[at]!r} in place of {b[at]!r}; {count}")
+            self.add(kind, f"{place}{list(at)}: {a[at]!r} in place of {b[at]!r}; {count}")
+
+
+class _Comparison(_Findings):
+    """One result of `optimize` with the model that it was made of; ``same``: every bit."""
+
+    def __init__(
+        self, subject: Subject, model: onnx.ModelProto, numerics: str, *, same: bool
+    ) -> None:
+        super().__init__(subject, numerics)
+        self.same = same
+        for what in ("input", "output"):
+            old, new = (
+                [(v.name, v.type.SerializeToString(deterministic=True)) for v in getattr(g, what)]
+                for g in (subject.model.graph, model.graph)
+            )
+            if old != new:
+                self.add("interface", f"{what}s {old} -> {new}")
+        try:
+            # ONNX Runtime's operator in the default domain is none of onnx.
+            if b"SimplifiedLayerNormalization" not in model.SerializeToString():
+                onnx.checker.check_model(model, full_check=True)
+            program = Program(model)
+        except Exception as error:
+            self.add("invalid", first_line(error))
+            return
+        for kind, feeds, before in subject.runs:
+            try:
+                self._compare(kind, before, program.run(feeds), program.floats)
+            except InvalidError as error:
+                self.add("does not run", f"{kind}: {error}")
+
+    def _compare(self, kind: str, before: Run, after: Run, epsilons: set[float]) -> None:
+        ends = kind in ("edges", "nonfinite")  # where another class than exact may differ
+        for name, old in before.outputs.items():
+            new, place = after.outputs[name], f"{name} ({kind})"
+            # ONNX Runtime 1.31 does not reduce axes of a tensor without elements.
+            if old.dtype != new.dtype or (old.shape != new.shape and new.size):
+                self.add("shape", f"{place}: {old.dtype} {old.shape} -> {new.dtype} {new.shape}")
+                continue
+            if self.same and not np.array_equal(*(v.astype(np.float64) for v in (old, new)), True):
+                self.add("changed", f"{place}: nothing was rewritten, and other bits come out")
+            if not new.size or not is_float(new.dtype):
+                continue
+            exact = before.exact and before.exact[name]
+            if exact is not None and after.exact is not None:
+                if self.numerics == "exact" or not ends:
+                    slack = self.slack(before, after, epsilons=epsilons)
+                    within = slack * np.abs(_top(exact))
+                    self.inside("mathematics", place, after.exact[name], exact, within)
+                if self.numerics == "exact" and new.dtype.itemsize == 2:
+                    self._flips(place, after, before, name)
+            if not ends:
+                self._accuracy(place, new, old, exact)
+
+    def _flips(self, place: str, after: Run, before: Run, name: str) -> None:
+        assert after.declared is not None
+        assert before.declared is not None
+        new, old = after.declared[name], before.declared[name]
+        differ = np.count_nonzero(_apart(new, old))
+        if differ > _STRAY + _FLIPS * new.size:
+            self.add("rounding", f"{place}: exact, but {differ} of {new.size} elements differ")
+
+    def _accuracy(self, place: str, new: Array, old: Array, exact: Array | None) -> None:
+        """No further from float64 than the model, or than each node's rounding explains."""
+        bound, wide = self.bound(new.dtype), old.astype(np.float64)
+        if exact is None:
+            self.inside("result", place, new, old, bound * 8 * np.abs(_top(wide)))
+            return
+        top = np.abs(_top(exact))
+        with np.errstate(all="ignore"):
+            error = np.abs(wide - exact) / top
+            own = float(np.max(error, initial=0.0, where=np.isfinite(error)))
+        fits = np.isfinite(wide) | ~np.isfinite(exact)
+        within = max(4 * own, bound) * top
+        self.inside("accuracy", place, np.where(fits, new, exact), exact, within)
 
 
 def _apart(a: Array, b: Array) -> Array:

@@ -18,7 +18,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import NormSpec
-from tests.tools.corpus.build import GROUP
+from toolbox.corpus.build import GROUP
 
 RELATIVE = 2e-5
 """Bound for float32 against float64: 48 terms of 1.2e-7 each, with room for rsqrt and the gate."""

@@ -15,7 +15,7 @@ from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 
 import rmsnorm_export as rx
-from tests.tools.corpus import cache
+from toolbox.corpus import cache
 
 ODD = [name for name, case in HOSTILE.items() if case.error is None]
 

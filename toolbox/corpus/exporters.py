@@ -18,8 +18,8 @@ from rmsnorm_export import printable
 from rmsnorm_export.compare.pytorch import to_array
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.torch.export.chatter import collected
-from tests.tools.corpus import cache
-from tests.tools.corpus.norm_classes import DTYPES, NormClass, norm_classes
+from toolbox.corpus import cache
+from toolbox.corpus.norm_classes import DTYPES, NormClass, norm_classes
 
 EXPORTERS = ("dynamo18", "dynamo23-plain", "torchscript17")
 """``torch.onnx.export``: TorchDynamo at opset 18 with its optimizer, TorchDynamo at opset 23 with

@@ -1,13 +1,13 @@
 # Shared by the executables of scripts/: makes and fills .venv, and runs their modules in it.
 #
-#   source tests/tools/env.sh
+#   source toolbox/env.sh
 #   env_ready EXTRAS                    e.g. env_ready torch,test,dev
 #   env_run MODULE [ARGUMENT ...]       e.g. env_run bench.export "$@"
 #
 # Needs Python 3.10 to 3.13 with venv, and a package index for pip. $PYTHON chooses the interpreter.
 # Nothing is installed again while pyproject.toml, constraints.txt and the interpreter stay the same.
 
-ENV_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+ENV_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 ENV_DIR="$ENV_ROOT/.venv"
 ENV_PYTHON="$ENV_DIR/bin/python"
 

@@ -13,9 +13,9 @@ from unittest import mock
 
 import torch
 
-from tests.tools.corpus import build, cache, exporters
-from tests.tools.corpus.arch_table import COMMON, ENTRIES, Entry
-from tests.tools.corpus.norm_classes import DTYPES, norm_classes
+from toolbox.corpus import build, cache, exporters
+from toolbox.corpus.arch_table import COMMON, ENTRIES, Entry
+from toolbox.corpus.norm_classes import DTYPES, norm_classes
 
 TYPES = ("float32", "float16")
 """Types in which the corpus holds every architecture."""
