@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -153,6 +154,9 @@ _open_forks: weakref.WeakSet[Connection] = weakref.WeakSet()
 def _answer(make: Callable[[], Callable[..., Any]], connection: Connection) -> None:
     """Answer calls until the other end is closed, in the fork."""
     try:
+        # Sessions that the caller still has wait for their threads when they end, and those are not
+        # here: nothing of the caller's is collected.
+        gc.freeze()
         faulthandler.disable()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its caller
         for other in _open_forks:

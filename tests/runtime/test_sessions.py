@@ -107,3 +107,25 @@ def test_a_process_that_the_caller_forks_has_its_own() -> None:
     other = Fork(lambda: lambda: session.run_onnxruntime(model, feeds)["output"])
     assert np.array_equal(other(), before)
     assert np.array_equal(session.run_onnxruntime(model, feeds)["output"], before)
+
+
+def test_a_session_of_the_caller_is_not_ended_in_a_fork() -> None:
+    """There it would wait for threads that are only here: in a process that may hang."""
+    code = """
+import gc
+from rmsnorm_export.runtime import session
+from rmsnorm_export.system.process import Fork
+from tests.tools.runtimes import halves
+
+gc.disable()
+model = halves.build("half | product | fixed").SerializeToString()
+cycle = [session.load_session(model, threads=2)]
+cycle.append(cycle)
+del cycle
+print(Fork(lambda: lambda: gc.collect() >= 0)())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr
