@@ -7,12 +7,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto
-from spellings import run
 from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built
 from spellings.case import Case
 
 import rmsnorm_export as rx
 from rmsnorm_export.recognize.refusal import kind_of
+from rmsnorm_export.runtime.session import load_session, run_session
 from tests.sample import crossed
 
 TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
@@ -25,7 +25,7 @@ def outputs(case: Case, result: rx.Result | None, scale: float) -> np.ndarray:
     for array in feeds.values():
         array[: array.ndim and 1] = 0
     model = case.model if result is None else ir.to_proto(result.model)
-    (output,) = run.run(model, feeds).values()
+    (output,) = run_session(load_session(model.SerializeToString(), threads=1), feeds).values()
     return output.astype(np.float64)
 
 

@@ -57,7 +57,8 @@ def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> R
     each node does not depend on them. Its graph optimization is off; that of a second one, in which
     norms are counted, is not.
     """
-    if not options.prove:
+    changed = report.fused or report.opset_before != report.opset_after
+    if not (options.prove and changed):
         return report
     version, named = version_of(_ONNXRUNTIME), options.consumer
     entry = next(one for one in report.runs_in if one.runtime == _ONNXRUNTIME)

@@ -92,11 +92,11 @@ def _opened(path: StrPath) -> BinaryIO:
     try:
         head, size = file.read(64), os.fstat(file.fileno()).st_size
         if head[:4] != b"\x7fELF":
-            raise ValueError("the file is no shared library")
+            raise ValueError(f"{os.fspath(path)} is no shared library")
         # The table of sections is the last thing in the file, as linkers write it.
         layout = struct.unpack("=40xQ10xHH2x", head) if len(head) == 64 else (size, 1, 1)
         if layout[0] + layout[1] * layout[2] > size:
-            raise ValueError("the file is cut short")
+            raise ValueError(f"{os.fspath(path)} is cut short")
         return file
     except BaseException:
         file.close()

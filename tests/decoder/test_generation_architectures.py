@@ -19,7 +19,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.encoders import inputs_of
 from rmsnorm_export.decoder.generation import verify_generation
-from rmsnorm_export.runtime.session import open_session
+from rmsnorm_export.runtime.session import load_session
 from toolbox.corpus.decoders import DECODERS, decoder
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -79,7 +79,7 @@ def test_states_beside_keys_begin_as_zeros_in_one_graph(kind: str, tmp_path: Pat
 
 
 def check_prompts(model: Any, path: Path, lengths: tuple[int, ...]) -> None:
-    session = open_session(path)
+    session = load_session(path)
     for length in lengths:
         ids = torch.randint(0, 50, (2, length), generator=torch.Generator().manual_seed(length))
         feeds: dict[str, Any] = {"input_ids": ids.numpy()}

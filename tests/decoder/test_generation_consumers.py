@@ -235,7 +235,7 @@ DISAGREEMENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "genai_config.json").write_text(
             '{"model": {"decoder": {"filename": "../model.onnx"}}}'
         ),
-        "no file",
+        "lies outside",
     ),
 }
 

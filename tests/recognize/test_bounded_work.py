@@ -52,7 +52,10 @@ def test_functions_that_call_functions_are_walked_once(target: Any) -> None:
     """The norm behind 2 ** 40 paths needs the rank, which only their end tells."""
     source = _model("h = f.F0(x)\n" + BEHIND, calls=nested(40))
     report = rx.inspect(source, target=target)
-    assert len(report.fused) == 1, report.refused
+    # To be raised, the model would have to be inlined.
+    reasons = ["opset"] if target == "onnx" else []
+    assert [one.reason for one in report.refused] == reasons
+    assert len(report.fused) == 1 - len(reasons)
 
 
 @pytest.mark.parametrize("levels", [150, 3000])

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.runtime.session import open_session
+from rmsnorm_export.runtime.session import load_session
 
 DEAD = """<ir_version: 8, opset_import: ["" : 18, "com.example" : 1, "com.microsoft" : 1]>
 g (float[B, S, 8] x, float[B, S, 8] r, float[8] w) => (float[B, S, 8] y) {
@@ -53,7 +53,7 @@ OWN = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSN
 def _ran(model: bytes, dtype: Any, scale: Any = None) -> list[np.ndarray]:
     """The outputs of ONNX Runtime, of the file as it is: no fusion of its own takes part."""
     rng = np.random.default_rng(3)
-    session = open_session(model, threads=1)
+    session = load_session(model, threads=1)
     feeds = {}
     for entry in session.get_inputs():
         shape = [size if isinstance(size, int) else 3 for size in entry.shape]
