@@ -135,6 +135,20 @@ def test_look_alike_keeps_its_numbers(name, target):
     hold(alike(name), target, "upcast")
 
 
+REASONS = {
+    "epsilon_negative": "epsilon-negative", "epsilon_twice_inside": "two-epsilons",
+    "epsilon_of_higher_rank": "epsilon-rank", "epsilon_is_overridable": "epsilon-not-constant",
+    "rows_without_elements": "empty-row", "exponent_next_to_two": "exponent-not-two",
+    "mean_over_first_and_last": "axes-not-trailing", "count_is_a_little_off": "not-the-mean",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_look_alike_is_refused_for_its_own_reason(name):
+    """And not because something further on happens to stop it."""
+    assert [r.reason for r in rx.optimize(alike(name).model).report.refused] == [REASONS[name]]
+
+
 @given(look_alikes(), st.sampled_from(TARGETS), st.sampled_from(NUMERICS))
 def test_drawn_look_alikes_keep_their_numbers(case, target, numerics):
     hold(case, target, numerics)

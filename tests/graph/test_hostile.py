@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hostile.frames import branch, if_nodes
 from hostile_models import GAIN, external_model, nested_bytes, norm_model, norm_nodes
 
 from rmsnorm_export.errors import InputError
@@ -74,6 +75,22 @@ def test_a_nest_is_too_deep_and_not_read(build: Callable[[], object]) -> None:
     """In memory, and around the limit of the parser."""
     with pytest.raises(InputError, match=r"nested too deeply|undefined"):
         load_model(build())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("convert", [lambda model: model, ir.from_proto])
+def test_a_nest_of_31_levels_is_read_and_one_of_32_is_not(convert: Callable[..., object]) -> None:
+    def nested(levels: int) -> object:
+        other = branch([onnx.helper.make_node("Neg", ["x"], ["b"])], "b")
+        nodes = [onnx.helper.make_node("Abs", ["x"], ["v0"])]
+        for level in range(1, levels):
+            inner = branch(nodes, f"v{level - 1}")
+            nodes = [onnx.helper.make_node("If", ["flag"], [f"v{level}"], then_branch=inner,
+                                           else_branch=other)]  # fmt: skip
+        return convert(norm_model(if_nodes(branch(nodes, f"v{levels - 1}"), other)))
+
+    load_model(nested(31))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_model(nested(32))  # type: ignore[arg-type]
 
 
 def _cycle(nodes: dict[str, ir.Node]) -> None:

@@ -123,6 +123,14 @@ def test_the_stored_weight_is_used_where_the_source_only_widens_it() -> None:
     assert norm_node(lowered).inputs[1] is built.value("g")
 
 
+def test_a_weight_that_the_source_rounds_is_used_as_it_is_rounded() -> None:
+    built, narrow = build(source()), _gain([123], FLOAT16)
+    ir.node("Cast", [built.value("g")], {"to": FLOAT16}, outputs=[narrow])
+    lowered = built.lowered("onnx", match=replace(built.match, offset_scale=narrow))
+    cast = norm_node(lowered).inputs[1].producer()
+    assert (cast.op_type, cast.inputs[0]) == ("Cast", narrow)
+
+
 # ---- parts of a norm that the operator cannot say: the inner match is lowered ----
 
 

@@ -219,6 +219,8 @@ def test_a_proof_ends_at_its_bounds(
     assert not holds(order, numerics, label, ulp + 1 - near, -near)
     assert holds(order, numerics, label, 0, min(explained, ulp))
     assert not holds(order, numerics, label, 0, explained + 2)
+    if explained > 2:  # as inaccurate as the original, not as both together
+        assert not holds(order, numerics, label, explained, 2 * explained)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +244,17 @@ def test_mathematics_end_at_what_rounded_constants_explain(
         output = rows.expected["y"] * (1 + error * tolerance)
         judge.mathematics(rows, "new", "y", output, map(np.asarray, constants))
         assert judge.proof().passed == passes
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf])
+@pytest.mark.parametrize("side", ["original", "new"])
+def test_no_number_is_as_good_as_that_of_the_formula(side: str, special: float) -> None:
+    match = site_of("float", 96)
+    _, _, rows = runs("float", 96)[0]
+    judge, output = Judge(match, match.spec, 96, "exact"), rows.expected["y"].copy()
+    output[0, 0, 0] = special
+    judge.mathematics(rows, side, "y", output, [])
+    assert not judge.proof().passed
 
 
 @pytest.mark.parametrize("changes", [{}, {"epsilon_outside": True}, {"epsilon_clamp": True}])

@@ -114,6 +114,12 @@ def test_what_differs_is_wrong() -> None:
         compare_with(reference, _model("w = Identity (weight)", _WEIGHT * np.float32(1.01)))
 
 
+def test_no_numbers_are_not_compared() -> None:
+    model = _model("w = Identity (weight)", np.full_like(_WEIGHT, np.nan))
+    outcome = compare_with(run_reference(model, seed=1), model)
+    assert (outcome.outputs, outcome.unknown[:3]) == (0, "y: ")
+
+
 def test_what_does_not_run_is_not_compared() -> None:
     model = _model("w = Identity (weight)", _WEIGHT)
     other = _model("w = Identity (weight)", _WEIGHT[:39])

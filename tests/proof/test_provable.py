@@ -7,10 +7,16 @@ from typing import Any
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
 from proof import sites
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.proof.feeds import Layout
+from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.scan import recognize
 
 CORE = "\n" + sites.CONSTANTS + sites.CORE
 
@@ -135,3 +141,15 @@ def test_a_gate_on_the_way_to_the_root_is_not_chosen_apart_from_x() -> None:
     (refused,) = optimized(GATED_BY_ITS_SQUARE, prove=True).refused
     assert refused.reason == "not-provable"
     assert "the gate 'p'" in refused.found
+
+
+def test_the_proofs_of_a_model_end_with_its_elements() -> None:
+    """Two layouts of 13 rows and one of 26, which is run twice."""
+    types = recognize(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)).types
+    proving = Proving(types, {}, elements=256)
+    for _ in range(2):
+        proving.take(Layout((13,), (64,), FLOAT, ()), FLOAT)
+    with pytest.raises(InputError, match=r"130 elements, 128 are left"):
+        proving.take(Layout((26,), (65,), FLOAT, ()), FLOAT)
+    proving.take(Layout((26,), (64,), FLOAT, ()), FLOAT)
+    assert proving.elements == 0

@@ -182,3 +182,40 @@ def test_powers_of_a_number_are_no_squares(exponent: str, axes: str) -> None:
         constants=f"{text.CONSTANTS}, int64[1] axes = {{2}}",
     )  # fmt: skip
     assert not rx.optimize(source).report.fused
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_a_floor_one_step_above_epsilon_is_another(dtype: str) -> None:
+    epsilon = TYPES[dtype](0.01)
+    for floor, reasons in ((epsilon, []), (np.nextafter(epsilon, 1), ["two-epsilons"])):
+        source = text.model(
+            "s = Mul(x, x)\n m = ReduceMean<axes = [-1]>(s)\n e = Add(m, eps)\n c = Max(e, f)\n"
+            " d = Sqrt(c)\n y = Div(x, d)",
+            inputs=f"{dtype}[rows,16] x", outputs=f"{dtype}[rows,16] y",
+            constants=f"{dtype} eps = {{{epsilon}}}, {dtype} f = {{{floor}}}",
+        )  # fmt: skip
+        assert [refusal.reason for refusal in rx.optimize(source).report.refused] == reasons
+
+
+@pytest.mark.parametrize(("dtype", "fused"), [("float", 1), ("float16", 0)])
+def test_a_clip_at_the_largest_float16_clips_ordinary_squares(dtype: str, fused: int) -> None:
+    source = text.model(
+        "z = CastLike(zero, x)\n t = CastLike(most, x)\n h = CastLike(half, x)\n s = Mul(x, x)\n"
+        " m = ReduceMean<axes = [-1]>(s)\n c = Clip(m, z, t)\n e = Add(c, h)\n d = Sqrt(e)\n"
+        " y = Div(x, d)",
+        inputs=f"{dtype}[rows,16] x", outputs=f"{dtype}[rows,16] y",
+        constants="float zero = {0}, float half = {0.5}, "
+        f"float most = {{{float(ml_dtypes.finfo(TYPES[dtype]).max)}}}",
+    )  # fmt: skip
+    report = rx.optimize(source, numerics="upcast").report
+    assert len(report.fused) == fused
+    assert [refusal.reason for refusal in report.refused] == ["clamped"] * (1 - fused)
+
+
+def test_an_epsilon_of_the_rank_of_x_raises_that_of_a_mean_without_its_axis() -> None:
+    source = text.model(
+        "s = Mul(x, x)\n m = ReduceMean<axes = [-1], keepdims = 0>(s)\n e = Add(m, wide)\n"
+        " d = Sqrt(e)\n u = Unsqueeze(d, last)\n y = Div(x, u)",
+        outputs="float[1,B,S,8] y", constants="float[1,1,1] wide = {0.5}, int64[1] last = {-1}",
+    )  # fmt: skip
+    assert [r.reason for r in rx.optimize(source).report.refused] == ["epsilon-rank"]

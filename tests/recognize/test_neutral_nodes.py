@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
+import numpy as np
 import onnx
 import pytest
 
 import rmsnorm_export as rx
+from rmsnorm_export.recognize.context import FLOATS, widens
 
 from .text_models import CONSTANTS, WEIGHT, model, norm, optimized
 
@@ -111,3 +114,18 @@ def test_dropout_in_training_or_whose_mode_is_fed_is_not_neutral(mode: str) -> N
     report = rx.optimize(source, numerics="upcast").report
     assert not report.fused
     assert {refusal.reason for refusal in report.refused} == {"different-numerator"}
+
+
+@pytest.mark.parametrize("to", FLOATS, ids=str)
+@pytest.mark.parametrize("source", FLOATS, ids=str)
+def test_a_type_is_wider_where_it_has_every_number_of_the_other(source, to) -> None:
+    """Of half types every number is tried; of wider ones the ends, and the number above 1."""
+    own = source.numpy()
+    info = ml_dtypes.finfo(own)
+    numbers = np.array([info.max, info.tiny, 1 + info.eps], own)
+    if source.bitwidth == 16:
+        numbers = np.arange(1 << 16, dtype=np.uint16).view(own)
+    with np.errstate(all="ignore"):
+        back = numbers.astype(to.numpy()).astype(own)
+        is_kept = np.array_equal(back.astype(float), numbers.astype(float), equal_nan=True)
+    assert widens(source, to) == is_kept

@@ -8,6 +8,7 @@ from recognize.text_models import check_same, model, norm, ops, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.recognize.finish import same_where_added
 from rmsnorm_export.show import to_html, to_text
 
 XR = "float[2,3,8] x, float[2,3,8] r"
@@ -129,3 +130,8 @@ def test_outputs_that_nobody_reads_are_not_written() -> None:
     _, again = optimized(proto, "ort")
     assert [list(node.output) for node in again.graph.node] == outputs
     check_same(source, again)
+
+
+def test_sizes_without_a_name_are_not_known_to_be_the_same() -> None:
+    assert same_where_added(("n", 8), ("n", 8))
+    assert not same_where_added((None, 8), (None, 8))

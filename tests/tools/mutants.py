@@ -1,0 +1,269 @@
+"""Small faults of bounds, tolerances, guards and refusals, each with the test that notices it.
+
+A row is what a careless maintainer could write: in a file of the package one text becomes another.
+It is written into a copy of the package, never into the working tree, and there the named test of
+the default run has to fail.
+
+``python -m tests.tools.mutants [WORDS]`` runs all, or those whose row has these words, and prints
+one line for each: the seconds that it lived, or that it survived.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "rmsnorm_export"
+TIMEOUT = 600
+
+# An editable installation would import the working tree, wherever Python runs.
+_PYTEST = """\
+import os, sys
+for finder in [one for one in sys.meta_path if "_editable" in getattr(one, "__module__", "")]:
+    sys.meta_path.remove(finder)
+import rmsnorm_export
+assert os.path.abspath(rmsnorm_export.__file__).startswith(os.getcwd() + os.sep)
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+class Mutant(NamedTuple):
+    """One fault.
+
+    Attributes:
+        file: below the package.
+        old: what stands there exactly once.
+        new: what stands there instead.
+        test: that fails then, below ``tests/``.
+    """
+
+    file: str
+    old: str
+    new: str
+    test: str
+
+    @property
+    def name(self) -> str:
+        """The file, and what stands in it."""
+        words = self.new.split() or ["without", *self.old.split()]
+        return f"{self.file}: {' '.join(words)}"
+
+    def problem(self, package: Path) -> str:
+        """Return a sentence if the row does not fit the files any more, or ""."""
+        count = (package / self.file).read_text(encoding="utf-8").count(self.old)
+        if count != 1:
+            return f"{self.file} has {self.old!r} {count} times, and not once: mend the row."
+        file, _, test = self.test.partition("::")
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        if not re.search(rf"^def {re.escape(test.partition('[')[0])}\(", source, re.MULTILINE):
+            return f"There is no test {self.test}, which is to notice {self.name!r}: name another."
+        return ""
+
+
+_FACTORS = "recognize/test_factors.py::"
+_BOUNDS = "proof/test_bounds.py::"
+_FORMS = "lower/test_forms.py::"
+_LIMITS = "lower/test_plugin_limits.py::"
+_REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
+_ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
+_HOSTILE = "cli/test_cli_hostile.py::test_hostile_file"
+_LOWERED = "graph/test_lowered_opset.py::test_what_prevents_it_is_named"
+_RAISED = "rewrite/test_converted.py::test_a_raised_model_computes_what_it_did_or_is_not_raised"
+
+MUTANTS = (
+    # recognize/: tolerances, floors, ranks, axes, epsilons, weights of a sum
+    Mutant("recognize/complete.py", "UNIT_TOLERANCE = 2.0**-51", "UNIT_TOLERANCE = 2.0**-41",
+           _FACTORS + "test_the_number_itself_is_folded_and_its_neighbours_are_not"),
+    Mutant("recognize/consts.py", "math.ldexp(0.5, ulp)", "math.ldexp(1.0, ulp)",
+           _FACTORS + "test_half_an_ulp_of_a_constant"),
+    Mutant("recognize/consts.py", "return None if value.is_graph_input() else value.const_value",
+           "return value.const_value", "graph/test_constant_initializers.py::"
+           "test_what_a_caller_may_replace_is_no_constant"),
+    Mutant("recognize/clamp.py", "not fact.inverse and min(fact.a, fact.c) > 0",
+           "not fact.inverse", _FACTORS + "test_what_is_negative_has_no_floor"),
+    Mutant("recognize/clamp.py", "fact.epsilons and not fact.floor and not kept",
+           "fact.epsilons > 1 and not fact.floor and not kept", _ALGEBRA + "[a larger maximum]"),
+    Mutant("recognize/clamp.py", "most >= min(high, largest) and some",
+           "most > 0 and some", _ALGEBRA + "[clipped at a number]"),
+    Mutant("recognize/clamp.py", "finfo(dtype.numpy()).eps) / 2", "finfo(dtype.numpy()).eps) * 2",
+           _FACTORS + "test_a_floor_one_step_above_epsilon_is_another"),
+    Mutant("recognize/clamp.py", 'dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf',
+           'dtype == ir.DataType.BFLOAT16 and ends["max"] < math.inf',
+           _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
+    Mutant("recognize/sums.py", "(square or numbers.ndim == 1 or numbers.shape[1:] == (1,))",
+           "(square or numbers.ndim in (1, 2))",
+           _FACTORS + "test_a_row_of_one_that_is_repeated_is_no_sum"),
+    Mutant("recognize/sums.py", "numbers if plain else None", "numbers",
+           "recognize/test_opposite_names.py::test_other_pools_and_products_are_none"),
+    Mutant("recognize/sums.py", "negative != list(range(-len(negative), 0)) or not 0 <", "not 0 <",
+           _REASONS),
+    Mutant("recognize/sums.py", "if rank != 1:", "if rank is None:",
+           "recognize/test_bounded_work.py::test_a_scalar_has_no_rows"),
+    Mutant("recognize/sums.py", "if size == 0:", "if size is None:", _REASONS),
+    Mutant("recognize/addition.py", "if number < 0:", "if number < -1:", _REASONS),
+    Mutant("recognize/addition.py", "if radial.epsilons:", "if radial.epsilons > 1:", _REASONS),
+    Mutant("recognize/addition.py", "not ctx.fits(max(ranks), radial)", "max(ranks) > 4", _REASONS),
+    Mutant("recognize/context.py", "rank <= (whole if radial.kept else whole + radial.axis)",
+           "rank <= whole",
+           _FACTORS + "test_an_epsilon_of_the_rank_of_x_raises_that_of_a_mean_without_its_axis"),
+    Mutant("recognize/context.py", "source.bitwidth < to.bitwidth",
+           "source.bitwidth <= to.bitwidth", "recognize/test_neutral_nodes.py::"
+           "test_a_type_is_wider_where_it_has_every_number_of_the_other"),
+    Mutant("recognize/neutral.py", "training is None or ctx.constants.scalar(training) == 0.0",
+           "training is None or ctx.constants.scalar(training) != 1.0",
+           "recognize/test_neutral_nodes.py::"
+           "test_dropout_in_training_or_whose_mode_is_fed_is_not_neutral"),
+    Mutant("recognize/radial.py", "if number == 2.0:\n        if rank",
+           "if number and abs(number - 2.0) < 1e-3:\n        if rank", _REASONS),
+    Mutant("recognize/finish.py", "return None not in left", "return True",
+           "rewrite/test_residuals.py::test_sizes_without_a_name_are_not_known_to_be_the_same"),
+    # proof/: bounds, what is no number, what is compared, work
+    Mutant("proof/bounds.py", "return max(1, 2 * steps) +", "return 3 + max(1, 2 * steps) +",
+           _BOUNDS + "test_a_proof_ends_at_its_bounds"),
+    Mutant("proof/bounds.py", "error = 4.5 + self.scaled", "error = 5.5 + self.scaled",
+           _BOUNDS + "test_the_length_of_a_row_does_not_widen_its_bound"),
+    Mutant("proof/bounds.py", "_SIGMOID = 64.0", "_SIGMOID = 128.0",
+           _BOUNDS + "test_the_roundings_in_the_stash_type"),
+    Mutant("proof/judge.py", "MATHEMATICS = 1e-10", "MATHEMATICS = 1e-7",
+           _BOUNDS + "test_mathematics_end_at_what_rounded_constants_explain"),
+    Mutant("proof/judge.py", "_FLIPS, _STRAY = 0.02, 3", "_FLIPS, _STRAY = 0.1, 3",
+           _BOUNDS + "test_an_exact_proof_ends_at_its_count_of_flips"),
+    Mutant("proof/judge.py", "        off |= nonfinite_differ(output, expected)\n", "",
+           _BOUNDS + "test_no_number_is_as_good_as_that_of_the_formula"),
+    Mutant("proof/judge.py", 'if case == "overflow" and self._beyond_judgement(label):',
+           "if self._beyond_judgement(label):", "proof/test_prove_wrong.py::test_wrong_nodes"),
+    Mutant("proof/behind.py", "most = 1 if match.edges and quantized.scales is None else 0",
+           "most = 1 if quantized.scales is None else 0",
+           _BOUNDS + "test_codes_are_the_same_or_one_step_apart_where_the_class_says_so"),
+    Mutant("proof/feeds.py", "if not 0 < n <= _MAX_ROW:", "if not 0 < n:",
+           "proof/test_prove.py::test_absurdly_long_rows_are_not_tried"),
+    Mutant("proof/site.py", "if elements > self.elements:", "if elements > FREE_ELEMENTS:",
+           "proof/test_provable.py::test_the_proofs_of_a_model_end_with_its_elements"),
+    Mutant("proof/judge.py", "else max(error_before, floor)):", "else error_before + floor):",
+           _BOUNDS + "test_a_proof_ends_at_its_bounds"),
+    Mutant("proof/comparison.py", "return Reference(feeds, outputs, defined, problem)",
+           "return Reference(feeds, outputs, defined)",
+           "proof/test_comparison.py::test_no_numbers_are_not_compared"),
+    Mutant("proof/cut.py", "if tensor is None or value.is_graph_input():", "if tensor is None:",
+           "proof/test_cut.py::test_an_input_that_is_not_given"),
+    # lower/: types, rows of one, ranks, classes, what the plugin takes
+    Mutant("lower/forms.py", "spec.stash_type in HALF_TYPES and spec.stash_type != match.dtype",
+           "spec.stash_type == FLOAT16 and match.dtype in HALF_TYPES",
+           _FORMS + "test_refusals"),
+    Mutant("lower/forms.py", "spec.stash_type == DOUBLE and float(np.float32(spec.epsilon))",
+           "spec.stash_type == DOUBLE and float(np.float64(spec.epsilon))",
+           _FORMS + "test_refusals"),
+    Mutant("lower/builder.py", "source is not None and not widens(types.dtype(source), own)",
+           "source is None",
+           _FORMS + "test_a_weight_that_the_source_rounds_is_used_as_it_is_rounded"),
+    Mutant("lower/ort_target.py", "part.n < least_row", "part.n < least_row - 1",
+           _FORMS + "test_ort_refuses_rows_of_one_and_bf16_below_opset_13"),
+    Mutant("lower/ort_target.py", 'elif half and not context.allows("upcast"):',
+           'elif half and not context.allows("reordered"):',
+           _FORMS + "test_a_residual_in_half_is_folded_at_class_upcast_only"),
+    Mutant("lower/ort_target.py", "elif len(x) not in rows[0].ranks:", "elif len(x) < 2:",
+           _FORMS + "test_ort_keeps_a_residual"),
+    Mutant("lower/portable.py", "MAX_ROW = 1 << 20", "MAX_ROW = 1 << 21", _LIMITS + "test_limits"),
+    Mutant("lower/portable.py", "MOST_RUNS = 3", "MOST_RUNS = 4",
+           _LIMITS + "test_tables_of_a_rotary_embedding"),
+    Mutant("lower/portable.py", "spec.stash_type not in (op.FLOAT, dtype)",
+           "spec.stash_type not in (op.FLOAT, op.FLOAT16, dtype)", _LIMITS + "test_limits"),
+    # graph/: external data, versions, nesting, contracts
+    Mutant("graph/external.py", "if state.st_nlink > 1:", "if state.st_nlink > 2:",
+           _HOSTILE + "[hard_linked_data]"),
+    Mutant("graph/external.py", "or ntpath.isabs(location) or ntpath.splitdrive(location)[0]:",
+           "or False:", _HOSTILE + "[windows_location]"),
+    Mutant("graph/external.py", "if stored != needed:", "if stored == 0:",
+           _HOSTILE + "[short_data]"),
+    Mutant("graph/wellformed.py", "MAX_NESTING = 31", "MAX_NESTING = 32",
+           "graph/test_hostile.py::test_a_nest_of_31_levels_is_read_and_one_of_32_is_not"),
+    Mutant("graph/wellformed.py", "if not 1 <= version < 2**31:", "if not 0 <= version < 2**31:",
+           _HOSTILE + "[opset_zero]"),
+    Mutant("graph/wellformed.py", "if len({domain for domain, _ in opsets}) < len(opsets):",
+           "if len({domain for domain, _ in opsets}) > len(opsets):",
+           "graph/test_load.py::test_an_operator_set_may_be_imported_twice"),
+    Mutant("graph/opset.py", "if name not in schema.attributes:",
+           "if name not in schema.attributes and node.domain:", _LOWERED),
+    Mutant("graph/contract.py", "return alike and one.tobytes() == other.tobytes()", "return alike",
+           "rewrite/test_contract.py::"
+           "test_a_weight_that_a_pass_stores_anew_by_its_name_is_the_output_that_it_was"),
+    # rewrite/ and system/: what a raised file computes, whose libraries are loaded
+    Mutant("rewrite/converted.py", "any(a <= first and last <= b for", "any(a <= first for",
+           _RAISED),
+    Mutant("rewrite/converted.py", "[*subgraphs(node)] if node.attributes.data else []", "[]",
+           _RAISED),
+    Mutant("rewrite/converted.py", "tuple(contents), operands", "operands",
+           "rewrite/test_converted.py::test_of_nodes_that_are_alike_one_is_run"),
+    Mutant("system/libraries.py", "if layout[0] + layout[1] * layout[2] > size:",
+           "if layout[0] > size:", "system/test_libraries.py::test_a_library_is_whole"),
+    Mutant("system/libraries.py", "(*reversed(own.parents), own, *reversed(place.parents), place)",
+           "(*reversed(place.parents), place)",
+           "system/test_libraries.py::test_a_link_is_followed_and_both_ends_are_checked"),
+)  # fmt: skip
+
+
+def copy_of_package(folder: Path) -> Path:
+    """Return the root of a checkout whose package is a copy, and whose rest is the working tree."""
+    for entry in ROOT.iterdir():
+        if entry.name == PACKAGE:
+            shutil.copytree(entry, folder / PACKAGE)
+        elif not entry.name.startswith("."):
+            (folder / entry.name).symlink_to(entry)
+    return folder / PACKAGE
+
+
+def failure(package: Path, *tests: str) -> str:
+    """Return the last lines of the tests that fail with this package; "" if they all pass.
+
+    Raises:
+        RuntimeError: they do not run at all, as with a package that cannot be imported.
+    """
+    names = (f"tests/{test}" for test in dict.fromkeys(tests))
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", _PYTEST, "-qx", "-p", "no:cacheprovider", *names],
+        cwd=package.parent, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"The tests do not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout[-2000:] if done.returncode else ""
+
+
+def killed(package: Path, mutant: Mutant) -> bool:
+    """Return whether the test of a mutant fails with it; the package is then what it was."""
+    if problem := mutant.problem(package):
+        raise ValueError(problem)
+    file = package / mutant.file
+    source = file.read_text(encoding="utf-8")
+    file.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        return bool(failure(package, mutant.test))
+    finally:
+        file.write_text(source, encoding="utf-8")
+
+
+def main(words: str) -> int:
+    """Run the list, and return how many survive."""
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        package = copy_of_package(Path(folder))
+        chosen = [mutant for mutant in MUTANTS if words in " ".join(mutant)]
+        print(failure(package, *(mutant.test for mutant in chosen)), end="")
+        for mutant in chosen:
+            begin = time.monotonic()
+            is_killed = killed(package, mutant)
+            survivors += not is_killed
+            outcome = f"{time.monotonic() - begin:.1f} s" if is_killed else "SURVIVED"
+            print(f"{outcome:>9}  {mutant.name}  |  {mutant.test}", flush=True)
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(" ".join(sys.argv[1:]))))
