@@ -100,6 +100,10 @@ class Program:
         self.branches = any(a.type == ir.AttributeType.GRAPH for a in attributes)
         floats = [a for a in attributes if a.type == ir.AttributeType.FLOAT and not a.is_ref()]
         self.floats = {float(np.float32(a.value)) for a in floats}
+        stored = (v.const_value for v in self.model.graph.initializers.values())
+        self.numbers = [
+            t.numpy() for t in stored if t and t.size == 1 and t.dtype.is_floating_point()
+        ]
         options = session_options(optimize=False, threads=1)
         # It plans for the shapes that operators should give, and 1.31 does not reduce a tensor
         # without elements: whether its memory then fits depends on what else has such a shape.
@@ -139,7 +143,7 @@ class Program:
             return Run(outputs)
         scalars = {
             number: 0.5 * float(ulp_unit(a.dtype, np.float64(number))) / abs(number)
-            for a in exact.constants
+            for a in (*exact.constants, *self.numbers)
             if a.dtype != np.float64 and a.size and (a == a.flat[0]).all()
             and np.isfinite(number := float(a.flat[0])) and number
         }  # fmt: skip
@@ -256,11 +260,16 @@ class _Findings:
         self.findings.setdefault(kind, detail)
 
     def slack(self, *runs: Run, epsilons: Set[float] = frozenset()) -> float:
-        """What the rounding of the numbers explains (1/n, sqrt(n)): of an epsilon, which is under
-        the root, half; none of a count or an exponent."""
+        """What the rounding of the numbers explains (1/n, sqrt(n)), and that of a product of each
+        with other constants: of an epsilon, which is under the root, half a rounding; none of a
+        count or an exponent."""
         scalars = {number: off for run in runs for number, off in run.scalars.items()}
+
+        def is_epsilon(number: float) -> bool:
+            return any(abs(number - e) <= 1e-3 * abs(e) for e in epsilons)
+
         return _MATHEMATICS + sum(
-            rounding / 2 if any(abs(number - e) <= 1e-3 * abs(e) for e in epsilons) else rounding
+            rounding / 2 if is_epsilon(number) else 2 * rounding
             for number, rounding in scalars.items()
             if np.fmod(number * 2.0**8, 1) != 0 or abs(number) > 2.0**10
         )

@@ -136,7 +136,10 @@ _NO_GPU = re.compile(r"cuda driver|no cuda-capable device|cudaerror 35\b|cudaerr
 _FIXES = (
     (r"SIGKILL|MemoryError", "the memory ran out: use a machine with more"),
     (r"No space left|File too large|quota", "free some space, or write to another folder"),
-    (r"load_library|getCreators", "rmsnorm-export plugin check says why; or use --plugin never"),
+    (
+        r"load_library|getCreators|no shared library|cut short",
+        "rmsnorm-export plugin check says why; or use --plugin never",
+    ),
     (r"profile", "change --shapes: the profile does not fit the model"),
     (r"memory|workspace", "raise --memory-limit, lower the largest shapes, or free the GPU"),
 )
