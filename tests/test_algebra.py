@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto
-from spellings import run
-from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built
+from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built, op, over, then, times
 from spellings.case import Case
 
 import rmsnorm_export as rx
 from rmsnorm_export.recognize.refusal import kind_of
+from rmsnorm_export.runtime.session import run_session, session_options
 from tests.sample import crossed
 
 TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
@@ -25,7 +26,9 @@ def outputs(case: Case, result: rx.Result | None, scale: float) -> np.ndarray:
     for array in feeds.values():
         array[: array.ndim and 1] = 0
     model = case.model if result is None else ir.to_proto(result.model)
-    (output,) = run.run(model, feeds).values()
+    options = session_options(optimize=False, threads=1)
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    (output,) = run_session(session, feeds).values()
     return output.astype(np.float64)
 
 
@@ -56,3 +59,21 @@ def test_what_looks_like_it_is_left_alone(name: str) -> None:
         assert [r.reason for r in result.report.refused] == ([reason] if reason else [])
         assert all(r.kind == kind_of(r.reason) for r in result.report.refused)
     assert np.array_equal(outputs(case, None, 1.0), outputs(case, result, 1.0), equal_nan=True)
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_factors_whose_squares_are_no_numbers_are_no_factors(factor: float) -> None:
+    square = then(over(factor), op("Pow", 2.0))
+    root = then(op("Sqrt"), times(factor), op("Pow", 2.0), op("Sqrt"))
+    for steps in ({"square": square}, {"root": root}):
+        report = rx.inspect(built(steps, TensorProto.DOUBLE).model)
+        assert not report.fused
+        assert "recognition-failed" not in [r.reason for r in report.refused]
+
+
+def test_an_epsilon_that_vanishes_in_float32_is_kept() -> None:
+    """ONNX Runtime fuses what is written, and makes NaN of rows of zeros."""
+    model = built({"stabilise": op("Add", 1e-60)}, TensorProto.DOUBLE).model
+    for target in ("portable", "plain", "onnx", "ort"):
+        report = rx.inspect(model, target=target)
+        assert [r.reason for r in report.refused] == ["epsilon-precision"]
