@@ -105,11 +105,6 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
         message = f"the function body needs opset {MIN_OPSET}"
         hint = "use --target ort, or export with a newer opset"
         return refuse_match(match, "opset", message, f"opset {context.opset}", hint)
-    epsilon = match.spec.epsilon
-    if epsilon and not np.float32(epsilon):  # rows of zeros would become NaN
-        message = "ONNX Runtime reads epsilon as a float32 where it fuses the norm, and that is 0"
-        hint = "use a larger epsilon"
-        return refuse_match(match, "epsilon-precision", message, f"epsilon {epsilon!r}", hint)
     part: Match | None = match
     while part is not None:
         spec, numerics, notes = _class(part, context)
