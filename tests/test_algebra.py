@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto
-from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built
+from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built, op, over, then, times
 from spellings.case import Case
 
 import rmsnorm_export as rx
@@ -56,3 +56,13 @@ def test_what_looks_like_it_is_left_alone(name: str) -> None:
         assert [r.reason for r in result.report.refused] == ([reason] if reason else [])
         assert all(r.kind == kind_of(r.reason) for r in result.report.refused)
     assert np.array_equal(outputs(case, None, 1.0), outputs(case, result, 1.0), equal_nan=True)
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_factors_whose_squares_are_no_numbers_are_no_factors(factor: float) -> None:
+    square = then(over(factor), op("Pow", 2.0))
+    root = then(op("Sqrt"), times(factor), op("Pow", 2.0), op("Sqrt"))
+    for steps in ({"square": square}, {"root": root}):
+        report = rx.inspect(built(steps, TensorProto.DOUBLE).model)
+        assert not report.fused
+        assert "recognition-failed" not in [r.reason for r in report.refused]

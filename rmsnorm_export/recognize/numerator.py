@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -73,6 +74,8 @@ def multiple(ctx: Context, value: ir.Value, *, signed: bool = True) -> Multiple:
         if slack is not None and dtype is not None and int(dtype) in HALF_TYPES:
             narrow = (f"x times a constant rounded to {type_name(int(dtype))}",)
         product, slack = result.factor * factor, max(result.slack, slack or 0.0)
+        if not 0.0 < product * product < math.inf:
+            break
         result = Multiple(ctx.view(source), product, positive, slack, narrow)
     return result
 

@@ -123,7 +123,8 @@ def root_squared(ctx: Context, node: ir.Node, radial: Radial) -> None:
             name_of(node), "an RMSNorm divides by the square root of the mean square, once",
         )  # fmt: skip
         return
-    a, b, floor = radial.a * radial.c**2, radial.b * radial.c**2, radial.floor**2
+    scale, floor = radial.c * radial.c, radial.floor * radial.floor
+    a, b = radial.a * scale, radial.b * scale
     step = dataclasses.replace(radial, rooted=False, a=a, b=b, c=1.0, floor=floor, plain=False)
     ctx.set_radial(node.outputs[0], step)
 

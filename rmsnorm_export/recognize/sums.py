@@ -32,8 +32,10 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     op = node.op_type
     if op in (*_MEANS, *_SUMS):
         fact = ctx.facts.get(operand)
-        if not isinstance(fact, Square) or (op == "ReduceL1" and fact.factor < 0):
+        if not isinstance(fact, Square):
             return
+        if op == "ReduceL1" and fact.factor < 0:
+            fact = dataclasses.replace(fact, factor=-fact.factor, plus=-fact.plus)
     else:
         squares = square_of(ctx, operand)
         if squares is None:
@@ -91,7 +93,9 @@ def contract(ctx: Context, node: ir.Node) -> None:
     numbers, weights = ctx.constants.repeated(other), ctx.types.shape(other)
     n = (ctx.types.shape(fact.x.root) or (None,))[-1]
     vector = weights is not None and sum(size != 1 for size in weights) <= 1
-    square = numbers is not None and weights == (n, n) and bool(numbers.flat[0])
+    square = False
+    if numbers is not None and numbers.ndim == 2 and numbers.flat[0]:
+        square = len({size for size in (*numbers.shape, n) if isinstance(size, int)}) == 1
     if not vector and not square:
         return  # a layer behind a squared activation
     # Of [1, k] every row of one is repeated k times: no sum, but for k = 1.
@@ -156,9 +160,15 @@ def _row_times_column(ctx: Context, node: ir.Node) -> Square | None:
 def dot(ctx: Context, node: ir.Node) -> None:
     """Einsum of x with itself, or of a square: the sum over some of its axes, or the square."""
     a, b = (*node.inputs, None)[:2]
-    operands, _, result = node.attributes.get_string("equation", "").partition("->")
+    operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
     first, *others = ([*_LABEL.findall(term)] for term in operands.split(","))
     kept = _LABEL.findall(result)
+    if not arrow:  # those that stand once, in the order of the alphabet
+        labels = [*first, *(label for term in others for label in term)]
+        kept = sorted({x for x in labels if x == "..." or labels.count(x) == 1})
+    squares = [value for value in (a, b) if isinstance(ctx.fact(value), Square)]
+    if squares == [b] and others:
+        a, b, first, others = b, a, others[0], [first, *others[1:]]
     summed = [label for label in first if label not in kept]
     fact: Fact | None = None
     if a is not None and b is not None and others == [first]:
@@ -166,7 +176,10 @@ def dot(ctx: Context, node: ir.Node) -> None:
     elif a is not None and b is not None and others == [summed] == [first[-1:]]:
         fact = ctx.facts.get(a)
         if isinstance(fact, Square):
-            fact = scaled_square(ctx, fact, b, ctx.constants.repeated(b))
+            numbers, row = ctx.constants.repeated(b), ctx.types.shape(fact.x.root) or (None,)
+            # Numbers along a row of one repeat its square.
+            fits = numbers is not None and (numbers.size == 1 or numbers.size == row[-1])
+            fact = scaled_square(ctx, fact, b, numbers if fits else None)
     elif a is not None and not others and summed:
         fact = ctx.facts.get(a)
     in_order = [label for label in first if label in kept] == kept

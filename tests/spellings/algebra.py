@@ -179,6 +179,18 @@ NORMS: dict[str, Steps] = {
     "a mean by Einsum": {
         "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
     },
+    "numbers and squares by Einsum": {
+        "mean": then(
+            lambda a, x: a.g.op("Einsum", a.scalar(1 / N, (N,)), x, equation="d,bsd->bs"),
+            unsqueezed,
+        ),
+    },
+    "labels that stand once": {
+        "mean": then(einsum("bsd,d", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
+    },
+    "a sum of magnitudes below zero": {
+        "mean": then(op("Neg"), lambda a, x: a.g.reduce("ReduceL1", x, [-1], 1), over(N)),
+    },
     "a row times a column": {
         **SUMMED, "mean": then(row_times_column(unsqueezed, squeezed), over(N)),
     },
@@ -286,6 +298,12 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {"mean": then(einsum("bsd,d->bs", same, lambda a, _: a.weight()), unsqueezed)},
         "weighted-square",
     ),
+    "rows of one and more numbers by Einsum": (
+        {"row": lambda a, _: a.input(shape=(2, 3, 1)),
+         "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
+        "weighted-square",
+    ),
+    "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),
     "another root by logarithms": ({"root": logarithm(0.25)}, None),
     "a variance and a mean": (
         with_variance(lambda a, _, average: a.g.op("Abs", average)), "variance",
