@@ -209,3 +209,17 @@ def test_a_folder_says_what_its_graphs_say(options: dict[str, Any], words: str) 
     reports = {name: _optimized(GAIN, **options) for name in ("prefill", "decode")}
     text = to_text(GenerationExport(None, reports), verbose=-1)
     assert text.startswith(f"2 of 2 RMSNorms are {words.removeprefix('are ')}, in 2 graphs")
+
+
+def test_nodes_of_a_function_without_names_are_called_by_their_outputs() -> None:
+    """Also where the function had to go into the place of its call."""
+    model, body = NONE(), GAIN().graph
+    constants = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in body.initializer]
+    ends, nodes = (["x"], ["y"]), [*constants, *body.node]
+    model.functions.append(
+        onnx.helper.make_function("mine", "Norm", *ends, nodes, [*model.opset_import])
+    )
+    model.graph.node[0].CopyFrom(onnx.helper.make_node("Norm", *ends, domain="mine"))
+    model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    (site,) = _optimized(lambda: model, opset=21).fused
+    assert site.nodes == tuple(node.output[0] for node in body.node)
