@@ -108,7 +108,7 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     The first that ``name`` abbreviates, as ort does onnxruntime; or else one spelled alike.
     """
     near = [one for one in names if _abbreviates(name, one)]
-    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     return f"did you mean {quoted(near[0])}? " if near else ""
 
 

@@ -72,7 +72,8 @@ def _record(where: str, table: Any, values: dict[str, Any], folder: Path) -> Any
     for key in (*values, *needed):
         if key not in entries or key not in values:
             problem = "there is no such key" if key in values else "the key is missing"
-            fix = f"{did_you_mean(key, entries)}the keys are {', '.join(entries)}"
+            hint = did_you_mean(key, entries) if key in values else ""
+            fix = f"{hint}the keys are {', '.join(entries)}"
             found = f"the keys {short(', '.join(values)) or 'none'}"
             raise UsageError(f"{where} {short(key)}: {problem}.", found=found, fix=fix)
     absolute = {k: _absolute(v, folder) if entries[k].is_path else v for k, v in values.items()}

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rmsnorm_export.graph.order import all_graphs, graphs_in
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.functions import callees_first, inlined_size
+from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.types import Types
 
 _MOST_NODES = 20_000
@@ -35,6 +36,9 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     from onnx_ir.passes import PassError
     from onnx_ir.passes.common import InlinePass
 
+    for key in model.functions if keys is None else keys:
+        for node in model.functions[key].all_nodes():
+            node.name = name_of(node)  # the pass would invent one, which the file does not know
     try:
         return InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
     except (PassError, RecursionError) as error:

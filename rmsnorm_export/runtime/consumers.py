@@ -180,16 +180,19 @@ def consumer(text: str) -> Consumer:
             first row, or newer than what the last was seen on.
     """
     name, at, version = text.strip().lower().partition("@")
-    fitting = list(BY_NAME.get(name) or BY_NAME.get(ENGINES.get(name, ""), ()))
+    known = BY_NAME.get(name) or BY_NAME.get(ENGINES.get(name, ""), ())
+    fitting = list(known)
     if fitting and at:
         asked, newest = _parts(version), _parts(fitting[-1].seen[-1])
         seen = asked[: len(newest)] <= newest
         fitting = [row for row in fitting if seen and _parts(row.since) <= asked]
     if not fitting:
-        listed = ", ".join(f"{name} ({versions(rows)})" for name, rows in BY_NAME.items())
-        hint = did_you_mean(name, BY_NAME)
-        fix = f"{hint}give one of {listed}; without @VERSION the newest is taken"
-        raise UsageError("There is no such runtime in the table.", found=repr(text[:100]), fix=fix)
+        what = f"The table of runtimes has no such {'version' if known else 'name'}."
+        listed = ", ".join(f"{one} ({versions(rows)})" for one, rows in BY_NAME.items())
+        hint = "" if known else did_you_mean(name, BY_NAME)
+        fix = f"{hint}for another, --target plain --opset N writes the operators of opset N alone; "
+        fix += f"in the table are {versions(known) if known else listed}"
+        raise UsageError(what, found=repr(text[:100]), fix=fix)
     return fitting[-1]
 
 

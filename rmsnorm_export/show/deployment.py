@@ -67,7 +67,7 @@ def _verdict(deployment: Deployment) -> Line:
     counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
     if deployment.failed is not None:
         return f"{name}: {deployment.failed.name} FAILED ({counts})", "bad"
-    how_far = "deployed" if done + skipped == len(states) else "as far as asked"
+    how_far = "complete" if done + skipped == len(states) else "as far as asked"
     return f"{name}: {how_far} ({counts})", "good"
 
 

@@ -35,7 +35,7 @@ def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
     for built in diagnosis.plugins:
         lines += [f"  built: {built.runtime}  {library.path}" for library in built.libraries]
     if not diagnosis.plugins:
-        lines.append(("  built: none", "dim"))
+        lines.append(("  built: none that can be loaded", "dim"))
     tests = [
         (test.name, "ok" if test.passed else "FAILED", one_line(test.detail))
         for test in diagnosis.self_tests

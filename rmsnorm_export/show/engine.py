@@ -47,7 +47,7 @@ def engine_record_blocks(record: EngineRecord, *, verbose: int = 0) -> list[Bloc
 def _engine_verdict(record: EngineRecord) -> Line:
     norms = record.norms
     if not norms:
-        return "engine built; the model has no RMSNorm", "warn"
+        return "engine built; no RMSNorm was recognised in the model", "warn"
     counts = dict.fromkeys(("plugin", "fused", "unfused", "unknown"), 0)
     for norm in norms:
         counts[norm.how] += 1

@@ -130,10 +130,10 @@ def _next_step(report: Report) -> list[Line]:
     if entry and usable and not report.planned:
         best = BY_NAME[name][-1].target == report.target
         step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
-    count = sum(not entry.reason for entry in report.runs_in)
+    count = sum(not (entry.reason or entry.perhaps) for entry in report.runs_in)
     more = "" if report.planned else ", and lists the sites"
     share = f"{count} of {len(report.runs_in)}"
-    others = f"  by the table of runtimes {share} run it (-v names them{more})"
+    others = f"  the table of runtimes knows no obstacle in {share} (-v names them{more})"
     asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
     seen = report.loading
     fails = entry is not None and (entry.perhaps or (seen is not None and bool(seen.problem)))

@@ -39,8 +39,8 @@ def check_library(path: StrPath) -> None:
     _opened(path).close()
 
 
-def check_owners(path: StrPath) -> None:
-    """Refuse a file or folder that somebody else could have made, changed or put in its place.
+def check_owners(path: StrPath) -> Path:
+    """Return where a path leads, unless somebody else could have made, changed or put it there.
 
     The owners of it and of every folder and link above it have to be this user, root, or the owner
     of this package, and the modes must let nobody else write. In a folder with the sticky bit, like
@@ -65,6 +65,7 @@ def check_owners(path: StrPath) -> None:
         if problem:
             what = "A library is loaded only from where nobody else can write."
             raise BackendMissingError(what, found=f"{path}: {part}: {problem}", fix=fix)
+    return place
 
 
 def _others_write(state: os.stat_result) -> bool:
@@ -87,8 +88,7 @@ def _is_own_group(number: int) -> bool:
 
 def _opened(path: StrPath) -> BinaryIO:
     """Open a library: its owners, and whether it is whole, for the linker ends the process else."""
-    check_owners(path)
-    file = open_regular(os.path.realpath(path))
+    file = open_regular(check_owners(path))  # a link between may lead elsewhere meanwhile
     try:
         head, size = file.read(64), os.fstat(file.fileno()).st_size
         if head[:4] != b"\x7fELF":

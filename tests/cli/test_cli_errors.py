@@ -20,7 +20,7 @@ LONG = "x" * 300
 USAGE = [
     ("optimise", "optimise", "'optimize'"),
     ("optimize m.onnx -o o.onnx --target cuda", "cuda"),
-    ("optimize three.onnx -o o.onnx --for onnxruntim", "give one of onnxruntime"),
+    ("optimize three.onnx -o o.onnx --for onnxruntim", "in the table are onnxruntime"),
     ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
     ("optimize three.onnx -o three.onnx", "exists already", "--force"),
     ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),

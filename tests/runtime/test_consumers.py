@@ -259,3 +259,21 @@ def test_a_vector_behind_rows_of_one_number_is_not_for_onnxruntime(
         verdict = _runtimes(report.runs_in)["onnxruntime"]
         assert (verdict.reason == "") == runs
         assert runs or "rows of one number" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "words"),
+    [
+        ("tensorrt@8.6", "version", "10.8 to 11.4"),
+        ("openvino@2023", "version", "2026.4"),
+        ("onnxruntime@banana", "version", "1.15 to"),
+        ("opnvino", "name", "did you mean 'openvino'? "),
+        *((name, "name", "for another") for name in ("directml", "qnn", "rknn", "coreml", "webnn")),
+    ],
+)
+def test_a_runtime_without_a_row_has_a_way_out(text: str, what: str, words: str) -> None:
+    with pytest.raises(rx.UsageError, match=f"no such {what}") as error:
+        consumer(text)
+    assert words in error.value.fix
+    assert "--target plain --opset N" in error.value.fix
+    assert ("did you mean" in error.value.fix) is ("did" in words)

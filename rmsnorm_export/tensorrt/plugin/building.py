@@ -89,12 +89,12 @@ def build(
         architectures = _architectures(arch)
         toolkit = None if isinstance(cuda, bool) else cuda
         settings = _cmake_settings(chosen, architectures, tensorrt_include, toolkit)
-        if progress is not None:
-            progress(_announcement(chosen, architectures), 0, 1)
         fix = "free some space, or give a writable folder with XDG_CACHE_HOME"
         with refusals_as("The build cannot be written.", place, fix=fix):
             place.mkdir(parents=True, exist_ok=True)
             check_owners(place)  # a build tree holds programs, which CMake runs
+            if progress is not None:
+                progress(_announcement(chosen, architectures), 0, 1)
             with FileLock(place / ".lock"):
                 _compile(chosen, place, settings, force=force)
                 built = libraries.read_build(place / "lib", chosen)
