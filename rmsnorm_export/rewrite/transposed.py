@@ -145,12 +145,14 @@ def _widen(node: ir.Node, plan: Plan) -> None:
         ir.val(plan.names(f"{stem}_{end}"), ir.DataType(dtype), shape)
         for end, dtype, shape in (("wide", FLOAT, source.shape), ("cast", FLOAT16, result.shape))
     )
+    named = wide.name, narrow.name  # what computes the result may have its name
     take_over(result, narrow, plan.names)
     result.dtype = ir.DataType.FLOAT
     node.replace_input_with(0, wide)
+    ends = (source, FLOAT, wide), (result, FLOAT16, narrow)
     first, second = (
-        ir.node("Cast", [value], {"to": dtype}, outputs=[output], name=output.name)
-        for value, dtype, output in ((source, FLOAT, wide), (result, FLOAT16, narrow))
+        ir.node("Cast", [value], {"to": dtype}, outputs=[output], name=name)
+        for (value, dtype, output), name in zip(ends, named, strict=True)
     )
     node.graph.insert_before(node, first)
     node.graph.insert_after(node, second)

@@ -66,9 +66,14 @@ def test_every_number_is_as_without_casts(place: str) -> None:
 
 
 def test_in_a_function_of_the_model() -> None:
-    """Where the session inlines it, the norm stands beside the Transpose as elsewhere."""
+    """Where the session inlines it, the norm stands beside the Transpose as elsewhere.
+
+    Each node has the name of its output, so that the name is taken.
+    """
     model = halves.build("half | product | fixed")
     inner = list(model.graph.node)[1:-1]
+    for node in inner:
+        node.name = node.output[0]
     constants = [one for one in model.graph.initializer if any(one.name in n.input for n in inner)]
     function = onnx.helper.make_function(
         "own", "Block", ["x", *(one.name for one in constants)], ["y"], inner,
