@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Radial
+from rmsnorm_export.recognize.match import AT_LARGEST
 from rmsnorm_export.recognize.refusal import name_of
 
 
@@ -43,7 +44,7 @@ def clamp(ctx: Context, node: ir.Node) -> None:
         else:
             step = dataclasses.replace(fact)
             if most < high:
-                edge = f"a {node.op_type} that takes an infinite root to the largest number"
+                edge = f"a {node.op_type} {AT_LARGEST}"
                 step.edges = (*fact.edges, edge)
             if not kept:
                 step.floor, step.epsilons = least, 1

@@ -27,6 +27,10 @@ def module_path(node: ir.Node) -> str | None:
     return next((scope for scope in reversed(scopes[:-1]) if scope), None)
 
 
+AT_LARGEST = "that takes an infinite root to the largest number"
+"""The end of an edge (see ``Match``) that float64 has as well."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Quantized:
     """The way in which codes are made of a norm (see ``op.spec.QUANTIZE``).
