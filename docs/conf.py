@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from rmsnorm_export.cli.main import cli
-from rmsnorm_export.deploy.tables import TABLES
+from rmsnorm_export.deploy.settings import TABLES
 from rmsnorm_export.options import REQUIRED, expected, spread
 
 project = "rmsnorm_export"

@@ -32,8 +32,7 @@ import pytest
 
 import rmsnorm_export
 from rmsnorm_export.cli.main import cli
-from rmsnorm_export.deploy.settings import read_tables
-from rmsnorm_export.deploy.tables import TABLES
+from rmsnorm_export.deploy.settings import TABLES, read_tables
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec

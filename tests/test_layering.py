@@ -25,7 +25,7 @@ PACKAGE = ROOT / "rmsnorm_export"
 SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
-    "errors", "printable", "strict", "records", "system", "options", "op", "recognize", "runtime",
+    "errors", "printable", "records", "system", "options", "op", "recognize", "runtime",
     "graph", "lower", "proof", "health", "quantize", "rewrite", "torch_options", "torch",
     "tensorrt", "compare", "decoder", "api", "benchmark", "deploy", "diagnosis", "show", "cli",
 ]  # fmt: skip

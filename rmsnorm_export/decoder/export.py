@@ -43,7 +43,7 @@ from rmsnorm_export.rewrite.optimize import optimize_model
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.result import Result
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
-from rmsnorm_export.torch.export.trace import RECOGNISING, tell
+from rmsnorm_export.torch.export.convert import RECOGNISING, tell
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -27,8 +27,8 @@ from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import runtime_name
-from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.export.trace import inference
+from rmsnorm_export.torch.export.convert import inference
+from rmsnorm_export.torch.export.failure import collected
 from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32

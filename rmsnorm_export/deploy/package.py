@@ -16,8 +16,6 @@ import shutil
 from pathlib import Path
 
 from rmsnorm_export.decoder.bundle import Bundle, bundle_at
-from rmsnorm_export.deploy.batching import decide_batch
-from rmsnorm_export.deploy.config import card, config_text
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import (
     CARD_FILE,
@@ -27,8 +25,8 @@ from rmsnorm_export.deploy.packaged import (
     Packaged,
     PackagedModel,
 )
-from rmsnorm_export.deploy.place import Place, find_place, model_name
-from rmsnorm_export.deploy.served import ServedModel, check_kept, open_served
+from rmsnorm_export.deploy.repository import Place, card, config_text, find_place, model_name
+from rmsnorm_export.deploy.served import ServedModel, check_kept, decide_batch, open_served
 from rmsnorm_export.deploy.trial import try_model
 from rmsnorm_export.errors import (
     BackendMissingError,

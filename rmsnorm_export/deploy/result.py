@@ -1,15 +1,113 @@
-"""Outcome of a run of a pipeline: frozen dataclasses of plain values."""
+"""Records of a run: what each step was made from, what came out, and the outcome of all."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from rmsnorm_export.deploy.stamp import Stamp
-from rmsnorm_export.deploy.tables import StepName
-from rmsnorm_export.errors import Error, Failure
+from rmsnorm_export.deploy.settings import StepName
+from rmsnorm_export.errors import Error, Failure, InputError
+from rmsnorm_export.graph.load import model_files
+from rmsnorm_export.printable import short
+from rmsnorm_export.records import from_json
+from rmsnorm_export.system.reading import read_file, sha256_of
 from rmsnorm_export.system.shown import Shown
+
+STAMP = "step.json"
+HASHED_BYTES = 1 << 30
+"""Files of more are identified by their size and time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stamp:
+    """A step ran, and what of.
+
+    Attributes:
+        step: its name.
+        inputs: everything that its result depends on: options, files, packages; name to value.
+        outputs: files that it made, relative to its folder, and what identifies them.
+        summary: what came out, one line.
+        notes: what else a reader may want to know.
+        failure: why it failed; None when it did not. A failed step runs again.
+    """
+
+    step: StepName
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    summary: str
+    notes: tuple[str, ...]
+    failure: Failure | None
+
+
+def read_stamp(folder: Path) -> Stamp | None:
+    """Return the stamp of the step in ``folder``; None when there is none that can be read."""
+    try:
+        return from_json(read_file(folder / STAMP), Stamp)
+    except (OSError, ValueError, InputError):
+        return None
+
+
+def out_of_date(folder: Path, inputs: Mapping[str, str]) -> str:
+    """Return why a step must run; "" when it need not.
+
+    Args:
+        folder: of the step.
+        inputs: what its result depends on now.
+    """
+    stamp = read_stamp(folder)
+    if stamp is None or stamp.failure is not None:
+        return "it failed the last time" if stamp is not None else "it has not run yet"
+    for name in {**inputs, **stamp.inputs}:
+        old, new = (short(one.get(name, "nothing"), 60) for one in (stamp.inputs, inputs))
+        if old != new:
+            kind, _, rest = name.partition(" ")
+            return f"{rest} was changed" if kind == "file" else f"{rest}: {old} became {new}"
+    for name, identity in stamp.outputs.items():
+        if identity_of(folder / name) != identity:
+            return f"the output {name} was changed"
+    return ""
+
+
+def identity_of(path: Path) -> str:
+    """Return what identifies the contents of a file; "" when it cannot be read."""
+    try:
+        info = path.stat()
+        if info.st_size > HASHED_BYTES:
+            return f"{info.st_size} bytes, {info.st_mtime_ns} ns"
+        return _hashed(path, info.st_ino, info.st_size, info.st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(10_000)
+def _hashed(path: Path, *_: int) -> str:
+    """Read a file once, as long as it stays as it is."""
+    return sha256_of(path)
+
+
+def identities(paths: Iterable[Path], base: Path) -> dict[str, str]:
+    """Return what identifies files, by their path relative to ``base``, with ``/``."""
+    return {Path(os.path.relpath(path, base)).as_posix(): identity_of(path) for path in paths}
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    """Yield the files that a path stands for: external data, all in a folder but what is hidden.
+
+    Raises:
+        InputError: it is an ONNX file that cannot be read.
+    """
+    if path.suffix.lower() == ".onnx" and path.is_file():
+        yield from model_files(path)
+    elif not path.is_dir():
+        yield path
+    for root, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(root, name) for name in sorted(files) if not name.startswith("."))
+
 
 State = Literal["done", "skipped", "failed", "not run", "would run", "may run"]
 

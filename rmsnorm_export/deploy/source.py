@@ -22,7 +22,7 @@ from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.torch.export.export import convert
+from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load as load_source
 from rmsnorm_export.torch_options import ExportOptions, SourceOptions

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rmsnorm_export.deploy.stamp import files_of, identities
-from rmsnorm_export.deploy.tables import Settings, StepName, Subject
+from rmsnorm_export.deploy.result import files_of, identities
+from rmsnorm_export.deploy.settings import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "benchmark": "Benchmark",
-    "deployment": "Deployment",
-    "doctor": "Diagnosis",
+    "deployment": "Deployment Packaged",
     "engine": "EngineRecord EngineResult",
     "folder": "Components GenerationExport",
-    "package": "Packaged",
-    "plugin": "Built CheckResult",
+    "installation": "Built CheckResult Diagnosis",
     "report": "Report",
     "verification": "Verification",
 }

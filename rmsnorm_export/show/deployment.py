@@ -1,4 +1,4 @@
-"""A deployment: a verdict and a line for each step; on a page then what each of them found."""
+"""A deployment and a package: a verdict, and what each step or model came to."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Iterator
 
 from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.deploy.packaged import Packaged
+from rmsnorm_export.deploy.packaged import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.records import from_json, kind_of
+from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import sections_of
 from rmsnorm_export.show.page import Section
-from rmsnorm_export.show.text import Block, Line, Table
-from rmsnorm_export.strict import parse_json
+from rmsnorm_export.show.text import Block, Line, Table, note_lines
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
@@ -89,3 +88,29 @@ def _sections(step: StepOutcome) -> Iterator[Section]:
             kind = parse_json(text).get("kind")
             if kind in _DOCUMENTS:
                 yield from sections_of(from_json(text, _DOCUMENTS[kind]), name[: -len(".json")])
+
+
+def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
+    """Return the lines of a package; with ``verbose`` above 0 every file is listed."""
+    lines: list[Block] = [_package_verdict(model) for model in packaged.models]
+    if verbose < 0:
+        return lines
+    for model in packaged.models:
+        requests = [
+            (way, item.name, item.dtype.removeprefix("TYPE_"), str(list(item.shape)))
+            for way, items in (("input", model.inputs), ("output", model.outputs))
+            for item in items
+        ]
+        lines.append(Table(f"requests of {model.name}", ("", "name", "type", "shape"), requests))
+        lines += ["", f"asked: {one_line(model.answers, 300)}"]
+        if model.load:
+            lines.append(f"the server loads the plugin with {model.load}")
+        if verbose > 0:
+            lines.append(Table("files", ("file", "SHA-256"), [*model.files.items()]))
+        lines += [*note_lines(model.notes), f"wrote {packaged.path / model.name}"]
+    return lines
+
+
+def _package_verdict(model: PackagedModel) -> Line:
+    most = f"batches up to {model.max_batch}" if model.max_batch else "no batches"
+    return f"packaged {model.name}, version {model.version}, for {model.backend}: {most}", "bold"

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 import rmsnorm_export as rx
-from rmsnorm_export.deploy.stamp import STAMP, identity_of, read_stamp
+from rmsnorm_export.deploy.result import STAMP, identity_of, read_stamp
 from tests.cli.conftest import model
 
 FACTORY = """

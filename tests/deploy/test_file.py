@@ -9,8 +9,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.deploy.settings import read_settings
-from rmsnorm_export.deploy.tables import STEPS, TABLES
+from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
 from rmsnorm_export.options import spread, written
 from tests.deploy.pipelines import write
 

@@ -42,8 +42,7 @@ from rmsnorm_export.op.spec import FLOAT, NormSpec  # noqa: E402
 from rmsnorm_export.proof.bounds import Bounds  # noqa: E402
 from rmsnorm_export.recognize.refusal import Refusal  # noqa: E402
 from rmsnorm_export.torch.operator import kernels  # noqa: E402
-from rmsnorm_export.torch.operator.plan import make_plan  # noqa: E402
-from rmsnorm_export.torch.operator.signature import schema  # noqa: E402
+from rmsnorm_export.torch.operator.plan import make_plan, schema  # noqa: E402
 from tests.lower.source_graphs import Source, build  # noqa: E402
 
 

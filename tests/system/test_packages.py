@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 import rmsnorm_export as rx
 from rmsnorm_export import diagnosis
-from rmsnorm_export.deploy.tables import TABLES
+from rmsnorm_export.deploy.settings import TABLES
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import pip_install, require_package

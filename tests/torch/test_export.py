@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from rmsnorm_export.api import export
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.runtime.session import load_session, open_session, run_session
-from rmsnorm_export.torch.export.trace import STAGES
+from rmsnorm_export.torch.export.convert import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled
 from toolbox.corpus.architectures import count_norms

@@ -19,7 +19,7 @@ import numpy as np
 
 from rmsnorm_export.system.libraries import loadable
 from rmsnorm_export.system.reading import LARGEST_ENGINE, read_file
-from rmsnorm_export.tensorrt.engine.layers import is_layer_log
+from rmsnorm_export.tensorrt.engine.norms import is_layer_log
 
 Request = dict[str, Any]
 

@@ -24,7 +24,7 @@ from rmsnorm_export.op.operands import check_more
 from rmsnorm_export.op.spec import Kind, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.eager import forward
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
+from rmsnorm_export.torch.operator.plan import NAMES, OPERANDS, attributes_of
 
 
 def rms_norm(
