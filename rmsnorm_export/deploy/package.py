@@ -18,14 +18,13 @@ from pathlib import Path
 from rmsnorm_export.decoder.bundle import Bundle, bundle_at
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import (
-    CARD_FILE,
     CONFIG_FILE,
     MODEL_FILE,
     RECORD_FILE,
     Packaged,
     PackagedModel,
 )
-from rmsnorm_export.deploy.repository import Place, card, config_text, find_place, model_name
+from rmsnorm_export.deploy.repository import Place, config_text, find_place, model_name
 from rmsnorm_export.deploy.served import ServedModel, check_kept, decide_batch, open_served
 from rmsnorm_export.deploy.trial import try_model
 from rmsnorm_export.errors import (
@@ -53,7 +52,7 @@ from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 def package_model(model: Source, repository: StrPath, options: PackageOptions) -> Packaged:
     """Put a model into a Triton model repository: ``REPOSITORY/NAME/VERSION``.
 
-    Beside the version stand ``config.pbtxt`` and a model card. All is made in a hidden folder and
+    Beside the version stands ``config.pbtxt``. All is made in a hidden folder and
     appears in one step; whatever goes wrong, the repository is as it was. A further version keeps
     those that are there and the configuration as it is, and must have its inputs and outputs.
 
@@ -112,12 +111,10 @@ def _put(model: Source, repository: StrPath, options: PackageOptions) -> Package
         place = find_place(repository, name, options)
         step("reading the model", 0, 3)
         package = _Package(place, open_served(model, options), options)
-        replaced = {str(options.version), CARD_FILE, *([CONFIG_FILE] * place.new_config)}
+        replaced = {str(options.version), *([CONFIG_FILE] * place.new_config)}
         with next_state(place.folder, replaced) as folder:
             step("checking the package", 1, 3)
             record = package.fill(folder)
-            versions = sorted([*place.kept, record], key=lambda one: one.version)
-            write_whole(folder / CARD_FILE, card(versions))
             step("putting it into place", 2, 3)
     return Packaged(place.folder.parent, (record,))
 

@@ -18,7 +18,6 @@ RECORD_FILE = "package.json"
 """In the folder of a version: by it this tool knows its own files."""
 
 CONFIG_FILE = "config.pbtxt"
-CARD_FILE = "README.md"
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
 

@@ -1,14 +1,12 @@
-"""The model repository: the folder of a model, the versions that are there, and the texts in it.
+"""The model repository: the folder of a model, the versions that are there, its configuration.
 
-``config.pbtxt`` is text of Triton's model_config.proto; it and the card of a model are templates of
-Jinja2 beside this file.
+``config.pbtxt``, text of Triton's model_config.proto, is a template of Jinja2 beside this file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from google.protobuf.text_encoding import CEscape
@@ -18,7 +16,7 @@ from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import CONFIG_FILE, MODEL_FILE, NAME, RECORD_FILE, PackagedModel
 from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.printable import one_line, quoted, short
+from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.files import StrPath, output_path, read_text
 from rmsnorm_export.system.reading import sha256_of
@@ -125,20 +123,6 @@ def config_text(name: str, model: ServedModel, max_batch: int, kind: str, kernel
         kind: ``gpu`` or ``cpu``.
         kernels: where the server finds a library of kernels for ONNX Runtime, or "".
     """
-    facts = {"name": name, "model": model, "file": MODEL_FILE[model.backend], "kind": kind}
-    facts |= {"max_batch": max_batch, "delay": QUEUE_DELAY_US, "kernels": kernels}
-    return _rendered("config.pbtxt", facts)
-
-
-def card(versions: Sequence[PackagedModel]) -> str:
-    """Return the card of a model, ``README.md``; its tensors are those of the last version."""
-    loads = [version.load for version in versions if version.load]
-    server = " ".join(["tritonserver --model-repository=/models", *loads[-1:]])
-    facts = {"model": versions[-1], "versions": versions, "server": server}
-    return _rendered("card.md", facts)
-
-
-def _rendered(name: str, facts: Mapping[str, object]) -> str:
     environment = Environment(
         loader=PackageLoader("rmsnorm_export.deploy", "."),
         undefined=StrictUndefined,
@@ -146,15 +130,12 @@ def _rendered(name: str, facts: Mapping[str, object]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quoted": _quoted, "plain": _plain}
-    return environment.get_template(f"{name}.j2").render(facts)
+    environment.filters["quoted"] = _quoted
+    facts = {"name": name, "model": model, "file": MODEL_FILE[model.backend], "kind": kind}
+    facts |= {"max_batch": max_batch, "delay": QUEUE_DELAY_US, "kernels": kernels}
+    return environment.get_template("config.pbtxt.j2").render(facts)
 
 
 def _quoted(text: str) -> str:
     """Return a string of protobuf's text format."""
     return f'"{CEscape(text.encode("utf-8", "surrogateescape"), as_utf8=False)}"'
-
-
-def _plain(text: str) -> str:
-    """Return a text without what Markdown would act on in a table."""
-    return one_line(text, 300).replace("`", "").replace("|", "\\|")

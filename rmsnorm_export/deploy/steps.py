@@ -15,26 +15,34 @@ from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
-from rmsnorm_export.records import to_json
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
 from rmsnorm_export.system.packages import require_package, version_of
+from rmsnorm_export.system.shown import Shown
 
 
 @dataclasses.dataclass(slots=True)
 class Products:
-    """Products of a step, apart from the files in its folder.
+    """Products of a step, apart from the models in its folder.
 
     Attributes:
-        summary: one line.
+        results: of the functions that it called; each becomes NAME.json.
         notes: what else a reader may want to know.
         failure: why the step failed, although it has a result.
+        remark: what no result says.
         elsewhere: files that it made outside of its folder.
     """
 
-    summary: str
+    results: dict[str, Shown]
     notes: Iterable[str] = ()
     failure: BaseException | None = None
+    remark: str = ""
     elsewhere: Iterable[Path] = ()
+
+    def summary(self) -> str:
+        """Return one line: the verdict of each result, and the remark."""
+        named = len(self.results) > 1
+        lines = [(f"{k}: " if named else "") + one.headline() for k, one in self.results.items()]
+        return "; ".join(filter(None, (*lines, self.remark)))
 
 
 class Step:
@@ -66,7 +74,7 @@ class Step:
         return []
 
     def inputs(self) -> dict[str, str]:
-        """Return everything that its result depends on; see ``Stamp``. What it reads is there."""
+        """Return everything that its result depends on; what it reads is there."""
         base, named = self.settings.path.parent, self.settings.paths(self.name)
         options = {**written(self.table), **self.more()}
         read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
@@ -123,20 +131,15 @@ class ExportStep(Step):
             exported.save(place)
             size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
             (folder / "export.log").write_bytes(f"{log}\n".encode("utf-8", "backslashreplace"))
-            reports = exported.reports.values()
-            products = Products(f"{size:.1f} MiB of ONNX", [n for r in reports for n in r.notes])
+            notes = [note for report in exported.reports.values() for note in report.notes]
+            products = Products({}, notes, remark=f"{size:.1f} MiB of ONNX")
             if table.verify:
                 progress("comparing with PyTorch", 0, 1)
                 try:
-                    parity = compare(place)
-                except Exception as problem:  # the file is written: it is not lost
-                    products.summary += "; pytorch CANNOT BE COMPARED with raw"
-                    products.failure = problem
-                else:
-                    verdict = _WORDS[parity.verdict]
-                    products.summary += f"; pytorch {verdict} raw{parity.no_numbers()}"
+                    products.results["pytorch-raw"] = parity = compare(place)
                     products.failure = parity.error(fix="[export] rtol is the bound")
-                    (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
+                except Exception as problem:  # the file is written: it is not lost
+                    products.failure = problem
         return products
 
 
@@ -159,15 +162,14 @@ class OptimizeStep(Step):
                 raise RequirementError(f"[optimize] {unmet.what}", found=unmet.found, fix=unmet.fix)
         progress("writing the model", 1, 2)
         result.save(folder / self.settings.place("optimized").name, weights=self.table.weights)
-        (folder / "report.json").write_text(result.to_json(), encoding="utf-8")
-        lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
+        remark = ""
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
-            lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
+            remark = f"{proved} of {plural(proved + len(failed), 'proof')} hold"
         notes = [note for one in reports.values() for note in one.notes]
         failure = next(filter(None, (one.proof_error for one in reports.values())), None)
-        return Products("; ".join(lines), notes, failure)
+        return Products({"report": result}, notes, failure, remark)
 
 
 class BuildStep(Step):
@@ -186,22 +188,8 @@ class BuildStep(Step):
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
         built = build_engine(model, place, **keywords(self.table))
-        records = [one.record for one in built.parts().values()]
-        how = [norm.how for record in records for norm in record.norms]
-        counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
-        size = sum(record.bytes for record in records) / 2**20
-        return Products(
-            f"{records[0].backend} {records[0].version}: {size:.1f} MiB, norms: {counts}",
-            [note for record in records for note in record.notes],
-        )
-
-
-_WORDS = {
-    "agree": "=",
-    "differ": "IS NOT",
-    "not compared": "NOT COMPARED with",
-    "not run": "COULD NOT BE RUN here against",
-}
+        notes = [note for one in built.parts().values() for note in one.record.notes]
+        return Products({}, notes, remark=built.headline())
 
 
 class VerifyStep(Step):
@@ -223,28 +211,27 @@ class VerifyStep(Step):
             self.pairs += [] if self.skipped else [("newest", "engine")]
         self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
 
-    def run(self, folder: Path, progress: Progress) -> Products:
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import verify
 
-        words, errors, options = [], [], self.table.options
+        products, errors, options = Products({}), [], self.table.options
         if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
             rtol = QUANTIZED_RTOL.get(str(lossy.options.quantize))
             options = dataclasses.replace(options, rtol=rtol)
         for number, (a, b) in enumerate(self.pairs):
             progress(f"comparing {a} with {b}", number, len(self.pairs))
             models = map(self.settings.place, (a, b))
-            outcome = verify(*models, **keywords(options))
-            (folder / f"{a}-{b}.json").write_text(to_json(outcome), encoding="utf-8")
-            words.append(f"{a} {_WORDS[outcome.verdict]} {b}{outcome.no_numbers()}")
+            products.results[f"{a}-{b}"] = outcome = verify(*models, **keywords(options))
             errors.append(outcome.error(fix="[verify] rtol and atol set the bounds"))
         if self.skipped:
-            words.append(f"engine not compared: {self.skipped}")
+            products.remark = f"engine not compared: {self.skipped}"
             what = "The engine could not be run here, and was not compared."
             if self.table.engine == "require":
                 errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
         # That models differ is more to know than that others could not be run.
-        failure = min(filter(None, errors), key=lambda one: one.exit_code, default=None)
-        return Products("; ".join(words), failure=failure)
+        failures = filter(None, errors)
+        products.failure = min(failures, key=lambda one: one.exit_code, default=None)
+        return products
 
 
 class BenchStep(Step):
@@ -261,18 +248,15 @@ class BenchStep(Step):
         optimize = self.settings.optimize
         return (self.table if optimize is None else optimize.options).numerics
 
-    def run(self, folder: Path, progress: Progress) -> Products:
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.benchmark.measure import bench
-        from rmsnorm_export.benchmark.result import headlines, outputs_error
+        from rmsnorm_export.benchmark.result import outputs_error
 
         options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
-        (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
         parts = result.parts()
-        lines = [line for one in parts.values() for line in headlines(one)]
         notes = [note for one in parts.values() for note in one.notes]
-        summary = "; ".join(lines) or "nothing could be measured"
-        return Products(summary, notes, outputs_error(parts))
+        return Products({"benchmark": result}, notes, outputs_error(parts))
 
 
 class PackageStep(Step):
@@ -292,17 +276,14 @@ class PackageStep(Step):
     def more(self) -> dict[str, Any]:
         return {"name": self.options.name, "repository": self.settings.repository}
 
-    def run(self, folder: Path, progress: Progress) -> Products:
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.deploy.package import package_model
 
         model = self.settings.place(self.subjects[0])
         options = dataclasses.replace(self.options, force=self.force, progress=progress)
         packaged = package_model(model, self.settings.repository, **keywords(options))
-        (folder / "packaged.json").write_text(to_json(packaged), encoding="utf-8")
-        first, names = packaged.models[0], " and ".join(one.name for one in packaged.models)
-        summary = f"{names} version {first.version} for Triton's {first.backend}"
         notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Products(summary, notes, elsewhere=packaged.files)
+        return Products({"packaged": packaged}, notes, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {

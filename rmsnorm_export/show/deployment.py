@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.compare.result import Verification
@@ -39,9 +40,8 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
     for step in deployment.steps if verbose > 0 else ():
         lines += ["", (step.name, "bold")]
         lines += [f"  because  {one_line(step.why)}"] if step.why else []
-        if step.stamp is not None:
-            lines += [f"  file     {name}" for name in step.stamp.outputs]
-            lines += [f"  note     {one_line(note)}" for note in step.stamp.notes]
+        lines += [f"  file     {name}" for name in step.outputs]
+        lines += [f"  note     {one_line(note)}" for note in step.notes]
         if step.failure is not None:
             lines.append(f"  fix      {one_line(step.failure.fix)}")
     return lines
@@ -52,7 +52,8 @@ def deployment_sections(deployment: Deployment) -> list[Section]:
 
     A result that cannot be read any more has no section; the table of steps is always there.
     """
-    parts = [section for step in deployment.steps for section in _sections(step)]
+    folders = ((deployment.folder / step.name, step) for step in deployment.steps)
+    parts = [section for pair in folders for section in _sections(*pair)]
     return [Section("Steps", deployment_blocks(deployment, verbose=1)), *parts]
 
 
@@ -78,13 +79,13 @@ def _texts(step: StepOutcome) -> list[str]:
     return [step.name, step.state, time, one_line(result)]
 
 
-def _sections(step: StepOutcome) -> Iterator[Section]:
+def _sections(folder: Path, step: StepOutcome) -> Iterator[Section]:
     """Yield the sections of the documents of a step."""
-    for name in step.stamp.outputs if step.stamp is not None else ():
+    for name in step.outputs:
         if not name.endswith(".json") or name.startswith(".."):
             continue
         with contextlib.suppress(OSError, ValueError, InputError):
-            text = read_file(step.folder / name)
+            text = read_file(folder / name)
             kind = parse_json(text).get("kind")
             if kind in _DOCUMENTS:
                 yield from sections_of(from_json(text, _DOCUMENTS[kind]), name[: -len(".json")])

@@ -72,19 +72,15 @@ def test_folders_that_belong_to_something_else(tmp_path: Path) -> None:
     path, out = write(tmp_path, "model", "optimize"), tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("mine")
-    with pytest.raises(rx.UsageError, match="files that no pipeline made") as caught:
+    with pytest.raises(rx.UsageError, match="No pipeline made the folder") as caught:
         rx.run_pipeline(path)
     assert "thesis.tex" in caught.value.found
     assert [p.name for p in out.iterdir()] == ["thesis.tex"]
     (out / "thesis.tex").unlink()
     rx.run_pipeline(path)  # an empty folder is ours
     inside = '[model]\npath = "out/optimize/net.onnx"'
-    for tables, name, words in (
-        (("model", "optimize"), "other", "belongs to another pipeline"),
-        ((inside, "optimize"), "net", "an input is in the pipeline's folder"),
-    ):
-        with pytest.raises(rx.UsageError, match=words):
-            rx.run_pipeline(write(tmp_path, *tables, name=name))
+    with pytest.raises(rx.UsageError, match="an input is in the pipeline's folder"):
+        rx.run_pipeline(write(tmp_path, inside, "optimize"))
     path = write(tmp_path, "model", "optimize")
     path.write_text(path.read_text().replace('"out"', '"three.onnx/deeper"'))
     with pytest.raises(rx.InputError, match="cannot be made"):
