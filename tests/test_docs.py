@@ -36,7 +36,7 @@ from rmsnorm_export.deploy.settings import TABLES, read_tables
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.options import spread
+from rmsnorm_export.options import entries
 from rmsnorm_export.recognize.refusal import kind_of
 from tests import warm
 from tests.sample import sampled
@@ -226,7 +226,7 @@ def test_the_reference_of_options_has_every_flag_and_key() -> None:
     for name, record in TABLES.items():
         text = page.partition(f"## \\[{name}\\]")[2].partition("\n## ")[0]
         keys = re.findall(r"^`(\w+)`\n: \w.*\.", text, re.MULTILINE)
-        assert keys == [entry.key for entry in spread(record) if entry.facts.toml]
+        assert keys == [entry.key for entry in entries(record) if entry.facts.toml]
 
 
 POSITION = {"flaw": 2, "spoil": 2, "opaque": 0, "refuse": 1, "refuse_match": 1}

@@ -29,11 +29,10 @@ from rmsnorm_export.options import (
     OptionError,
     Options,
     Seed,
-    flat,
+    entries,
     make,
     names_in,
     option,
-    spread,
     written,
 )
 from rmsnorm_export.printable import did_you_mean, one_line, quoted, short
@@ -71,7 +70,7 @@ class Model(Options):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Export(Options):
+class Export(SourceOptions):
     """[export]: a PyTorch module to begin with; see ``rmsnorm-export export``.
 
     Modules are looked for beside the pipeline file first.
@@ -81,7 +80,6 @@ class Export(Options):
     task: Literal["generation"] | None = option(None, help="Export a decoder with its cache.")
     static_cache: Count | None = option(None, help="Tokens of a cache of fixed size.")
     multi_token: bool = option(False, help="Write one graph instead of prefill and decode.")
-    load: SourceOptions = flat(SourceOptions)
     opset: Count | None = option(None, help="Opset of the file, 18 to 24.", shown="PyTorch's")
     seed: Seed = option(0, help="Of the random inputs of the comparison.")
     verify: bool = option(True, help="Compare the file with PyTorch.")
@@ -90,29 +88,28 @@ class Export(Options):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Optimize(Options):
+class Optimize(OptimizeOptions):
     """[optimize]: see ``rmsnorm-export optimize``; a proof that fails is exit code 4."""
 
-    options: OptimizeOptions = flat(OptimizeOptions)
-    requirement: Requirement = flat(Requirement)
+    require: Literal["all"] | Count | None = dataclasses.field(
+        default=None, metadata=dataclasses.fields(Requirement)[0].metadata
+    )
     weights: Literal["auto", "copy", "embed"] = option("auto", help="Place of the weights.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Verify(Options):
+class Verify(VerifyOptions):
     """[verify]: the optimized model against the one before; see ``rmsnorm-export verify``."""
 
-    options: VerifyOptions = flat(VerifyOptions)
     engine: PluginUse = option("auto", help="Compare the engine of [build], too, where a GPU is.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Package(Options):
+class Package(PackageOptions):
     """[package]: a repository of models for Triton; see ``rmsnorm-export package``."""
 
     model: Literal["onnx", "engine"] = option("onnx", help="The newest model, or that of [build].")
     repository: Path | None = option(None, help="Folder of the repository.", shown="[pipeline]'s")
-    options: PackageOptions = flat(PackageOptions)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,16 +240,16 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _record(where: str, table: Any, values: dict[str, Any], folder: Path) -> Any:
     """Make a record from a table; paths are relative to ``folder``, wherever the command runs."""
-    entries = {entry.key: entry for entry in spread(table) if entry.facts.toml}
-    needed = [key for key, entry in entries.items() if entry.default is REQUIRED]
+    known = {entry.key: entry for entry in entries(table) if entry.facts.toml}
+    needed = [key for key, entry in known.items() if entry.default is REQUIRED]
     for key in (*values, *needed):
-        if key not in entries or key not in values:
+        if key not in known or key not in values:
             problem = "there is no such key" if key in values else "the key is missing"
-            hint = did_you_mean(key, entries) if key in values else ""
-            fix = f"{hint}the keys are {', '.join(entries)}"
+            hint = did_you_mean(key, known) if key in values else ""
+            fix = f"{hint}the keys are {', '.join(known)}"
             found = f"the keys {short(', '.join(values)) or 'none'}"
             raise UsageError(f"{where} {short(key)}: {problem}.", found=found, fix=fix)
-    absolute = {k: _absolute(v, folder) if entries[k].is_path else v for k, v in values.items()}
+    absolute = {k: _absolute(v, folder) if known[k].is_path else v for k, v in values.items()}
     try:
         return make(table, absolute)
     except UsageError as error:
@@ -306,12 +303,12 @@ _COLUMN = 40
 def starting_file() -> str:
     """Return a pipeline file whose commented keys work as they stand."""
     text = resources.files(__package__).joinpath("start.toml").read_text(encoding="utf-8")
-    lines, entries = [], {}
+    lines, known = [], {}
     for line in text.splitlines():
         if table := _TABLE.match(line):
-            entries = {entry.key: entry for entry in spread(TABLES[table[1]])}
+            known = {entry.key: entry for entry in entries(TABLES[table[1]])}
         elif key := _KEY.match(line):
-            line = f"{line:{_COLUMN}}  # {_description(entries[key[1]], key[2])}"
+            line = f"{line:{_COLUMN}}  # {_description(known[key[1]], key[2])}"
         lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rmsnorm_export.compare.options import VerifyOptions
+from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.result import files_of, identities
 from rmsnorm_export.deploy.settings import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
+from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
 from rmsnorm_export.system.packages import require_package, version_of
 from rmsnorm_export.system.shown import Shown
@@ -115,7 +118,6 @@ class ExportStep(Step):
         return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
 
     def run(self, folder: Path, progress: Progress) -> Products:
-        from rmsnorm_export.compare.options import VerifyOptions
         from rmsnorm_export.deploy.source import load_and_convert, working_beside
 
         progress("loading the module", 0, 1)
@@ -123,7 +125,7 @@ class ExportStep(Step):
         options = {"target": "plain", "opset": table.opset, "progress": progress}
         if table.task is not None:
             options |= {"static_cache": table.static_cache, "multi_token": table.multi_token}
-        source = self.settings.source, table.load, table.task
+        source = self.settings.source, table, table.task
         bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
         with working_beside(self.settings.path.parent):
             exported, log, compare = load_and_convert(*source, options, bounds)
@@ -154,11 +156,11 @@ class OptimizeStep(Step):
         from rmsnorm_export.api import optimize
 
         progress("optimizing", 0, 2)
-        options = dataclasses.replace(self.table.options, drawings=True, progress=progress)
-        result = optimize(self.settings.place("raw"), **keywords(options))
-        reports = result.reports
+        options = dataclasses.replace(self.table, drawings=True, progress=progress)
+        result = optimize(self.settings.place("raw"), **keywords(options, OptimizeOptions))
+        reports, requirement = result.reports, Requirement(require=options.require)
         for report in reports.values():
-            if (unmet := self.table.requirement.unmet(report)) is not None:
+            if (unmet := requirement.unmet(report)) is not None:
                 raise RequirementError(f"[optimize] {unmet.what}", found=unmet.found, fix=unmet.fix)
         progress("writing the model", 1, 2)
         result.save(folder / self.settings.place("optimized").name, weights=self.table.weights)
@@ -214,14 +216,16 @@ class VerifyStep(Step):
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import verify
 
-        products, errors, options = Products({}), [], self.table.options
+        products, errors, options = Products({}), [], self.table
         if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
-            rtol = QUANTIZED_RTOL.get(str(lossy.options.quantize))
+            rtol = QUANTIZED_RTOL.get(str(lossy.quantize))
             options = dataclasses.replace(options, rtol=rtol)
         for number, (a, b) in enumerate(self.pairs):
             progress(f"comparing {a} with {b}", number, len(self.pairs))
             models = map(self.settings.place, (a, b))
-            products.results[f"{a}-{b}"] = outcome = verify(*models, **keywords(options))
+            products.results[f"{a}-{b}"] = outcome = verify(
+                *models, **keywords(options, VerifyOptions)
+            )
             errors.append(outcome.error(fix="[verify] rtol and atol set the bounds"))
         if self.skipped:
             products.remark = f"engine not compared: {self.skipped}"
@@ -246,7 +250,7 @@ class BenchStep(Step):
     @property
     def _numerics(self) -> Any:
         optimize = self.settings.optimize
-        return (self.table if optimize is None else optimize.options).numerics
+        return (self.table if optimize is None else optimize).numerics
 
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.benchmark.measure import bench
@@ -269,9 +273,9 @@ class PackageStep(Step):
     def __init__(self, settings: Settings, force: bool) -> None:
         super().__init__(settings, force)
         self.subjects = ("engine",) if self.table.model == "engine" else ("newest",)
-        name = self.table.options.name or settings.name
+        name = self.table.name or settings.name
         owner = f"pipeline {settings.name}"
-        self.options = dataclasses.replace(self.table.options, name=name, owner=owner)
+        self.options = dataclasses.replace(self.table, name=name, owner=owner)
 
     def more(self) -> dict[str, Any]:
         return {"name": self.options.name, "repository": self.settings.repository}
@@ -281,7 +285,9 @@ class PackageStep(Step):
 
         model = self.settings.place(self.subjects[0])
         options = dataclasses.replace(self.options, force=self.force, progress=progress)
-        packaged = package_model(model, self.settings.repository, **keywords(options))
+        packaged = package_model(
+            model, self.settings.repository, **keywords(options, PackageOptions)
+        )
         notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
         return Products({"packaged": packaged}, notes, elsewhere=packaged.files)
 

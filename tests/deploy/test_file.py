@@ -10,7 +10,7 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
-from rmsnorm_export.options import spread, written
+from rmsnorm_export.options import entries, written
 from tests.deploy.pipelines import write
 
 ENGINE = "[package]\nmodel = 'engine'"
@@ -133,5 +133,5 @@ def test_init_writes_a_file_whose_keys_can_be_uncommented(
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_key_is_described(table: str) -> None:
-    for entry in spread(TABLES[table]):
+    for entry in entries(TABLES[table]):
         assert entry.facts.help[:1].isupper() or ":" in entry.facts.help, entry.name
