@@ -106,7 +106,7 @@ def command(
         from rmsnorm_export.runtime.session import onnxruntime
 
         if verify:
-            onnxruntime()  # it is missing before anything is written, not behind
+            onnxruntime()  # if it is missing, nothing is written
 
         step("loading the module", 0, 1)
         own |= {"drawings": files.drawn, "progress": step}

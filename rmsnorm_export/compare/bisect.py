@@ -186,7 +186,7 @@ class Search:
         return sorted(names, key=self._place)
 
     def agrees(self, name: str) -> bool:
-        """Tell a value that was compared and is within bounds."""
+        """Return whether a value was compared and is within bounds."""
         return name in self.tested and self.tested[name].passed
 
     def _place(self, name: str) -> int:

@@ -155,11 +155,11 @@ class _Run:
         self.steps = {name: STEP_CLASSES[name](settings, force) for name in settings.steps[:last]}
 
     def plan(self) -> list[StepOutcome]:
-        """Tell what would become of every step, and check what those need that may run."""
+        """Return what would become of every step; check what those need that may run."""
         planned: list[StepOutcome] = []
         before = ""
         for name in self.settings.steps:
-            outcome = StepOutcome(name, "not run", "it is behind --until")
+            outcome = StepOutcome(name, "not run", "it comes after --until")
             if name in self.steps and not before:
                 why = out_of_date(self.steps[name].home, self.steps[name].inputs())
                 outcome = StepOutcome(name, "would run", why) if why else self.skipped(name)
@@ -181,7 +181,7 @@ class _Run:
         """Skip or run one step."""
         failed = next((one.name for one in self.outcomes if one.failure is not None), None)
         if failed or name not in self.steps:
-            why = f"{failed} failed" if failed else "it is behind --until"
+            why = f"{failed} failed" if failed else "it comes after --until"
             self.outcomes.append(StepOutcome(name, "not run", why))
             return
         step, begin, outcome = self.steps[name], time.perf_counter(), StepOutcome(name, "failed")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -25,13 +24,11 @@ from rmsnorm_export.options import (
     REQUIRED,
     Bound,
     Count,
-    OptionEntry,
     OptionError,
     Options,
     Seed,
     entries,
     make,
-    names_in,
     option,
     written,
 )
@@ -264,7 +261,7 @@ def _absolute(value: Any, folder: Path) -> Any:
 
 
 def _problems(s: Settings) -> Iterator[tuple[str, object, str, str]]:
-    """Yield what may be wrong: where, whether it is, what was found and how to mend it."""
+    """Yield what may be wrong: where, whether it is, what was found and how to fix it."""
     names = "use letters, digits, _ and -: it is the name of files"
     yield "[pipeline] name", not NAME.fullmatch(s.name), quoted(s.name), names
     both = (s.model is None) == (s.export is None)
@@ -293,28 +290,6 @@ def _check_input(where: str, file: Path, folder: Path) -> None:
         raise UsageError(f"{where}: an input is in the pipeline's folder.", found=found, fix=fix)
 
 
-_TABLE = re.compile(r"(?:# )?\[(\w+)\]")
-_KEY = re.compile(r'(?:# )?(\w+) = "?([^"]*)"?')
-_END = re.compile(r" \(|, e\.g\.|[.;](?: |$)")
-_COLUMN = 40
-"""Width of the longest usual line, behind which the descriptions stand."""
-
-
 def starting_file() -> str:
     """Return a pipeline file whose commented keys work as they stand."""
-    text = resources.files(__package__).joinpath("start.toml").read_text(encoding="utf-8")
-    lines, known = [], {}
-    for line in text.splitlines():
-        if table := _TABLE.match(line):
-            known = {entry.key: entry for entry in entries(TABLES[table[1]])}
-        elif key := _KEY.match(line):
-            line = f"{line:{_COLUMN}}  # {_description(known[key[1]], key[2])}"
-        lines.append(line)
-    return "\n".join(lines) + "\n"
-
-
-def _description(entry: OptionEntry, value: str) -> str:
-    """Return the clause of an option's help on a value, or else the first; and possible names."""
-    clauses, names = _END.split(entry.facts.help), names_in(entry.written)
-    clause = next((one for one in clauses if one.startswith(f"{value}: ")), clauses[0])
-    return clause if all(name in clause for name in names) else f"{clause} [{'|'.join(names)}]"
+    return resources.files(__package__).joinpath("start.toml").read_text(encoding="utf-8")

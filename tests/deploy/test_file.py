@@ -10,7 +10,7 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
-from rmsnorm_export.options import entries, written
+from rmsnorm_export.options import entries, names_in, written
 from tests.deploy.pipelines import write
 
 ENGINE = "[package]\nmodel = 'engine'"
@@ -117,8 +117,10 @@ def test_init_writes_a_file_whose_keys_can_be_uncommented(
     for line in text.splitlines():
         if mark := re.match(r"(?:# )?\[(\w+)\]", line):
             table = mark[1]
-        elif key := re.match(r"(# )?(\w+) = .* {2}# \w.*", line):
+        elif key := re.match(r"(# )?(\w+) = .* {2}# \w.*?(?: \[([\w|-]+)\])?$", line):
             keys.append(f"{table} {key[2]}" if key[1] else "")
+            (entry,) = (one for one in entries(TABLES[table]) if one.key == key[2])
+            assert not key[3] or tuple(key[3].split("|")) == names_in(entry.written), line
         else:
             assert not line or len(keys) == 0, line
     assert len(keys) > 40

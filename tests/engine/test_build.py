@@ -176,7 +176,7 @@ def test_the_way_of_tensorrt(
     options = {"backend": "tensorrt", "shapes": SHAPES, "force": True}
     record = build_engine(
         rx.optimize(one_norm).model, tmp_path / "e", **options, hardware_compatible=True,
-        memory_limit=0.25, tf32=True, optimization_level=1,
+        memory_limit=0.25, tf32=True,
     ).record  # fmt: skip
     assert (record.backend, record.version) == ("tensorrt", "11.4.0.1")
     assert record.flags["hardware_compatible"] is True

@@ -282,7 +282,7 @@ def test_what_keeps_the_embedding_is_told(options: dict[str, str], words: str) -
     (kept,) = report.unfolded
     assert (kept.reason, kept.kind) == ("rotary-kept", "rotary")
     assert words in kept.message
-    assert "rotary embeddings (1): nodes behind a norm" in to_text(report)
+    assert "rotary embeddings (1): nodes after a norm" in to_text(report)
 
 
 @pytest.mark.parametrize("shape", ["B,H,S", "1,1,S", "S", "1,H,1", "B,1,1"])

@@ -62,7 +62,7 @@ def engines_in(folder: Path) -> list[Path]:
 
 
 def is_engine(source: object) -> bool:
-    """Tell the path of an engine by its suffix, else by its first bytes."""
+    """Return whether a path is of an engine, by its suffix or else its first bytes."""
     if not isinstance(source, str | os.PathLike):
         return False
     suffix = Path(source).suffix.lower()
@@ -76,7 +76,7 @@ def is_engine(source: object) -> bool:
 
 
 def gpu_visible() -> bool:
-    """Tell whether the driver shows an NVIDIA GPU; ``dxg`` is that of WSL."""
+    """Return whether the driver shows an NVIDIA GPU; ``dxg`` is that of WSL."""
     places = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
     try:
         return any(next(Path(folder).glob(name), None) for folder, name in places)

@@ -37,7 +37,7 @@ _END = re.compile(r"^(I/O Tensors:|Bindings:|Engine Metadata:)", re.MULTILINE)
 
 
 def is_layer_log(message: str) -> bool:
-    """Tell whether a message of the builder lists the layers of the engine."""
+    """Return whether a message of the builder lists the layers of the engine."""
     return _BEGIN.search(message[:64]) is not None and "LayerType: " in message
 
 

@@ -47,11 +47,6 @@ class BuildOptions(Options):
     memory_limit: Annotated[float, Meta(ge=0.001, le=1e6)] | None = option(
         None, metavar="GIB", help="Most workspace memory of the engine, in GiB."
     )
-    optimization_level: Annotated[int, Meta(ge=0, le=5)] | None = option(
-        None,
-        help="How much time TensorRT takes to find fast kernels: 0 the least, 5 the most.",
-        shown="that of the backend, 3",
-    )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
 
     def check(self, info: BackendInfo) -> None:
@@ -68,10 +63,8 @@ class BuildOptions(Options):
 
     def flags(self) -> dict[str, bool | int | float | str | None]:
         """Return what the worker gets and the record keeps."""
-        names = ("version_compatible", "hardware_compatible", "tf32")
-        return {
-            name: getattr(self, name) for name in (*names, "memory_limit", "optimization_level")
-        }
+        names = ("version_compatible", "hardware_compatible", "tf32", "memory_limit")
+        return {name: getattr(self, name) for name in names}
 
 
 def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path | None, str]:

@@ -110,7 +110,6 @@ def _config(request: Request, trt: Any, pg: Any) -> Any:
     options: dict[str, Any] = {
         "profiles": profiles,
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,  # else no layer names its nodes
-        "builder_optimization_level": request["optimization_level"],
     }
     if request["memory_limit"] is not None:
         size = int(request["memory_limit"] * 2**30)

@@ -195,7 +195,7 @@ def _asked_axes(
 
 
 def _is_axes(value: object) -> bool:
-    """Tell the axes of one input from containers of those of several."""
+    """Return whether these are the axes of one input, and no container of those of several."""
     if isinstance(value, dict):
         return all(isinstance(key, int) for key in value)
     parts = value if isinstance(value, list | tuple) else ()

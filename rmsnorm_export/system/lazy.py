@@ -23,12 +23,12 @@ def sympy_when_used() -> None:
     for folder in ir.submodule_search_locations or ():
         path = Path(folder, "_symbolic_shapes.py")  # it reads functions of SymPy when it is loaded
         if path.is_file():
-            _late(importlib.util.spec_from_file_location(f"onnx_ir.{path.stem}", path))
-            _late(sympy)
+            _lazy(importlib.util.spec_from_file_location(f"onnx_ir.{path.stem}", path))
+            _lazy(sympy)
             return
 
 
-class _Late(ModuleType):
+class _Lazy(ModuleType):
     """Loaded at the first look at a name; the LazyLoader of Python loads at the first import."""
 
     def __getattr__(self, name: str) -> Any:
@@ -39,8 +39,8 @@ class _Late(ModuleType):
         return getattr(self, name)
 
 
-def _late(spec: ModuleSpec | None) -> None:
+def _lazy(spec: ModuleSpec | None) -> None:
     if spec is not None:
         module = importlib.util.module_from_spec(spec)
-        module.__class__ = _Late
+        module.__class__ = _Lazy
         sys.modules[spec.name] = module
