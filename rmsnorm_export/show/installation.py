@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmsnorm_export.diagnosis import Component, Diagnosis
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.show.text import Block, Table
-from rmsnorm_export.tensorrt.plugin.result import Built, CheckResult, RuntimeCheck
+from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult, RuntimeCheck
 
 _STATUS_STYLES = {"missing": "dim", "broken": "bad"}
 

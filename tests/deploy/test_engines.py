@@ -14,7 +14,7 @@ from rmsnorm_export.deploy.package import package_model
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, UsageError
 from rmsnorm_export.records import to_json
 from rmsnorm_export.tensorrt.engine.result import sidecar_path
-from rmsnorm_export.tensorrt.plugin.result import LIBRARIES
+from rmsnorm_export.tensorrt.plugin.libraries import LIBRARIES
 from tests.deploy.models import N, needs_triton, read_config
 from tests.engine.records import engine_record, profile
 

@@ -18,7 +18,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.system.machine import Gpu
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import building, checking, libraries
-from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
+from rmsnorm_export.tensorrt.plugin.libraries import BuildError, Built
 from tests.proof.sites import LLAMA, source
 
 pytestmark = pytest.mark.skipif(

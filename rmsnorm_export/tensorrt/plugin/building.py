@@ -25,7 +25,7 @@ from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin import libraries
-from rmsnorm_export.tensorrt.plugin.result import (
+from rmsnorm_export.tensorrt.plugin.libraries import (
     LIBRARIES,
     BuildError,
     Built,
