@@ -7,7 +7,6 @@ from typing import Any
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.tensorrt.engine.result import (
     EngineNorm,
-    EngineProfile,
     EngineRecord,
     InputRange,
 )
@@ -16,9 +15,9 @@ IDS = Declared("ids", "int64", ("batch", "length"))
 LOGITS = Declared("logits", "float32", ("batch", "length", 40))
 
 
-def profile(*sizes: tuple[int, ...], name: str = "ids") -> EngineProfile:
+def range_of(*sizes: tuple[int, ...], name: str = "ids") -> InputRange:
     """A range of one input: smallest, usual and largest shape."""
-    return EngineProfile((InputRange(name, "int64", *sizes),))
+    return InputRange(name, "int64", *sizes)
 
 
 def engine_record(**changes: Any) -> EngineRecord:
@@ -37,7 +36,7 @@ def engine_record(**changes: Any) -> EngineRecord:
         "seconds": 1.5,
         "inputs": (IDS,),
         "outputs": (LOGITS,),
-        "profiles": (profile((1, 1), (4, 32), (8, 128)),),
+        "ranges": (range_of((1, 1), (4, 32), (8, 128)),),
         "flags": {},
         "plugin": "",
         "plugin_reason": "no norm needs it",
