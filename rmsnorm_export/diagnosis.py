@@ -18,8 +18,8 @@ from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import pip_install, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
-from rmsnorm_export.tensorrt.plugin import build_tools, find_builds
-from rmsnorm_export.tensorrt.plugin.libraries import Built, Check, Tool
+from rmsnorm_export.tensorrt.plugin.building import build_tools
+from rmsnorm_export.tensorrt.plugin.libraries import Built, Check, Tool, find_builds
 
 Status = Literal["ok", "missing", "broken"]
 

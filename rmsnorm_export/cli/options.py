@@ -88,7 +88,7 @@ FORMAT = click.Option(
 _ALWAYS = ("force", "format", "verbose", "help-all")
 BRIEF = {
     "bench": "target provider native shapes seconds threads report",
-    "build": "output backend shapes dims plugin hardware-compatible version-compatible",
+    "build": "output backend shapes dims plugin hardware-compatible",
     "export": "output task shapes dtype for prove verify report",
     "optimize": "output target numerics for prove require weights report",
     "package": "output name version max-batch kind shapes plugin",

@@ -97,11 +97,6 @@ class Deployment(Shown):
         failures = (one.failure.error(f"Step {one.name}: ") for one in self.steps if one.failure)
         return next(failures, None)
 
-    def require(self) -> None:
-        """Raise the error of the failed step, where one failed."""
-        if self.error is not None:
-            raise self.error
-
 
 def read_record(folder: Path) -> StepOutcome | None:
     """Return the record of the step in ``folder``; None when there is none that can be read."""

@@ -65,7 +65,7 @@ def test_a_build_is_made_once_and_found(project: Path) -> None:
     project.write_text(GOOD + "int more() { return 1; }\n")
     assert _build().path("register").read_bytes() == compiled.read_bytes()
     assert compiled.stat().st_mtime_ns != before
-    assert plugin.find_builds() == (libraries.find_build("onnxruntime"),)
+    assert libraries.find_builds() == (libraries.find_build("onnxruntime"),)
 
 
 @pytest.mark.usefixtures("project")
@@ -221,7 +221,7 @@ def test_libraries_that_are_not_loaded(
     with pytest.raises(InputError, match="no such file"):
         plugin.check(tmp_path / "librmsnorm_torch.so")
     with pytest.raises(InputError, match="not for register"):
-        plugin.open_library(library, "register")
+        libraries.open_library(library, "register")
 
 
 def test_the_real_kernels_pass(native_library: Path) -> None:

@@ -42,8 +42,7 @@ class BackendInfo:
 
 
 TENSORRT = BackendInfo("tensorrt", "TensorRT", "tensorrt")
-"""This one alone has plugin layers, version-compatible engines and levels of hardware
-compatibility; it builds only where a GPU is."""
+"""This one alone has plugin layers; it builds only where a GPU is."""
 RTX = BackendInfo("tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx")
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
 

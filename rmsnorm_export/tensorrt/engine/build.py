@@ -160,7 +160,6 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
     """Build the engine of one model; arguments and errors as for ``build_engine``."""
     target, sidecar = _outputs(model, path, options)
     info, why = backends.choose(options.backend)
-    options.check(info)
     fix = "check the folder, its permissions and its free space; nothing was changed"
     with (
         open_model(model) as ready,

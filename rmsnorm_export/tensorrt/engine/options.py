@@ -35,9 +35,6 @@ class BuildOptions(Options):
         "nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no plugin "
         "layers.",
     )
-    version_compatible: bool = option(
-        False, help="Run in later versions of TensorRT, too. TensorRT-RTX has no such engines."
-    )
     hardware_compatible: bool = option(
         False,
         help="Run on every GPU from Ampere on, at some cost in speed. TensorRT-RTX always builds "
@@ -49,21 +46,9 @@ class BuildOptions(Options):
     )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
 
-    def check(self, info: BackendInfo) -> None:
-        """Refuse what this backend cannot do.
-
-        Raises:
-            UsageError: naming the option and the reason.
-        """
-        if self.version_compatible and info is not TENSORRT:
-            what = f"{info.label} builds no version-compatible engines."
-            found = "--version-compatible; it has no lean runtime to put into the engine"
-            fix = "build again after an upgrade, or use --backend tensorrt"
-            raise UsageError(what, found=found, fix=fix)
-
     def flags(self) -> dict[str, bool | int | float | str | None]:
         """Return what the worker gets and the record keeps."""
-        names = ("version_compatible", "hardware_compatible", "tf32", "memory_limit")
+        names = ("hardware_compatible", "tf32", "memory_limit")
         return {name: getattr(self, name) for name in names}
 
 

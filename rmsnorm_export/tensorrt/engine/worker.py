@@ -116,9 +116,7 @@ def _config(request: Request, trt: Any, pg: Any) -> Any:
         return rtx.CreateConfigRTX(**options)
     if request["hardware_compatible"]:
         options["hardware_compatibility_level"] = trt.HardwareCompatibilityLevel.AMPERE_PLUS
-    return pg.CreateConfig(
-        tf32=request["tf32"], version_compatible=request["version_compatible"] or None, **options
-    )
+    return pg.CreateConfig(tf32=request["tf32"], **options)
 
 
 def _inspect(trt: Any, logger: Any, engine: Any) -> str:
