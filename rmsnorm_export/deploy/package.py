@@ -42,8 +42,6 @@ from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals_as, write_whole
-from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 
@@ -167,10 +165,7 @@ class _Package:
             inputs=subject.tensors[0],
             outputs=subject.tensors[1],
             source="memory" if subject.path is None else subject.path.name,
-            source_sha256=sha256_of(subject.path or model),
             owner=options.owner,
-            made=utc_now(),
-            tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
             answers=answers,
             load=load,
             notes=(*(subject.loaded.notes if subject.loaded else ()), *self.notes),

@@ -81,7 +81,6 @@ class Export(SourceOptions):
     seed: Seed = option(0, help="Of the random inputs of the comparison.")
     verify: bool = option(True, help="Compare the file with PyTorch.")
     rtol: Bound | None = option(None, help="Bound of the comparison, as [verify] has it.")
-    files: tuple[Path, ...] = option((), help="Files that the source reads, too.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
