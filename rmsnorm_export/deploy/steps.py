@@ -19,7 +19,7 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
-from rmsnorm_export.system.packages import require_package, version_of
+from rmsnorm_export.system.packages import require_package, versions_of
 from rmsnorm_export.system.shown import Shown
 
 
@@ -48,18 +48,23 @@ class Products:
         return "; ".join(filter(None, (*lines, self.remark)))
 
 
+PACKAGES = (
+    "rmsnorm-export onnx onnx-ir onnxscript onnxruntime onnxruntime-gpu torch transformers"
+    " tensorrt tensorrt_rtx polygraphy numpy ml_dtypes"
+)
+"""A step depends on the versions of all of these."""
+
+
 class Step:
     """A step of a pipeline.
 
     Attributes:
         name: of the step and of its table.
-        packages: whose versions its result depends on.
         needs: modules, and what brings them, as for ``pip_install``.
         subjects: what it reads of earlier steps, or of [model].
     """
 
     name: ClassVar[StepName]
-    packages: ClassVar[str]
     needs: ClassVar[dict[str, str]] = {"onnxruntime": "[ort]"}
     subjects: tuple[Subject, ...] = ("raw",)
 
@@ -82,11 +87,13 @@ class Step:
         options = {**written(self.table), **self.more()}
         read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
         files = [file for paths in read for path in paths for file in files_of(path)]
-        versions = {name: version_of(name) for name in ("rmsnorm-export", *self.packages.split())}
         return {
             **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
             **{f"file {name}": value for name, value in identities(files, base).items()},
-            **{f"package {name}": version or "none" for name, version in versions.items()},
+            **{
+                f"package {name}": version
+                for name, version in versions_of(PACKAGES.split()).items()
+            },
         }
 
     def check(self) -> None:
@@ -109,7 +116,6 @@ class ExportStep(Step):
     """Exports a PyTorch source, and compares the file with PyTorch."""
 
     name = "export"
-    packages = "torch onnxscript transformers onnx onnx-ir numpy ml_dtypes"
     needs: ClassVar = {"torch": "[torch]", "onnxscript": "[torch]"}
     subjects = ()
 
@@ -149,7 +155,6 @@ class OptimizeStep(Step):
     """Optimizes, with proofs where ``prove`` is true, and saves."""
 
     name = "optimize"
-    packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
     needs: ClassVar = {}
 
     def run(self, folder: Path, progress: Progress) -> Products:
@@ -178,7 +183,6 @@ class BuildStep(Step):
     """Builds an engine where a backend is; no GPU is needed for TensorRT-RTX."""
 
     name = "build"
-    packages = "tensorrt tensorrt_rtx polygraphy onnx onnx-ir"
     needs: ClassVar = {"polygraphy": "[tensorrt-rtx]"}
     subjects = ("newest",)
 
@@ -198,7 +202,6 @@ class VerifyStep(Step):
     """Compares the optimized model with the raw one, and the engine with its model."""
 
     name = "verify"
-    packages = "onnxruntime onnxruntime-gpu tensorrt tensorrt_rtx numpy ml_dtypes"
 
     def __init__(self, settings: Settings, force: bool) -> None:
         super().__init__(settings, force)
@@ -242,7 +245,6 @@ class BenchStep(Step):
     """Measures the raw model against its targets; speed never decides whether it fails."""
 
     name = "bench"
-    packages = "onnxruntime onnxruntime-gpu onnx onnx-ir onnxscript numpy"
 
     def more(self) -> dict[str, Any]:
         return {"numerics": self._numerics, "processor": f"{cpu_name()}, {cores()} cores"}
@@ -267,7 +269,6 @@ class PackageStep(Step):
     """Packages, in place of what this pipeline put there before."""
 
     name = "package"
-    packages = "onnxruntime onnx onnx-ir"
     needs: ClassVar = {}
 
     def __init__(self, settings: Settings, force: bool) -> None:

@@ -42,7 +42,7 @@ class BuildOptions(Options):
     )
     tf32: bool = option(False, help="Let TensorRT round f32 operands of products to 10 bits.")
     memory_limit: Annotated[float, Meta(ge=0.001, le=1e6)] | None = option(
-        None, metavar="GIB", help="Most workspace memory of the engine, in GiB."
+        None, metavar="GIB", help="Limit of the workspace of the engine, in GiB."
     )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
 
