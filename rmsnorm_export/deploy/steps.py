@@ -87,13 +87,11 @@ class Step:
         options = {**written(self.table), **self.more()}
         read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
         files = [file for paths in read for path in paths for file in files_of(path)]
+        versions = versions_of(PACKAGES.split())
         return {
             **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
             **{f"file {name}": value for name, value in identities(files, base).items()},
-            **{
-                f"package {name}": version
-                for name, version in versions_of(PACKAGES.split()).items()
-            },
+            **{f"package {name}": version for name, version in versions.items()},
         }
 
     def check(self) -> None:
