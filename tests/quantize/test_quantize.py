@@ -130,4 +130,4 @@ def test_a_pipeline_quantizes_and_compares_within_its_bounds(tmp_path: Path) -> 
     report = json.loads((tmp_path / "out/optimize/report.json").read_text())
     assert (report["quantized"]["products"], report["quantized"]["kept"]) == (2, 0)
     write(tmp_path, "export", '[optimize]\nquantize = "int8"', "[verify]\nrtol = 1e-4")
-    assert rx.run_pipeline(path).step("verify").summary == "raw IS NOT optimized"
+    assert rx.run_pipeline(path).step("verify").summary.startswith("the models DIFFER: ")
