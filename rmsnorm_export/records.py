@@ -35,6 +35,12 @@ _NOT_BRACKETS = {code: None for code in range(128) if chr(code) not in "[]{}"}
 _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
+SCHEMA_VERSION = 1
+"""Version of the JSON form of every result; raised when a field changes its meaning or goes."""
+
+T = TypeVar("T")
+
+
 def parse_json(data: bytes | str, *, infinite: bool = False) -> Any:
     """Return the content of a JSON text.
 
@@ -84,12 +90,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {text[:40]} is too large")
     return number
-
-
-SCHEMA_VERSION = 1
-"""Version of the JSON form of every result; raised when a field changes its meaning or goes."""
-
-T = TypeVar("T")
 
 
 def kind_of(cls: type[Any]) -> str:

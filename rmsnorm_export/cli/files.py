@@ -31,6 +31,17 @@ if TYPE_CHECKING:
     from rmsnorm_export.system.provenance import FileState, Provenance
 
 
+_COMPARED = ("PyTorch", "what was exported")
+
+_WEIGHTS = {
+    "reference": "weights stay in their external files, where they were",
+    "copy": "weights: copies of the external files of the source",
+    "embed": "weights are stored in the model file",
+}
+
+_EMPTY = "empty: its weights are in another file, and transformers looks for this one"
+
+
 class Files:
     """The places of a command's result.
 
@@ -266,18 +277,6 @@ class _Report:
         if verbose > 0 and self.origin.inputs + self.origin.outputs:
             blocks += titled("made by", provenance_lines(self.origin))
         return render(blocks, styled=styled)
-
-
-_COMPARED = ("PyTorch", "what was exported")
-
-
-_WEIGHTS = {
-    "reference": "weights stay in their external files, where they were",
-    "copy": "weights: copies of the external files of the source",
-    "embed": "weights are stored in the model file",
-}
-
-_EMPTY = "empty: its weights are in another file, and transformers looks for this one"
 
 
 def is_folder(argument: str) -> bool:

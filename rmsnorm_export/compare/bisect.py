@@ -31,6 +31,14 @@ HALF_TYPES = ("", "float16", "bfloat16")
 """None of them, then the finer and the coarser."""
 
 
+BATCH = 16
+"""Values that are spread over the part that is searched, each round: four rounds tell 80,000 values
+apart. The nearest values before the one in hand come on top."""
+
+_HUGE = 10.0
+"""Times the largest element that differs; more would let a difference of that size pass."""
+
+
 class Flow:
     """The main graph of a model, by the names of its values.
 
@@ -125,14 +133,6 @@ def _same_quantity(name: str, a: Flow, b: Flow) -> bool:
         return False
     operators = {(node.domain.replace("ai.onnx", ""), node.op_type) for node in nodes}
     return any(norms) or len(operators) == 1
-
-
-BATCH = 16
-"""Values that are spread over the part that is searched, each round: four rounds tell 80,000 values
-apart. The nearest values before the one in hand come on top."""
-
-_HUGE = 10.0
-"""Times the largest element that differs; more would let a difference of that size pass."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

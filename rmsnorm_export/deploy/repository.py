@@ -21,6 +21,9 @@ from rmsnorm_export.records import from_json
 from rmsnorm_export.system.files import StrPath, output_path, read_text
 from rmsnorm_export.system.reading import sha256_of
 
+QUEUE_DELAY_US = 100
+"""Microseconds: small against a decoder's milliseconds for one step."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
@@ -105,10 +108,6 @@ def _others(home: Path, record: PackagedModel | None) -> str:
     ours = {RECORD_FILE, *(os.path.relpath(file, home.name) for file in record.files)}
     present = {p.relative_to(home).as_posix() for p in home.rglob("*") if not p.is_dir()}
     return min(present - ours, default="")
-
-
-QUEUE_DELAY_US = 100
-"""Microseconds: small against a decoder's milliseconds for one step."""
 
 
 def config_text(name: str, model: ServedModel, max_batch: int, kind: str, kernels: str) -> str:

@@ -32,6 +32,16 @@ Profile = Sequence[RequestShapes]
 """Shapes of the smallest, the usual and the largest request."""
 
 
+_FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+_ELEMENT_TYPES: dict[ServingBackend, set[str]] = {
+    "onnxruntime": {*_FLOATS, *_INTEGERS, "bool"} - {"bfloat16"},
+    "tensorrt": {*_FLOATS, "bool", "int8", "uint8", "int32", "int64"} - {"float64"},
+}
+
+
 def decide_batch(
     tensors: Sequence[Declared], asked: int | None, profile: Profile
 ) -> tuple[int, str]:
@@ -77,14 +87,6 @@ def _no_batch_axis(tensors: Sequence[Declared], *, named: bool) -> str:
     if len(leading) > 1:
         return f"the leading axes differ: {'; '.join(list(leading.values())[:2])}"
     return "" if tensors else "it has no inputs and outputs"
-
-
-_FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_ELEMENT_TYPES: dict[ServingBackend, set[str]] = {
-    "onnxruntime": {*_FLOATS, *_INTEGERS, "bool"} - {"bfloat16"},
-    "tensorrt": {*_FLOATS, "bool", "int8", "uint8", "int32", "int64"} - {"float64"},
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -51,6 +51,10 @@ _WRITTEN = ("folder", "repository")
 """Keys whose paths need not be there."""
 
 
+LARGEST = 1 << 20
+"""Bytes of a pipeline file."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(Options):
     """[pipeline]: what its files are called, and where they are."""
@@ -186,10 +190,6 @@ TABLES: dict[str, Any] = {
     if name != "path"
 }
 """The class of each table, by its name."""
-
-
-LARGEST = 1 << 20
-"""Bytes of a pipeline file."""
 
 
 def read_settings(path: Path) -> Settings:

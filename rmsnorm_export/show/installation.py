@@ -10,6 +10,9 @@ from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult, Runtime
 _STATUS_STYLES = {"missing": "dim", "broken": "bad"}
 
 
+_TRIAL_STYLES = {"passed": "", "missing": "dim"}
+
+
 def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
     """Return the lines of a diagnosis; with ``verbose`` below 0 the verdict alone."""
     ready = sum(c.status == "ok" for c in diagnosis.components)
@@ -56,9 +59,6 @@ def _component_texts(component: Component) -> list[str]:
         "needed" if component.required else "optional",
         one_line("; ".join(filter(None, details))),
     ]
-
-
-_TRIAL_STYLES = {"passed": "", "missing": "dim"}
 
 
 def built_blocks(built: Built, *, verbose: int = 0) -> list[Block]:

@@ -46,6 +46,13 @@ from rmsnorm_export.tensorrt.engine.result import (
 _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 
 
+_PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
+"""Source file and line in front of a message."""
+
+_NAMED = 5
+"""Norms that an error names."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class EngineModel:
     """A model that is ready to be built.
@@ -147,13 +154,6 @@ def make_ranges(
     return tuple(
         InputRange(item.name, item.dtype, *(at[item.name] for _, at in points)) for item in inputs
     )
-
-
-_PLACE = re.compile(r"^[\w.]+\.[ch]pp:\d+: ")
-"""Source file and line in front of a message."""
-
-_NAMED = 5
-"""Norms that an error names."""
 
 
 def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:

@@ -34,6 +34,15 @@ _BEGIN = re.compile(r"^(Engine Layer Information:|Layers:)$", re.MULTILINE)
 _END = re.compile(r"^(I/O Tensors:|Bindings:|Engine Metadata:)", re.MULTILINE)
 
 
+HOST_TYPES = frozenset({"shape_call", "signal", "wait", "assert", "constant", "noop", "nop"})
+"""Layers that start no kernel."""
+
+_CALL = re.compile(r" \([^()]*\)$")
+
+_SUM = f"{DOMAIN}.SkipRMSNorm.sum"
+"""Node of the function body of SkipRMSNorm that computes the residual sum."""
+
+
 def is_layer_log(message: str) -> bool:
     """Return whether a message of the builder lists the layers of the engine."""
     return _BEGIN.search(message[:64]) is not None and "LayerType: " in message
@@ -99,14 +108,6 @@ def nodes_of(metadata: str) -> tuple[str, ...]:
             if part.startswith(_NODE) and part.endswith("]"):
                 nodes.append(part[len(_NODE) : -1])
     return tuple(dict.fromkeys(nodes))
-
-
-HOST_TYPES = frozenset({"shape_call", "signal", "wait", "assert", "constant", "noop", "nop"})
-"""Layers that start no kernel."""
-
-_CALL = re.compile(r" \([^()]*\)$")
-_SUM = f"{DOMAIN}.SkipRMSNorm.sum"
-"""Node of the function body of SkipRMSNorm that computes the residual sum."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

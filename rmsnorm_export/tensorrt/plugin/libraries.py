@@ -34,6 +34,21 @@ LIBRARIES: dict[PluginRuntime, dict[Style, str]] = {
 """The libraries of each build, as CMake names them."""
 
 
+SOURCES = Path(__file__).parent / "_sources"
+"""The CMake project: in a checkout a link to the folder plugins/."""
+
+_PACKAGED = Path(__file__).parent / "_built" / "lib"
+"""The build inside a wheel (pyproject.toml)."""
+
+_BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
+    "tensorrt": ("The TensorRT plugin is", ""),
+    "onnxruntime": ("The kernels for ONNX Runtime are", " --runtime onnxruntime"),
+    "onnxruntime-cuda": ("The CUDA kernels for ONNX Runtime are", " --runtime onnxruntime --cuda"),
+    "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
+}
+"""The libraries in words, and the options that build them."""
+
+
 def with_cuda(runtime: PluginRuntime, cuda: object) -> PluginRuntime:
     """Return ONNX Runtime's build with ``cuda``; the others have it anyway."""
     return "onnxruntime-cuda" if runtime == "onnxruntime" and cuda else runtime
@@ -137,21 +152,6 @@ class BuildError(Error):
     def __init__(self, what: str, *, found: str, fix: str, log: Path) -> None:
         super().__init__(what, found=found, fix=fix)
         self.log = log
-
-
-SOURCES = Path(__file__).parent / "_sources"
-"""The CMake project: in a checkout a link to the folder plugins/."""
-
-_PACKAGED = Path(__file__).parent / "_built" / "lib"
-"""The build inside a wheel (pyproject.toml)."""
-
-_BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
-    "tensorrt": ("The TensorRT plugin is", ""),
-    "onnxruntime": ("The kernels for ONNX Runtime are", " --runtime onnxruntime"),
-    "onnxruntime-cuda": ("The CUDA kernels for ONNX Runtime are", " --runtime onnxruntime --cuda"),
-    "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
-}
-"""The libraries in words, and the options that build them."""
 
 
 def build_folder() -> Path:

@@ -20,6 +20,11 @@ from rmsnorm_export.torch.dtypes import dtype_name
 _LOG = logging.getLogger("rmsnorm_export.torch")
 
 
+CONTROL_FLOW = re.compile("GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound")
+
+_DYNAMIC = re.compile("UserError|ConstraintViolationError|dynamic_shapes|inferred a static shape")
+
+
 class _Buffer(io.StringIO):
     """A stand-in for ``stream``; by this name rich finds where to draw a bar of progress."""
 
@@ -53,10 +58,6 @@ def collected() -> Iterator[list[str]]:
         lines.extend(f"{warning.category.__name__}: {warning.message}" for warning in caught)
         for line in lines:
             _LOG.info("%s", line)
-
-
-CONTROL_FLOW = re.compile("GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound")
-_DYNAMIC = re.compile("UserError|ConstraintViolationError|dynamic_shapes|inferred a static shape")
 
 
 def explain(

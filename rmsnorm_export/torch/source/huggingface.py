@@ -39,6 +39,15 @@ _FLOAT_TAG = "__float__"
 """Key of transformers for a number that JSON cannot say."""
 
 
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+_CORRECT = "correct config.json; --debug prints the traceback"
+
+_OPTIONS = {"_attn_implementation": "eager", "_experts_implementation": "batched_mm"}
+"""Plain attention, and one matrix product over all experts: a loop over the experts that are in use
+depends on the values of a tensor, which cannot be traced."""
+
+
 def read_settings(path: Path) -> dict[str, Any] | None:
     """Return what a ``config.json`` or ``generation_config.json`` says; None where there is none.
 
@@ -109,13 +118,6 @@ def _weight_file(folder: Path, name: str) -> Path:
         path = inside(folder, name)
         open_regular(path).close()
         return path
-
-
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-_CORRECT = "correct config.json; --debug prints the traceback"
-_OPTIONS = {"_attn_implementation": "eager", "_experts_implementation": "batched_mm"}
-"""Plain attention, and one matrix product over all experts: a loop over the experts that are in use
-depends on the values of a tensor, which cannot be traced."""
 
 
 def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
