@@ -70,7 +70,7 @@ def bench(model: Source, options: BenchOptions) -> Benchmark | Components:
 def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
     """Time an engine, its inputs and outputs on the GPU, from launch to end.
 
-    Its case is the usual size of each input, or those of ``shapes`` and ``dims``. There is
+    Its cases are the usual sizes of its profiles, or those of ``shapes`` and ``dims``. There is
     nothing to compare it with: two engines are compared by two calls on a machine that does nothing
     else. An output that is bound to an input's buffer, as a cache can be, is written there.
 
@@ -85,8 +85,8 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
     if options.shapes or options.dims:
         points = size_points(declared, options.shapes, options.dims, POINTS)
     else:
-        usual = {one.name: one.opt for one in engine.record.ranges}
-        points = [(", ".join(f"{k}={shape_text(v)}" for k, v in usual.items()), usual)]
+        usual = [{one.name: one.opt for one in each.inputs} for each in engine.record.profiles]
+        points = [(", ".join(f"{k}={shape_text(v)}" for k, v in one.items()), one) for one in usual]
     cases, timings = dict[str, tuple[str, ...]](), list[Timing]()
     for label, point in points:
         feeds = make_inputs(declared, {}, point, seed=options.seed)

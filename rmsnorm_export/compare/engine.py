@@ -24,7 +24,7 @@ from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
-from rmsnorm_export.tensorrt.engine.result import EngineRecord, read_record
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -73,17 +73,18 @@ class Engine(Backend):
         return "the engine was built with TF32" if tf32 else ""
 
     def declared(self) -> Mapping[str, Declared]:
-        """Return names, types and the sizes that the profile fixes."""
+        """Return names, types and the sizes that every profile fixes."""
         declared = {}
-        for one in self.record.ranges:
-            pairs = zip(one.min, one.max, strict=True)
-            shape = tuple(low if low == high else None for low, high in pairs)
-            declared[one.name] = Declared(one.name, one.dtype, shape)
+        for ranges in zip(*(one.inputs for one in self.record.profiles), strict=True):
+            shapes = [shape for one in ranges for shape in (one.min, one.max)]
+            sizes = (set(axis) for axis in zip(*shapes, strict=True))
+            shape = tuple(size.pop() if len(size) == 1 else None for size in sizes)
+            declared[ranges[0].name] = Declared(ranges[0].name, ranges[0].dtype, shape)
         return declared
 
     def shapes(self) -> Mapping[str, Sequence[int]]:
-        """Return the usual shapes."""
-        return {item.name: item.opt for item in self.record.ranges}
+        """Return the usual shapes of the first profile."""
+        return {item.name: item.opt for item in self.record.profiles[0].inputs}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
@@ -114,14 +115,15 @@ class Engine(Backend):
 
     @contextlib.contextmanager
     def _fed(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, object]]:
-        """Write the inputs into a folder, and say which they are."""
+        """Write the inputs into a folder, and say which they are, for the profile that fits."""
         with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
             inputs: list[dict[str, object]] = []
             for number, (name, array) in enumerate(feeds.items()):
                 file = Path(folder) / f"input{number}.bin"
                 file.write_bytes(np.ascontiguousarray(array).tobytes())
                 inputs.append({"name": name, "shape": list(array.shape), "file": str(file)})
-            yield {"inputs": inputs, "folder": folder}
+            profile = profile_for(self.record.profiles, feeds)
+            yield {"inputs": inputs, "folder": folder, "profile": profile}
 
     def _ask(self, command: str, request: Mapping[str, object]) -> dict[str, Any]:
         use: Literal["auto", "never"] = "auto" if self.record.plugin else "never"
@@ -140,3 +142,13 @@ def output_array(output: Mapping[str, Any]) -> Array:
     """Read an output that the process wrote into a file."""
     array: Array = np.fromfile(output["file"], numpy_type(str(output["dtype"])))
     return array.reshape(tuple(output["shape"]))
+
+
+def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -> int:
+    """Return the number of the first profile that takes these shapes; 0 where none does."""
+    for number, profile in enumerate(profiles):
+        ranges = [(one.min, feeds[one.name].shape, one.max) for one in profile.inputs]
+        sizes = (size for each in ranges for size in zip(*each, strict=True))
+        if all(low <= size <= high for low, size, high in sizes):
+            return number
+    return 0

@@ -126,7 +126,7 @@ class _Package:
         if self.asked is None and place.kept and not place.new_config:
             self.asked = place.kept[0].max_batch
         every = (*subject.inputs, *subject.outputs)
-        self.max_batch, reason = decide_batch(every, self.asked, subject.profile)
+        self.max_batch, reason = decide_batch(every, self.asked, subject.profiles)
         self.notes = [f"requests are not batched: {reason}"] if reason else []
         if options.kind == "cpu" and subject.record is not None:
             what, fix = "An engine runs on a GPU only.", "omit --kind"

@@ -19,10 +19,10 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs
-from rmsnorm_export.runtime.sizes import RANGES, Declared, size_points
+from rmsnorm_export.runtime.sizes import Declared, size_profiles
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
-from rmsnorm_export.tensorrt.engine.result import EngineRecord, read_record
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
 DEFAULT_MAX_BATCH = 8
 """The default; Triton's own default, for models that it configures itself, is 4."""
@@ -43,24 +43,24 @@ _ELEMENT_TYPES: dict[ServingBackend, set[str]] = {
 
 
 def decide_batch(
-    tensors: Sequence[Declared], asked: int | None, profile: Profile
+    tensors: Sequence[Declared], asked: int | None, profiles: Sequence[Profile]
 ) -> tuple[int, str]:
     """Return the largest batch, and where there is none, why.
 
-    It is as asked, else the largest of the profile, else 8; 0 without a batch axis.
+    It is as asked, else the largest of the profiles, else 8; 0 without a batch axis.
 
     Raises:
-        UsageError: a batch was asked for and the model has no batch axis, or the profile ends
+        UsageError: a batch was asked for and the model has no batch axis, or its profiles end
             below it.
     """
     if asked == 0:
         return 0, ""
     problem = _no_batch_axis(tensors, named=asked is None)
-    least, *_, most = [{shape[:1] for shape in one.values()} for one in profile] or [{()}] * 2
-    largest = next(iter(max(most)), None)
-    if not problem and len(most) > 1:
+    leading = [[{shape[:1] for shape in one.values()} for one in profile] for profile in profiles]
+    largest = min((max(sizes)[0] for *_, sizes in leading if max(sizes)), default=None)
+    if not problem and any(len(sizes) > 1 for *_, sizes in leading):
         problem = "its inputs have leading axes of several sizes in the optimization profile"
-    elif not problem and max(least) > (1,):
+    elif not problem and any(least > (1,) for sizes, *_ in leading for least in sizes):
         problem = "its smallest batch is larger than 1, so that a request alone does not fit"
     if problem and asked is not None:
         what = "The server cannot join requests for this model into batches."
@@ -98,7 +98,7 @@ class ServedModel:
         path: of the file; None for a model in memory.
         inputs, outputs: with sizes, names of sizes, or None.
         tensors: both, as clients see them.
-        profile: shapes of requests, as given or those of the engine; () where none are known.
+        profiles: shapes of requests, as given or those of the engine.
         loaded: the ONNX model; None of an engine.
         record: of an engine.
     """
@@ -108,7 +108,7 @@ class ServedModel:
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
     tensors: tuple[tuple[ServedTensor, ...], tuple[ServedTensor, ...]]
-    profile: Profile
+    profiles: tuple[Profile, ...]
     loaded: LoadedModel | None = None
     record: EngineRecord | None = None
 
@@ -127,20 +127,18 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
         if options.shapes or options.dims:
             fix = "omit them, or build the engine for other shapes"
             raise UsageError("An engine has its own shapes.", found="--shapes or --dims", fix=fix)
-        ways = ("min", "opt", "max")
-        requests = [{item.name: getattr(item, at) for item in record.ranges} for at in ways]
+        profiles: tuple[Profile, ...] = tuple(map(_requests, record.profiles))
         inputs, outputs = record.inputs, record.outputs
         tensors = _served(inputs, "tensorrt"), _served(outputs, "tensorrt")
-        return ServedModel("tensorrt", path, inputs, outputs, tensors, requests, record=record)
+        return ServedModel("tensorrt", path, inputs, outputs, tensors, profiles, record=record)
     loaded = load_model(source)
     declared = graph_inputs(loaded.model)
     inputs = tuple(declared.values())
     outputs = tuple(map(declared_tensor, loaded.model.graph.outputs))
     tensors = _served(inputs, "onnxruntime"), _served(outputs, "onnxruntime")
     asked = bool(options.shapes or options.dims)
-    points = size_points(declared, options.shapes, options.dims, RANGES) if asked else ()
-    profile = [shapes for _, shapes in points]
-    return ServedModel("onnxruntime", loaded.path, inputs, outputs, tensors, profile, loaded)
+    profiles = tuple(size_profiles(declared, options.shapes, options.dims)) if asked else ()
+    return ServedModel("onnxruntime", loaded.path, inputs, outputs, tensors, profiles, loaded)
 
 
 def _served(items: Iterable[Declared], backend: ServingBackend) -> tuple[ServedTensor, ...]:
@@ -174,6 +172,11 @@ def check_kept(kept: PackagedModel, subject: ServedModel, max_batch: int) -> Non
         what = "The versions of a model share one configuration, and this one does not fit it."
         found = f"{differing}: not as in version {kept.version}"
         raise InputError(what, found=found, fix="package it under another name")
+
+
+def _requests(profile: EngineProfile) -> Profile:
+    ways = ("min", "opt", "max")
+    return [{item.name: getattr(item, at) for item in profile.inputs} for at in ways]
 
 
 def _engine_record(path: Path) -> EngineRecord:

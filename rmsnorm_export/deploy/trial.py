@@ -68,9 +68,9 @@ def try_model(
 
 
 def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> RequestShapes:
-    """Return shapes of a usual request: of the profile, else of ``sizes``, a batch of 1."""
-    if subject.profile:
-        return subject.profile[1]
+    """Return shapes of a usual request: of the last profile, else of ``sizes``, a batch of 1."""
+    if subject.profiles:
+        return subject.profiles[-1][1]
     usual = {item.name: (1,) for item in subject.inputs} if batched else {}
     return input_shapes({item.name: item for item in subject.inputs}, usual=usual, sizes=sizes)
 

@@ -161,7 +161,9 @@ def shapes_option(use: Use, **facts: Any) -> Any:
     """Make the field ``shapes`` of a record, which is checked before any model is read."""
 
     def readable(value: Shapes) -> Shapes:
-        read(value, None, use)
+        # Every range is a profile of its own, so an input may be in several.
+        for part in [value] if isinstance(value, str | Mapping) or not use.ranges else value:
+            read(part, None, use)
         return value
 
     return option(None, read=readable, **facts)
@@ -279,6 +281,23 @@ def size_points(
         if not all(low <= opt <= high and (opt or not high) for low, opt, high in sizes):
             raise _misfit(item, ends, "sizes are not min <= opt <= max, opt above 0")
     return points
+
+
+def size_profiles(
+    inputs: Signature, shapes: Shapes | None, dims: Dims | None
+) -> list[list[dict[str, Shape]]]:
+    """Return the smallest, usual and largest shapes of every input for each profile.
+
+    Args:
+        inputs: of the model.
+        shapes: of one profile, or a sequence of these.
+        dims: sizes by name of a dimension, which all profiles have.
+
+    Raises:
+        UsageError: as ``size_points``.
+    """
+    each = [shapes] if isinstance(shapes, str | Mapping | None) else shapes
+    return [[at for _, at in size_points(inputs, one, dims, RANGES)] for one in each]
 
 
 def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:

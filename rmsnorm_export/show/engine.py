@@ -28,7 +28,9 @@ def engine_result_blocks(result: EngineResult, *, verbose: int = 0) -> list[Bloc
         f"  {record.model} -> {result.path} ({record.bytes:,} bytes)",
         f"  {_label(record.backend)} {record.version}, {gpus}, {record.seconds:.1f} s",
     ]
-    lines += [f"  profile  {_range_text(item)}" for item in record.ranges]
+    for number, profile in enumerate(record.profiles, 1):
+        title = "profile" if len(record.profiles) == 1 else f"profile {number}"
+        lines += [f"  {title}  {_range_text(item)}" for item in profile.inputs]
     lines.append(_norms_table(record.norms, verbose=verbose))
     messages = [f"  {one_line(message)}" for message in record.messages]
     lines += titled(f"warnings of {_label(record.backend)}", messages)

@@ -16,9 +16,9 @@ SHAPES = "x=1x40,4x40,128x40"
 
 @needs_rtx
 def test_build(run: Run, three: Path) -> None:
-    done = run("build", three, "-o", "e.engine", "--shapes", SHAPES)
+    done = run("build", three, "-o", "e.engine", "--shapes", "x=1x40", "--shapes", SHAPES)
     assert (done.code, done.stderr) == (0, "")
-    assert "  profile  x float32 1x40 / 4x40 / 128x40\n" in done.text
+    assert "  profile 2  x float32 1x40 / 4x40 / 128x40\n" in done.text
     assert {p.name for p in three.parent.iterdir()} == {"three.onnx", "e.engine", "e.engine.json"}
     done = run(
         "build", "-", "-o", "f.engine", "--shapes", SHAPES, "--memory-limit", "0.5",

@@ -18,12 +18,12 @@ from onnx.reference import ReferenceEvaluator
 import rmsnorm_export as rx
 from rmsnorm_export.compare.backend import Answer, RunModel, _kind_of_model, choose_backend
 from rmsnorm_export.compare.backends import BACKENDS
-from rmsnorm_export.compare.engine import Engine, output_array
+from rmsnorm_export.compare.engine import Engine, output_array, profile_for
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
-from rmsnorm_export.tensorrt.engine.result import read_record
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange, read_record
 from tests.engine.conftest import RTX_INSTALLED, needs_rtx
 
 from .broken import begins_at, chain, set_epsilon
@@ -153,6 +153,15 @@ def test_the_record_says_what_an_engine_takes(
     assert (one.name, one.dtype, one.shape) == ("h0", "float32", (None, 16))
     assert (side.name, side.shapes()) == ("tensorrt-rtx", {"h0": (5, 16)})
     assert "TensorRT-RTX decides on TF32" in side.reduced
+
+
+def test_the_profile_is_the_one_that_fits() -> None:
+    profiles = [
+        EngineProfile((InputRange("x", "float32", (low, 4), (low, 4), (high, 4)),))
+        for low, high in ((1, 2), (3, 8))
+    ]
+    for rows, number in ((1, 0), (2, 0), (3, 1), (8, 1), (9, 0)):
+        assert profile_for(profiles, {"x": np.zeros((rows, 4), np.float32)}) == number
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.bool_])

@@ -16,7 +16,7 @@ from rmsnorm_export.records import to_json
 from rmsnorm_export.tensorrt.engine.result import sidecar_path
 from rmsnorm_export.tensorrt.plugin.libraries import LIBRARIES
 from tests.deploy.models import N, needs_triton, read_config
-from tests.engine.records import engine_record, range_of
+from tests.engine.records import engine_record, profile
 
 pytestmark = needs_triton
 DATA = b"ftrt" + bytes(range(256))
@@ -43,11 +43,13 @@ def test_an_engine(tmp_path: Path) -> None:
     assert model.files["1/model.plan"] == hashlib.sha256(DATA).hexdigest()
 
 
-def test_a_profile_bounds_the_batch(tmp_path: Path) -> None:
-    narrow = engine(tmp_path, ranges=(range_of((1, 1), (1, 8), (4, 16)),))
-    package_model(narrow, tmp_path / "models")
-    assert read_config(tmp_path / "models/net").max_batch_size == 4
-    wide = engine(tmp_path, ranges=(range_of((4, 1), (4, 8), (8, 16)),))
+def test_several_profiles(tmp_path: Path) -> None:
+    profiles = profile((1, 1), (1, 8), (4, 16)), profile((1, 16), (2, 64), (8, 512))
+    package_model(engine(tmp_path, profiles=profiles), tmp_path / "models")
+    config = read_config(tmp_path / "models/net")
+    assert config.max_batch_size == 4, "every profile must take it"
+    assert list(config.instance_group[0].profile) == ["0", "1"]
+    wide = engine(tmp_path, profiles=(profile((4, 1), (4, 8), (8, 16)),))
     assert package_model(wide, tmp_path / "models", name="b").models[0].max_batch == 0
     with pytest.raises(UsageError, match="cannot join"):
         package_model(wide, tmp_path / "models", name="c", max_batch=8)

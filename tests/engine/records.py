@@ -7,6 +7,7 @@ from typing import Any
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.tensorrt.engine.result import (
     EngineNorm,
+    EngineProfile,
     EngineRecord,
     InputRange,
 )
@@ -15,9 +16,9 @@ IDS = Declared("ids", "int64", ("batch", "length"))
 LOGITS = Declared("logits", "float32", ("batch", "length", 40))
 
 
-def range_of(*sizes: tuple[int, ...], name: str = "ids") -> InputRange:
+def profile(*sizes: tuple[int, ...], name: str = "ids") -> EngineProfile:
     """A range of one input: smallest, usual and largest shape."""
-    return InputRange(name, "int64", *sizes)
+    return EngineProfile((InputRange(name, "int64", *sizes),))
 
 
 def engine_record(**changes: Any) -> EngineRecord:
@@ -36,7 +37,7 @@ def engine_record(**changes: Any) -> EngineRecord:
         "seconds": 1.5,
         "inputs": (IDS,),
         "outputs": (LOGITS,),
-        "ranges": (range_of((1, 1), (4, 32), (8, 128)),),
+        "profiles": (profile((1, 1), (4, 32), (8, 128)),),
         "flags": {},
         "plugin": "",
         "plugin_reason": "no norm needs it",

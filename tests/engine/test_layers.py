@@ -10,6 +10,7 @@ import pytest
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.tensorrt.engine.norms import (
     EngineSite,
+    by_profile,
     engine_sites,
     find_norms,
     layers_from_inspector,
@@ -35,8 +36,8 @@ LOG = (
 )
 
 
-def layer(name: str, kind: str, *nodes: str) -> EngineLayer:
-    return EngineLayer(name, kind, nodes)
+def layer(name: str, kind: str, *nodes: str, profile: int | None = 0) -> EngineLayer:
+    return EngineLayer(name, kind, nodes, profile)
 
 
 def test_the_builders_log_and_the_inspectors_json() -> None:
@@ -71,11 +72,17 @@ KERNELS = (
     layer("k1", "kgen", "add", "pow", "mul"),
     layer("k2", "kgen", "scale", "gelu"),
 )
+PROFILES = (
+    layer("a", "kgen", "pow", "mul"),
+    layer("b", "kgen", "pow", profile=1),
+    layer("c", "kgen", "mul", profile=1),
+)
 PLUGIN = (layer("n", "PluginV3", "n"),)
 WITH_SUM = (  # a sum in the product before is no kernel of the norm
     layer("gemm", "runtime_fusion", "linear", f"{BODY}.sum | n (SkipRMSNorm)"),
     layer("norm", "kgen", f"{BODY}.mean | n (SkipRMSNorm)"),
 )
+UNTOLD = (*PROFILES, layer("d", "kgen", "pow", profile=None))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +95,8 @@ WITH_SUM = (  # a sum in the product before is no kernel of the norm
         (site("pow"), (), "unknown", (), "layers are not known"),
         (site("n"), PLUGIN, "plugin", ("n",), ""),
         (site("n"), WITH_SUM, "fused", ("norm",), ""),
+        (site("pow", "mul"), PROFILES, "unfused", ("b", "c"), ""),  # the worst profile counts
+        (site("pow"), UNTOLD, "unknown", (), "profiles"),
     ],
 )
 def test_which_kernels_compute_a_norm(
@@ -96,6 +105,18 @@ def test_which_kernels_compute_a_norm(
     (outcome,) = find_norms([one], layers)
     assert (outcome.how, outcome.names, outcome.kernels) == (how, names, len(names) or None)
     assert reason in outcome.reason
+
+
+def test_layers_of_several_profiles() -> None:
+    rtx = [layer(f"k_myl{i}_{j}", "kgen", "n") for i in range(4) for j in range(1 + i % 2)]
+    named = [layer(f"k [profile {i}]", "kgen", "n") for i in range(3)]
+    for layers, profiles, expected in (
+        (rtx, 2, [0, 0, 0, 1, 1, 1]),
+        (rtx, 1, [0] * 6),
+        (rtx, 3, [None] * 6),
+        (named, 3, [0, 1, 2]),
+    ):
+        assert [one.profile for one in by_profile(layers, profiles)] == expected
 
 
 def sites_of(body: str, function: str = "") -> tuple[EngineSite, ...]:

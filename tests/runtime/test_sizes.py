@@ -20,7 +20,7 @@ from rmsnorm_export.runtime.sizes import (
     size_of,
     size_points,
 )
-from rmsnorm_export.tensorrt.engine.build import make_ranges
+from rmsnorm_export.tensorrt.engine.build import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]
@@ -41,8 +41,10 @@ def declared(inputs: Inputs) -> dict[str, Declared]:
 
 def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
     """The smallest, usual and largest shapes, as for ``build`` and ``package``."""
-    ranges = make_ranges(list(declared(inputs).values()), shapes, dims)
-    return [{item.name: getattr(item, at) for item in ranges} for at in ("min", "opt", "max")]
+    (profile,) = make_profiles(list(declared(inputs).values()), shapes, dims)
+    return [
+        {item.name: getattr(item, at) for item in profile.inputs} for at in ("min", "opt", "max")
+    ]
 
 
 def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:

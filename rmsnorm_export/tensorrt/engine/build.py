@@ -23,7 +23,7 @@ from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.records import to_dict, to_json
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import RANGES, Declared, Dims, Shapes, size_points
+from rmsnorm_export.runtime.sizes import Declared, Dims, Shapes, size_profiles
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
@@ -31,12 +31,14 @@ from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.norms import (
     EngineSite,
+    by_profile,
     engine_sites,
     find_norms,
     layers_of,
 )
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
 from rmsnorm_export.tensorrt.engine.result import (
+    EngineProfile,
     EngineRecord,
     EngineResult,
     InputRange,
@@ -137,23 +139,26 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
             raise InputError(what, found=found, fix=fix)
 
 
-def make_ranges(
+def make_profiles(
     inputs: Sequence[Declared], shapes: Shapes | None, dims: Dims | None = None
-) -> tuple[InputRange, ...]:
-    """Return the range of every input: its smallest, usual and largest shape.
+) -> tuple[EngineProfile, ...]:
+    """Return the optimization profiles that are asked for.
 
     Args:
         inputs: of the model.
-        shapes: as text or by input.
-        dims: sizes by name of a dimension; see ``runtime.sizes``.
+        shapes: of one profile, as text or by input; or a sequence of these, one for each profile.
+        dims: sizes by name of a dimension, which all profiles have; see ``runtime.sizes``.
 
     Raises:
         UsageError: the sizes do not fit, see ``size_points``.
     """
-    points = size_points({item.name: item for item in inputs}, shapes, dims, RANGES)
-    return tuple(
-        InputRange(item.name, item.dtype, *(at[item.name] for _, at in points)) for item in inputs
-    )
+    profiles = []
+    for points in size_profiles({item.name: item for item in inputs}, shapes, dims):
+        ranges = (
+            InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs
+        )
+        profiles.append(EngineProfile(tuple(ranges)))
+    return tuple(profiles)
 
 
 def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
@@ -166,13 +171,13 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
         refusals_as("The engine cannot be written.", target, fix=fix),
         Transaction() as files,
     ):
-        ranges = make_ranges(ready.inputs, options.shapes, options.dims)
+        profiles = make_profiles(ready.inputs, options.shapes, options.dims)
         library, reason = plan_plugin(options.plugin, info, own=ready.own)
         temporary = files.temp(target)
         request = options.flags() | {
             "model": str(ready.path),
             "engine": str(temporary),
-            "ranges": to_dict(ranges),
+            "profiles": [to_dict(profile.inputs) for profile in profiles],
             "plugin": str(library or ""),
             "inspect": backends.gpu_visible(),
         }
@@ -183,6 +188,7 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
         if "refused" in built:
             raise backends.refused(built["refused"], answer, info)
         layers, layers_from = layers_of(built["inspected"], built["layers"])
+        layers = by_profile(layers, len(profiles))
         record = EngineRecord(
             engine=target.name,
             bytes=temporary.stat().st_size,
@@ -197,7 +203,7 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
             seconds=round(answer.seconds, 3),
             inputs=ready.inputs,
             outputs=ready.outputs,
-            ranges=ranges,
+            profiles=profiles,
             flags=options.flags(),
             plugin="" if library is None else library.name,
             plugin_reason=reason,

@@ -31,6 +31,8 @@ _NODE = "[ONNX Layer: "
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<type>[^,]*),.*$", re.DOTALL)
 _METADATA = ", Metadata: "
 _BEGIN = re.compile(r"^(Engine Layer Information:|Layers:)$", re.MULTILINE)
+_REGION = re.compile(r"_myl(\d+)_\d+$")
+_PROFILE = re.compile(r"\[profile (\d+)\]$")
 _END = re.compile(r"^(I/O Tensors:|Bindings:|Engine Metadata:)", re.MULTILINE)
 
 
@@ -93,6 +95,28 @@ def layers_of(inspected: str, log: str) -> tuple[tuple[EngineLayer, ...], Layers
         return layers, "inspector"
     layers = layers_from_log(log)
     return layers, "builder log" if layers else "none"
+
+
+def by_profile(layers: Sequence[EngineLayer], profiles: int) -> tuple[EngineLayer, ...]:
+    """Return the layers with the profile that each is for.
+
+    With several profiles the engine has its layers once for each. TensorRT says so at the end of a
+    name; TensorRT-RTX numbers the compiled regions through (``_myl3_7``: region 3), in the order of
+    the profiles, as many for each.
+    """
+    if profiles < 2:
+        return tuple(layers)
+    regions = sorted({int(found[1]) for layer in layers if (found := _REGION.search(layer.name))})
+    each = len(regions) // profiles if len(regions) % profiles == 0 else 0
+
+    def profile(layer: EngineLayer) -> int | None:
+        if found := _PROFILE.search(layer.name):
+            return int(found[1])
+        if each and (found := _REGION.search(layer.name)):
+            return regions.index(int(found[1])) // each
+        return None
+
+    return tuple(dataclasses.replace(layer, profile=profile(layer)) for layer in layers)
 
 
 def nodes_of(metadata: str) -> tuple[str, ...]:
@@ -158,8 +182,23 @@ def engine_sites(model: ir.Model, matches: Iterable[Match]) -> tuple[EngineSite,
 def find_norms(
     sites: Sequence[EngineSite], layers: Sequence[EngineLayer]
 ) -> tuple[EngineNorm, ...]:
-    """Return what became of every norm, as far as layers tell."""
+    """Return what became of every norm, as far as layers tell, in the profile of most kernels."""
+    profiles = sorted({layer.profile for layer in layers if layer.profile is not None})
     reason = "" if layers else "the engine's layers are not known"
+    if any(layer.profile is None for layer in layers if layer.nodes):
+        reason = "the layers do not tell the profiles apart"
+    by_profile = [
+        _find_norms(sites, [one for one in layers if one.profile in (profile, None)], reason)
+        for profile in profiles or [0]
+    ]
+    return tuple(
+        max(norms, key=lambda norm: norm.kernels or 0) for norms in zip(*by_profile, strict=True)
+    )
+
+
+def _find_norms(
+    sites: Iterable[EngineSite], layers: Sequence[EngineLayer], reason: str
+) -> list[EngineNorm]:
     by_node: dict[str, list[int]] = {}
     for number, layer in enumerate(layers):
         for path in layer.nodes if layer.type.lower() not in HOST_TYPES else ():
@@ -171,7 +210,7 @@ def find_norms(
         numbers = {number for name in site.nodes for number in by_node.get(name, ())}
         kernels = [layers[number] for number in sorted(numbers)]
         norms.append(_with_kernels(site.norm, kernels, site.norm.reason or reason))
-    return tuple(norms)
+    return norms
 
 
 def _with_kernels(norm: EngineNorm, kernels: Sequence[EngineLayer], reason: str) -> EngineNorm:

@@ -26,7 +26,7 @@ class BuildOptions(Options):
         RANGES,
         metavar='"NAME=MIN,OPT,MAX;..."',
         help="Smallest, usual and largest shape of every input with dynamic sizes, e.g. "
-        '"ids=1x1,4x128,8x2048"; one shape fixes it.',
+        '"ids=1x1,4x128,8x2048"; one shape fixes it. Repeat for several profiles.',
     )
     dims: Dims | None = dims_option(RANGES)
     plugin: PluginUse = option(

@@ -25,7 +25,7 @@ LayersFrom = Literal["inspector", "builder log", "none"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputRange:
-    """One input in the optimization profile: smallest, usual and largest shape, all equal for a
+    """One input in one optimization profile: smallest, usual and largest shape, all equal for a
     fixed one; ``dtype`` is the element type in the model, e.g. ``int64``."""
 
     name: str
@@ -36,6 +36,13 @@ class InputRange:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """One optimization profile: a range for every input."""
+
+    inputs: tuple[InputRange, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class EngineLayer:
     """One step of the engine.
 
@@ -43,11 +50,13 @@ class EngineLayer:
         name: of the layer; in a compiled region that of the kernel.
         type: as the backend calls it, e.g. ``kgen``, ``gemm``, ``PluginV3``.
         nodes: the ONNX nodes that it computes; ``inner | outer (Op)`` inside a function.
+        profile: number of the optimization profile that it is for, from 0; None when unknown.
     """
 
     name: str
     type: str
     nodes: tuple[str, ...]
+    profile: int | None = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +68,8 @@ class EngineNorm:
         form: ``node`` when the model has it as one node, ``chain`` when it is spelled out.
         how: ``plugin``; ``fused``: one kernel of the backend computes the norm; ``unfused``:
             several do; ``unknown``: the engine does not tell.
-        kernels: how many compute the norm, its residual sum not counted; None when unknown.
+        kernels: how many compute the norm, its residual sum not counted; None when unknown. With
+            several profiles, in that with the most.
         names: of these kernels.
         reason: why it is unknown, or "".
     """
@@ -87,7 +97,6 @@ class EngineRecord:
         built: when, UTC, ISO 8601.
         seconds: that parsing and building took.
         inputs, outputs: as the model declares them.
-        ranges: of the inputs, its optimization profile.
         flags: options of the builder.
         plugin, plugin_reason: name of the library that was loaded, "" without one; and why.
         layers: of the engine, in order.
@@ -110,7 +119,7 @@ class EngineRecord:
     seconds: float
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
-    ranges: tuple[InputRange, ...]
+    profiles: tuple[EngineProfile, ...]
     flags: dict[str, bool | int | float | str | None]
     plugin: str
     plugin_reason: str

@@ -101,11 +101,14 @@ def _refusal(error: Any) -> dict[str, str]:
 
 def _config(request: Request, trt: Any, pg: Any) -> Any:
     """Return Polygraphy's maker of a builder configuration."""
-    profile = pg.Profile()
-    for one in request["ranges"]:  # Polygraphy takes names for patterns
-        profile.add(glob.escape(one["name"]), min=one["min"], opt=one["opt"], max=one["max"])
+    profiles = []
+    for inputs in request["profiles"]:
+        profile = pg.Profile()
+        for one in inputs:  # Polygraphy takes names for patterns
+            profile.add(glob.escape(one["name"]), min=one["min"], opt=one["opt"], max=one["max"])
+        profiles.append(profile)
     options: dict[str, Any] = {
-        "profiles": [profile],
+        "profiles": profiles,
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,  # else no layer names its nodes
     }
     if request["memory_limit"] is not None:
@@ -183,7 +186,7 @@ def _runner(request: Request) -> Any:
     trt, pg, logger = _start(request)
     content = read_file(request["engine"], LARGEST_ENGINE)
     engine = pg.engine_from_bytes(content, runtime=trt.Runtime(logger))
-    return pg.TrtRunner(engine)
+    return pg.TrtRunner(engine, optimization_profile=request["profile"])
 
 
 def _type(engine: Any, name: str) -> tuple[str, int]:
