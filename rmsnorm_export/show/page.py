@@ -10,12 +10,12 @@ import base64
 import dataclasses
 import functools
 import hashlib
-import itertools
 from collections.abc import Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rmsnorm_export.printable import printable
+from rmsnorm_export.show.drawing import Pictures, shortened
 from rmsnorm_export.show.text import Block, Line, Table, style_of, text_of
 
 if TYPE_CHECKING:
@@ -31,30 +31,38 @@ SIGNS = {"good": "\u2713 ", "warn": "! ", "bad": "\u2717 "}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Text:
+    """Lines as a terminal has them, each with its style."""
+
+    lines: list[tuple[str, str]]
+    kind: ClassVar[str] = "text"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Section:
     """A part of the page with an entry in the navigation."""
 
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[Block | Pictures]
 
     @property
-    def parts(self) -> list[Table | list[tuple[str, str]]]:
-        """The blocks, with lines that follow each other as one list, each with its style."""
-        parts: list[Table | list[tuple[str, str]]] = []
-        for _, group in itertools.groupby(self.blocks, lambda one: isinstance(one, Table)):
-            blocks = list(group)
-            tables = [one for one in blocks if isinstance(one, Table)]
-            lines = [(text_of(one), style_of(one)) for one in blocks if not isinstance(one, Table)]
-            parts += tables or [lines]
+    def parts(self) -> list[_Text | Table | Pictures]:
+        """The blocks, with lines that follow each other as one text."""
+        parts: list[_Text | Table | Pictures] = []
+        for block in self.blocks:
+            if isinstance(block, Table | Pictures):
+                parts.append(block)
+            elif parts and isinstance(last := parts[-1], _Text):
+                last.lines.append((text_of(block), style_of(block)))
+            else:
+                parts.append(_Text([(text_of(block), style_of(block))]))
         return parts
 
 
 def _visible(value: Any) -> Any:
     """Make a text printable and short; what is safe already stays as it is."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
-        half = (LONGEST - 1) // 2
-        value = f"{value[:half]}\u2026{value[-half:]}" if len(value) > LONGEST else value
-        return printable(value)
+        return shortened(value, LONGEST) if len(value) > LONGEST else printable(value)
     return value
 
 

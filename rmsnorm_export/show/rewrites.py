@@ -12,7 +12,7 @@ from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Loading, Report, Site
-from rmsnorm_export.show.drawing import graph_tables
+from rmsnorm_export.show.drawing import Pictures, pictures
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import scoped
 from rmsnorm_export.show.text import Block, Line, Table, aligned, badness, grouped, name_lines
@@ -152,12 +152,12 @@ def rewrite_sections(report: Report) -> list[Section]:
         for sites in (report.fused, report.kept)
         for kind in grouped(sites, lambda site: (*_sameness(site), site.drawing))
     ]
-    blocks: list[Block] = []
+    blocks: list[Block | Pictures] = []
     drawings = dict[int | None, Drawing](enumerate(report.drawings))
     for kind in kinds[:MOST]:
         blocks += group_lines(kind)
         if drawing := drawings.pop(kind[0].drawing, None):
-            blocks += graph_tables(drawing)
+            blocks.append(pictures(drawing))
     if len(kinds) > MOST:
         blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
     blocks.append(_meanings(every))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rmsnorm_export.printable import collapse, one_line, printable
 from rmsnorm_export.system.provenance import FileState, Provenance
@@ -52,6 +52,7 @@ class Table:
     numbers: Collection[str] = ()
     styles: Sequence[str] = ()
     folded: bool = False
+    kind: ClassVar[str] = "table"
 
     def lines(self) -> list[Line]:
         """Return it as a terminal shows it, or nothing where it has no rows."""
