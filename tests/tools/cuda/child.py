@@ -1,8 +1,8 @@
 """Runs ONNX files in the CUDA provider of one ONNX Runtime; a program of its own.
 
 On stdin comes one JSON object: ``models``, each with its path and its inputs (name, type, shape),
-``runs`` of each, and of ``Provider.run`` the other arguments. On stdout goes a line of JSON for each
-model: the error, the operators by provider, the events of each run, and the last outputs.
+``runs`` of each, and of ``Provider.run`` the other arguments. On stdout goes a line of JSON for
+each model: the error, the operators by provider, the events of each run, and the last outputs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BFLOAT16 = 16
 
 
 def _value(ort, dtype, shape, device):
-    """Return the same random numbers each time, or ones of a type that NumPy lacks or of integers."""
+    """Return the same random numbers each time; ones of a type that has none."""
     if dtype != _BFLOAT16:
         kind = np.dtype(_TYPES[dtype])
         random = np.random.default_rng(0).standard_normal(shape)

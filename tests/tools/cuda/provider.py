@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA provider, as it is published, on the stand-in for CUDA: what it does with files.
+"""ONNX Runtime's CUDA provider, as it is published, on the stand-in for CUDA.
 
 The wheels are of 200 to 300 MB each, so only ``scripts/test --thorough`` installs them.
 """
