@@ -61,6 +61,8 @@ class Lowered:
             earlier nodes here.
         replace: pairs (value of the graph, new value that takes all its uses).
         numerics: class of this rewrite.
+        on_cpu: the class that ONNX Runtime's CPU kernels keep, by which proofs run it, where that
+            is looser.
         part: the match that the nodes replace: the one asked for, or one inside it.
         initializers: new constants that the nodes need (value with ``const_value`` set).
         functions: model-local functions that the nodes call.
@@ -81,6 +83,7 @@ class Lowered:
     notes: Sequence[str] = ()
     apart: tuple[Refusal, ...] = ()
     alone: Callable[[], Lowered] | None = None
+    on_cpu: Numerics | None = None
 
     def discard(self) -> None:
         """Unhook nodes that were never inserted: they must not count as uses."""

@@ -42,7 +42,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     for done, site in enumerate(plan.sites):
         if options.progress:
             options.progress("proving", done, len(plan.sites))
-        scale, numerics = stored_weight(site.part.scale), site.numerics
+        scale, numerics = stored_weight(site.part.scale), site.on_cpu or site.numerics
         proofs[site] = prove_site(site.part, site, proving, numerics=numerics, stored_scale=scale)
     if options.progress:
         options.progress("proving", len(plan.sites), len(plan.sites))
@@ -76,8 +76,8 @@ def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> R
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
     other_version = "@" in (options.runtime or "") and named and version not in named.seen
-    if named is not None and (named.name != _ONNXRUNTIME or other_version):
-        loading = dataclasses.replace(loading, not_loaded=f"{named.name} {named.since}")
+    if named is not None and (named.label.split()[0] != _ONNXRUNTIME or other_version):
+        loading = dataclasses.replace(loading, not_loaded=named.label)
     elif not runs:
         loading = dataclasses.replace(loading, not_loaded=f"{_ONNXRUNTIME} {version}".strip())
     return dataclasses.replace(report, loading=loading)

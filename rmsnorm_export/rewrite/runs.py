@@ -111,6 +111,15 @@ class Needs:
             return f"format version {self.ir_version}; it loads {row.ir} at most"
         return ""
 
+    def without_kernel(self, lacking: str) -> str:
+        """Return which of the operators of ``lacking`` the file has, with a node of each, or ""."""
+        names = set(lacking.split())
+        return ", ".join(
+            f"{operator} of opset {version} (node {name})"
+            for (operator, version), name in self.versions.items()
+            if f"{operator}-{version}" in names
+        )
+
     def absent_in(self, row: consumers.Consumer) -> str:
         """Return which operator, other than a norm, a runtime is known not to have, or ""."""
         for (domain, operator), name in self.operators.items():
@@ -151,7 +160,8 @@ def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
     engine = consumers.ENGINES.get(row.name)
-    bfloat16 = needs.bfloat16 if engine == FACTS["bfloat16"]["name"] else ""
+    of_cpu = engine == FACTS["bfloat16"]["name"] and row.cuda is None
+    bfloat16 = needs.bfloat16 if of_cpu else ""
     if bfloat16:
         parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
     return "; ".join(parts), bool(names or bfloat16)
@@ -194,12 +204,14 @@ def fit_model(model: ir.Model, row: consumers.Consumer) -> tuple[ir.Model, tuple
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
         raise _cannot_run(row, reason)
+    if row.cuda is not None and (slow := needs.without_kernel(row.cuda.lacks)):
+        notes.append(f"its CUDA provider has no kernel for {slow}, which runs on the CPU")
     if unknown := _unknown(needs, row)[0]:
         notes.append(f"{unknown}; what is not known is taken as it is")
     return model, tuple(notes)
 
 
 def _cannot_run(row: consumers.Consumer, reason: str) -> InputError:
-    what = f"The runtime {row.name} {row.since} cannot run this model."
+    what = f"The runtime {row.label} cannot run this model."
     fix = "choose another runtime, or see docs/reference/targets.md for what runs where"
     return InputError(what, found=one_line(reason), fix=fix)
