@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline, write_out
-from rmsnorm_export.graph.order import all_graphs, graphs_in, label, variables_in
+from rmsnorm_export.graph.order import all_graphs, graphs_in, label, values_in, variables_in
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
@@ -96,6 +96,7 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
     ) as error:  # fmt: skip
         why = first_line(error).rpartition("failed: ")[2]
         raise not_converted(before, opset, why) from error
+    _name_apart(source, copy.graph)
     _restore(source, copy.graph)
     if lower:
         _check_operators(copy, before, opset)
@@ -163,6 +164,21 @@ def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchem
     """Return what the schema says of each input and output; the last may be any number of them."""
     ends = (schema.inputs, len(node.inputs)), (schema.outputs, len(node.outputs))
     return [formal[min(i, len(formal) - 1)] for formal, count in ends for i in range(count)]
+
+
+def _name_apart(source: ir.Graph, result: ir.Graph) -> None:
+    """Give values that the converter adds, whose names it counts in each graph anew, other names
+    where a graph has them already."""
+    own = {value.name for graph in graphs_in(source) for value in values_in(graph)}
+    taken = set(own)
+    for value in variables_in(graphs_in(result)):
+        name, count = value.name, 1
+        if name in own:
+            continue
+        while value.name in taken:
+            count += 1
+            value.name = f"{name}_{count}"
+        taken.add(value.name)
 
 
 def _restore(source: ir.Graph, result: ir.Graph) -> None:

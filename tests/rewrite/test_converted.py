@@ -81,6 +81,16 @@ BODIES = {
         " { v = Neg (t) }>",
         False,
     ),
+    "constants that it adds to a graph and a branch": (
+        11,
+        "p0 = ReduceSum <axes = [1]> (t)\n "
+        + "\n ".join(f"p{k + 1} = ReduceSum <axes = [2]> (p{k})" for k in range(9))
+        + " c = Constant <value = bool {1}> ()\n y = If (c) <then_branch = a () => (float u) {"
+        " u0 = Identity (p9)\n "
+        + "\n ".join(f"u{k + 1} = ReduceSum <axes = [0]> (u{k})" for k in range(20))
+        + " u = Neg (u20) }, else_branch = b () => (float v) { v = Neg (p9) }>",
+        True,
+    ),
     "Softmax of several": (11, "y = Softmax <axis = 2> (t)", True),
     "LogSoftmax by default": (8, "y = LogSoftmax (t)", True),
     "Resize linear": (10, 'y = Resize <mode = "linear"> (t, sizes)', False),

@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from onnx import TensorProto
 
 from .alike import FLOAT, Alike, LookAlike
@@ -185,6 +186,16 @@ NORMS: dict[str, Steps] = {
             unsqueezed,
         ),
     },
+    "squares of which the sum has ones by Einsum": {
+        **SUMMED, "mean": then(
+            lambda a, x: a.g.op("Einsum", x, x, a.scalar(1 / N, (N,)), equation="bsd,bsd,d->bs"),
+            unsqueezed,
+        ),
+    },
+    "squares times a column by Einsum": {
+        "mean": einsum("bsd,de->bse", same, lambda a, _: a.scalar(1 / N, (N, 1)))},
+    "a column times squares by Einsum": {
+        "mean": lambda a, x: a.g.op("Einsum", a.scalar(1 / N, (1, N)), x, equation="ed,bsd->bse")},
     "labels that stand once": {
         "mean": then(einsum("bsd,d", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
     },
@@ -302,6 +313,31 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {"row": lambda a, _: a.input(shape=(2, 3, 1)),
          "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
         "weighted-square",
+    ),
+    "three times x by Einsum": (
+        summed_as(lambda a, x: a.g.op("Einsum", x, x, x, equation="bsd,bsd,bsd->bs"), unsqueezed),
+        None,
+    ),
+    "a weighted product by Einsum": (
+        summed_as(lambda a, x: a.g.op("Einsum", x, a.weight(), x, equation="bsd,d,bsd->bs"),
+                  unsqueezed), "weighted-square",
+    ),
+    "a column of weights by Einsum": (
+        {"mean": einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 1)))}, "weighted-square",
+    ),
+    "a layer behind the squares by Einsum": (
+        {"mean": then(einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 3))), mean)}, None,
+    ),
+    "sums along the row": (
+        {"mean": then(lambda a, x: a.g.op("CumSum", x, a.g.const(np.array(-1))),
+                      mean)},
+        "not-followed",
+    ),
+    "squares that are transposed": (
+        {"mean": then(lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]),
+                      lambda a, x: a.g.reduce("ReduceMean", x, [1], 1),
+                      lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]))},
+        "not-followed",
     ),
     "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),
     "another root by logarithms": ({"root": logarithm(0.25)}, None),
