@@ -195,6 +195,10 @@ def _restore(source: ir.Graph, result: ir.Graph) -> None:
             value.shape = ir.Shape(dims)
     for old, new in zip(source.outputs, result.outputs, strict=True):
         new.shape = old.shape
+    values = {value.name: value for graph in graphs_in(source) for value in values_in(graph)}
+    for value in (value for graph in graphs_in(result) for value in values_in(graph)):
+        if value.name in values:  # how it is quantized, where the graph says so
+            value.meta.update(values[value.name].meta)
     nodes = {node.outputs[0].name: node for node in source.all_nodes() if node.outputs}
     for graph in (source, result):
         graph.opset_imports.pop(_KEEP, None)

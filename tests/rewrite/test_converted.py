@@ -154,6 +154,22 @@ def test_a_raised_model_computes_what_it_did_or_is_not_raised(name: str, target:
     assert _same(_run(source, feeds), _run(result.to_bytes(), feeds))
 
 
+@pytest.mark.parametrize(("opset", "options"), [(11, {}), (18, {"opset": 13}), (18, {})])
+def test_how_values_are_quantized_is_said_as_before(opset: int, options: dict[str, Any]) -> None:
+    """By tensors that nothing else may read."""
+    model = onnx.ModelProto.FromString(_model(opset, "y = Neg (t)"))
+    for name in ("x", "t", "y"):
+        annotation = model.graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="four")
+    result = onnx.ModelProto.FromString(rx.optimize(model, **options).to_bytes())
+    before, after = (
+        sorted(one.SerializeToString() for one in m.graph.quantization_annotation)
+        for m in (model, result)
+    )
+    assert before == after
+    assert "four" in {one.name for one in result.graph.initializer}
+
+
 @pytest.mark.parametrize("size", ["B,C,H,8", "1,64,512,512"])
 def test_sizes_that_are_open_or_large_are_small_when_nodes_are_run(size: str) -> None:
     for axis, fused in ((3, 1), (1, 0)):
