@@ -14,9 +14,9 @@ from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
 
-_PLACES = ("CumSum", "Expand", "Flatten", "Pad", "Reshape", "Squeeze", "Tile", "Transpose",
-           "Unsqueeze")  # fmt: skip
-"""Operators behind which the squares of a row stand elsewhere, or their sums."""
+_PLACES = ("Concat", "CumSum", "Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Squeeze",
+           "Tile", "Transpose", "Unsqueeze")  # fmt: skip
+"""Operators behind which the squares of a row, or a part of them, stand elsewhere."""
 
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
@@ -171,7 +171,7 @@ def not_followed(ctx: Context, node: ir.Node) -> None:
         return
     if isinstance(facts[0], Square) and node.op_type in _PLACES:
         moved = dataclasses.replace(facts[0], beyond=facts[0].beyond or node)
-        ctx.facts[node.outputs[0]] = moved
+        ctx.facts.update(dict.fromkeys(node.outputs, moved))
         return
     bases = [fact.of if isinstance(fact, Logarithm) else fact for fact in facts]
     radials = [base for base in bases if isinstance(base, Radial)]

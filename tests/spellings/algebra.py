@@ -241,6 +241,18 @@ def parts(a: Alike, x: str) -> str:
     return a.g.op("Add", *(total(a, a.square(part)) for part in (first, second)))
 
 
+def parts_of_squares(a: Alike, x: str) -> str:
+    """The same, the squares taken before the row is cut."""
+    first, second = a.g.ops("Split", a.square(x), count=2, axis=-1, num_outputs=2)
+    return a.g.op("Add", total(a, first), total(a, second))
+
+
+def joined_squares(a: Alike, x: str) -> str:
+    """The sum of the squares of two halves of a row, side by side."""
+    halves = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
+    return total(a, a.g.op("Concat", *map(a.square, halves), axis=-1))
+
+
 def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
     return lambda a, _: a.input("z", shape)
 
@@ -277,6 +289,8 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
     ),
     "parts": ({**SUMMED, "mean": then(parts, over(N))}, "sum-of-parts"),
+    "parts of squares": ({**SUMMED, "mean": then(parts_of_squares, over(N))}, "sum-of-parts"),
+    "squares of parts": ({**SUMMED, "mean": then(joined_squares, over(N))}, "not-followed"),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
     "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
