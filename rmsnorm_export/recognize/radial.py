@@ -198,7 +198,8 @@ def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) ->
     """Sqrt, or Sqrt and then the inverse."""
     if radial.rooted or (radial.inverse and (inverse or radial.m < 0)):
         ctx.spoil(
-            node, radial, "second-root", "a second root or inverse is taken", name_of(node),
+            node, dataclasses.replace(radial, rooted=True), "second-root",
+            "a second root or inverse is taken", name_of(node),
             "an RMSNorm divides by the square root of the mean square, once",
         )  # fmt: skip
         return
