@@ -159,6 +159,10 @@ NORMS: dict[str, Steps] = {
     "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
     "two numbers by a Sum": {"stabilise": op("Sum", EPSILON, EPSILON)},
     "epsilon in the squares": {"square": then(op("Pow", 2.0), epsilon), "stabilise": same},
+    "a vector of epsilon in the squares": {
+        "square": then(op("Pow", 2.0), lambda a, x: a.g.op("Add", x, a.scalar(EPSILON, (1,)))),
+        "stabilise": same,
+    },
     "x times x over n": {"square": product(same, over(N)), "mean": total},
     "x over n, times x": {"square": product(times(1 / N), same), "mean": total},
     "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
