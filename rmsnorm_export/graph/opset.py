@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -10,7 +11,14 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline, write_out
-from rmsnorm_export.graph.order import all_graphs, graphs_in, label, values_in, variables_in
+from rmsnorm_export.graph.order import (
+    all_graphs,
+    graphs_in,
+    label,
+    subgraphs,
+    values_in,
+    variables_in,
+)
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
@@ -167,18 +175,21 @@ def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchem
 
 
 def _name_apart(source: ir.Graph, result: ir.Graph) -> None:
-    """Give values that the converter adds, whose names it counts in each graph anew, other names
-    where a graph has them already."""
+    """Give values that the converter adds to a body other names where a graph around it has them:
+    it counts them in each graph anew."""
     own = {value.name for graph in graphs_in(source) for value in values_in(graph)}
-    taken = set(own)
-    for value in variables_in(graphs_in(result)):
-        name, count = value.name, 1
-        if name in own:
-            continue
-        while value.name in taken:
-            count += 1
-            value.name = f"{name}_{count}"
-        taken.add(value.name)
+    pending: list[tuple[ir.Graph, tuple[set[str | None], ...]]] = [(result, (own,))]
+    while pending:
+        graph, around = pending.pop()
+        here = {value.name for value in values_in(graph)}
+        for value in variables_in([graph]):
+            if value.name not in own and any(value.name in names for names in around):
+                wishes = map(f"{value.name}_{{}}".format, itertools.count(2))
+                value.name = next(
+                    name for name in wishes if not any(name in names for names in (*around, here))
+                )
+                here.add(value.name)
+        pending += [(body, (*around, here)) for node in graph for body in subgraphs(node)]
 
 
 def _restore(source: ir.Graph, result: ir.Graph) -> None:
