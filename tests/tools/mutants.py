@@ -194,7 +194,8 @@ MUTANTS = (
            "graph/test_load.py::test_an_operator_set_may_be_imported_twice"),
     Mutant("graph/opset.py", "if name not in schema.attributes:",
            "if name not in schema.attributes and node.domain:", _LOWERED),
-    Mutant("graph/opset.py", "if value.name not in own and any(", "if not value.name and any(", _RAISED),
+    Mutant("graph/opset.py", "if value.name not in own and any(", "if not value.name and any(",
+           _RAISED),
     Mutant("graph/contract.py", "return alike and one.tobytes() == other.tobytes()", "return alike",
            "rewrite/test_contract.py::"
            "test_a_weight_that_a_pass_stores_anew_by_its_name_is_the_output_that_it_was"),
