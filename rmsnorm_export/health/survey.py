@@ -18,6 +18,7 @@ from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.limits import Limits
 from rmsnorm_export.health.ranges import Ranges, measure
 from rmsnorm_export.health.result import Health, HealthRun
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT, FLOAT16
@@ -37,7 +38,7 @@ _SUM, _SITE = 4, "rmsnorm_export.site"
 """Outputs of SkipSimplifiedLayerNormalization, the sum the last; a node's site before inlining."""
 
 
-def survey(loaded: LoadedModel, inputs: Inputs | None) -> dict[str, Any]:
+def survey(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[str, Any]:
     """Return the fields of a report that say what norms and residual sums survive.
 
     Functions are put in the place of their calls, so that each call has its own weights and ranges.
@@ -46,6 +47,7 @@ def survey(loaded: LoadedModel, inputs: Inputs | None) -> dict[str, Any]:
     Args:
         loaded: the model; not changed.
         inputs: of the runs; None: random ones.
+        target: for which a cure has to do.
 
     Raises:
         InputError: the given inputs do not fit the model, or its functions cannot be inlined.
@@ -57,7 +59,7 @@ def survey(loaded: LoadedModel, inputs: Inputs | None) -> dict[str, Any]:
     converted = all(value.dtype != FLOAT16 for value in stored)
     if converted:
         retype(model, dict.fromkeys((FLOAT, BFLOAT16), ir.DataType.FLOAT16))
-    sites = _Sites(model, converted=converted)
+    sites = _Sites(model, target, converted=converted)
     runs = (HealthRun("in float32", source), HealthRun("in half precision", source))
     seen = [measure(model, sites.types, loaded.folder, candidates, run) for run in runs]
     sites.put(seen[0][0] or seen[1][0])
@@ -104,11 +106,11 @@ class _Sites:
         types: of the model.
     """
 
-    def __init__(self, model: ir.Model, *, converted: bool) -> None:
+    def __init__(self, model: ir.Model, target: Target, *, converted: bool) -> None:
         recognition = recognize(model)
         self._graph, self.types = model.graph, recognition.types
         self.sites: list[_Site] = []
-        norm_limits = Limits(self.types, model.opset_imports)
+        norm_limits = Limits(self.types, model.opset_imports, target)
         for match in recognition.matches:
             row, last = match.x if match.sum is None else match.sum, match.nodes[-1]
             dtype, changed = type_name(match.dtype), converted and match.dtype == FLOAT16

@@ -52,7 +52,8 @@ STRUCTURAL = frozenset({
 MOST_ONES = 1 << 24
 """A file may declare any size; this is 64 MiB in f32, and far above any row."""
 
-_STATIC = "give the normalised dimensions static sizes, or use the portable target"
+_PORTABLE = "use the portable target"
+_STATIC = f"give the normalised dimensions static sizes, or {_PORTABLE}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +175,10 @@ class OneOperator:
             refusals.append(outcome)
             part = part.inner
         refusal = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
-        return dataclasses.replace(refusal, kind="norm")
+        least, hint = strictest(match)[0], refusal.hint
+        if not context.allows(least):  # of that target, too
+            hint = hint.replace(_PORTABLE, f"{_PORTABLE} with --numerics {least}")
+        return dataclasses.replace(refusal, kind="norm", hint=hint)
 
     def _unclamped(
         self, match: Match, scale: ScaleInput, context: LowerContext
@@ -187,7 +191,7 @@ class OneOperator:
         if not context.allows("unclamped"):
             message = "the operator adds an epsilon where the source takes a maximum with one, so "
             message += "rows whose root mean square is near it come out otherwise"
-            hint = "allow --numerics unclamped, or use the portable target"
+            hint = f"allow --numerics unclamped, or {_PORTABLE}"
             found = f"x / max(rms, {clamp:.6g})"
             return refuse_match(match, "numerics", message, found, hint)
         epsilon = max(float(np.float32(clamp * clamp)), SMALLEST_FLOAT32)
@@ -297,7 +301,7 @@ def beyond_the_operator(match: Match, *, has_residual: bool) -> Refusal | None:
     )
     for reason, what, is_there in parts:
         if is_there:
-            hint = "use the portable target to have it in the node"
+            hint = f"{_PORTABLE} to have it in the node"
             return refuse_match(match, reason, f"the operator does not have {what}", what, hint)
     return None
 

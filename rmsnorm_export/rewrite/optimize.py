@@ -73,7 +73,7 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
         if options.health or options.inputs is not None:
             from rmsnorm_export.health.survey import survey
 
-            fields = survey(loaded, options.inputs)
+            fields = survey(loaded, options.inputs, options.target or "portable")
             report = dataclasses.replace(report, notes=loaded.notes, **fields)
         return dataclasses.replace(
             report,

@@ -32,6 +32,9 @@ _ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators
 _SMALL = 32
 """Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
+_MOST_ROUNDS = 4
+"""Functions around one another of which each holds a part of one norm."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -156,17 +159,30 @@ def _recognized(
     recognition = recognize(model, folds)
     if not (one_node and recognition.crossed):
         return model, recognition
-    parts = {key for key, f in model.functions.items() if _could_be_part(f)} | recognition.crossed
-    for key in callees_first(model):  # an attribute that is handed on has its number further out
-        handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
-        if not parts.isdisjoint(node.op_identifier() for node in handed_on):
-            parts.add(key)
-    try:
-        inlined = inline(model.clone(), parts)
-    except ValueError:
-        return model, recognition
-    more = recognize(inlined, folds)
-    return (inlined, more) if len(more.matches) > len(recognition.matches) else (model, recognition)
+    parts = {key for key, f in model.functions.items() if _could_be_part(f)}
+    inlined, more = model, recognition
+    for _ in range(_MOST_ROUNDS):
+        parts |= more.crossed
+        for key in callees_first(
+            model
+        ):  # an attribute that is handed on has its number further out
+            handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
+            if not parts.isdisjoint(node.op_identifier() for node in handed_on):
+                parts.add(key)
+        try:
+            inlined = inline(model.clone(), parts)
+        except ValueError:
+            break
+        more = recognize(inlined, folds)
+        if more.crossed <= parts:
+            break
+    if len(more.matches) > len(recognition.matches):
+        return inlined, more
+    # Two calls are one function in the file, and names that it does not have are of the second.
+    names = {name_of(node) for graph in all_graphs(model) for node in graph}
+    told = {(one.node, one.reason): one for one in more.refusals if one.node in names}
+    told |= {(one.node, one.reason): one for one in recognition.refusals}
+    return model, dataclasses.replace(recognition, refusals=tuple(told.values()))
 
 
 def _could_be_part(function: ir.Function) -> bool:

@@ -81,8 +81,9 @@ def declared_tensor(value: ir.Value) -> Declared:
     """Return what the model declares of an input or output."""
     shape = value.shape
     sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
-    dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
-    return Declared(value.name or "", type_name_of(dtype), sizes)
+    is_tensor = value.type is None or isinstance(value.type, ir.TensorType)
+    own = type(value.type).__name__.removesuffix("Type").lower()  # sequence, optional
+    return Declared(value.name or "", type_name_of(value.dtype) if is_tensor else own, sizes)
 
 
 def type_name_of(dtype: ir.DataType | None) -> str:
@@ -91,15 +92,16 @@ def type_name_of(dtype: ir.DataType | None) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
-    """Return the NumPy type of a tensor that is declared as ``name``.
+def numpy_type(name: str, of: str = "a tensor") -> np.dtype[Any]:
+    """Return the NumPy type of what is declared as ``name``.
 
     Raises:
         InputError: there is none here.
     """
     if name not in FED:
         fix = "use a model whose inputs are float, integer or boolean tensors"
-        raise InputError("A tensor of the model has a type that is not fed.", found=name, fix=fix)
+        found = f"{of} has the type {name}; only tensors of numbers are fed"
+        raise InputError("The model has a type that is not fed.", found=found, fix=fix)
     return np.dtype(name)
 
 
@@ -163,7 +165,7 @@ def in_types_of(declared: Signature, feeds: Mapping[str, Array]) -> dict[str, Ar
     """Return the inputs that a model takes, floats in the types that it declares."""
     own = {}
     for name, item in declared.items():
-        array, dtype = feeds[name], numpy_type(item.dtype)
+        array, dtype = feeds[name], numpy_type(item.dtype, f"its input {name!r}")
         with np.errstate(over="ignore"):
             own[name] = array.astype(dtype) if is_float(array.dtype) and is_float(dtype) else array
     return own
@@ -212,7 +214,7 @@ def make_inputs(
             found = f"{item.text()}: {shape_text(shape)}"
             fix = "give smaller sizes with --shapes, or the inputs themselves"
             raise InputError("The shape of an input is too large to try.", found=found, fix=fix)
-        dtype, limit = numpy_type(item.dtype), limits.get(name)
+        dtype, limit = numpy_type(item.dtype, f"its input {name!r}"), limits.get(name)
         if is_float(dtype):
             feeds[name] = rng.standard_normal(shape).astype(dtype)
         elif isinstance(limit, Length):

@@ -15,6 +15,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.op import abi
 from rmsnorm_export.system.machine import Gpu
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import building, checking, libraries
@@ -106,6 +107,7 @@ def test_no_command_loads_what_others_could_have_planted(
         lambda: rx.verify(model, model, backend_b="onnxruntime-native"),
         lambda: rx.bench(model, native=True),
         lambda: rx.optimize(model, prove=True, kernels=str(library)),
+        lambda: abi.functions(library),
         _build,
     ]
     for command in commands:

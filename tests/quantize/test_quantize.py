@@ -107,6 +107,24 @@ def test_what_cannot_be_quantized_is_refused() -> None:
         rx.optimize(without, quantize="int4", target="onnx")
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "name"),
+    [("seq(float[N])", "SequenceLength", "sequence"), ("string[N]", "Size", "string"),
+     ("optional(float[N])", "OptionalHasElement", "optional")],
+)  # fmt: skip
+def test_an_input_that_is_not_fed_is_named(kind: str, size: str, name: str) -> None:
+    source = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> g (float[B,40] x, {kind} odd) => (float[B,C] y)'
+        f"{{ n = {size} (odd)\n m = Cast <to = 1> (n)\n p = MatMul (x, w)\n y = Add (p, m) }}"
+    )
+    weight = np.random.default_rng(0).standard_normal((40, 24)).astype("f")
+    source.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    done = rx.optimize(source, target="ort", quantize="int8").report.quantized
+    assert done is not None
+    assert (done.products, done.compared) == (1, "")
+    assert f"its input 'odd' has the type {name};" in done.not_compared
+
+
 @pytest.mark.parametrize("absent", ["onnxruntime", "onnxscript"])
 def test_a_quantizer_that_is_not_installed_is_said_before_anything_is_read(
     absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

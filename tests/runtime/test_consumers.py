@@ -107,6 +107,22 @@ def test_the_report_names_who_runs_the_file() -> None:
     assert newer["onnxruntime"].since == "1.22"
 
 
+@pytest.mark.parametrize(("dtype", "since"), [("float16", "1.20.1"), ("float", "1.16")])
+def test_the_sum_of_a_float16_norm_is_for_versions_that_keep_its_scale(
+    dtype: str, since: str
+) -> None:
+    """1.20.0 loses it: of a node of the file, too."""
+    rows = f"{dtype}[2,3,8]"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g ({rows} x, {rows} r,'
+        f" {dtype}[8] w) => ({rows} y) {{ y = com.microsoft.SkipSimplifiedLayerNormalization"
+        " (x, r, w) }"
+    )
+    assert _runtimes(rx.inspect(model, target="ort").runs_in)["onnxruntime"].since == since
+    nodes = rx.optimize(model, runtime="onnxruntime@1.20.0").model.graph
+    assert ("Cast" in {node.op_type for node in nodes}) == (dtype == "float16")
+
+
 @pytest.mark.parametrize(
     ("operator", "runtime", "unknown"),
     [

@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from onnx import TensorProto
 
 from .alike import FLOAT, Alike, LookAlike
@@ -158,6 +159,10 @@ NORMS: dict[str, Steps] = {
     "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
     "two numbers by a Sum": {"stabilise": op("Sum", EPSILON, EPSILON)},
     "epsilon in the squares": {"square": then(op("Pow", 2.0), epsilon), "stabilise": same},
+    "a vector of epsilon in the squares": {
+        "square": then(op("Pow", 2.0), lambda a, x: a.g.op("Add", x, a.scalar(EPSILON, (1,)))),
+        "stabilise": same,
+    },
     "x times x over n": {"square": product(same, over(N)), "mean": total},
     "x over n, times x": {"square": product(times(1 / N), same), "mean": total},
     "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
@@ -185,6 +190,16 @@ NORMS: dict[str, Steps] = {
             unsqueezed,
         ),
     },
+    "squares of which the sum has ones by Einsum": {
+        **SUMMED, "mean": then(
+            lambda a, x: a.g.op("Einsum", x, x, a.scalar(1 / N, (N,)), equation="bsd,bsd,d->bs"),
+            unsqueezed,
+        ),
+    },
+    "squares times a column by Einsum": {
+        "mean": einsum("bsd,de->bse", same, lambda a, _: a.scalar(1 / N, (N, 1)))},
+    "a column times squares by Einsum": {
+        "mean": lambda a, x: a.g.op("Einsum", a.scalar(1 / N, (1, N)), x, equation="ed,bsd->bse")},
     "labels that stand once": {
         "mean": then(einsum("bsd,d", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
     },
@@ -230,6 +245,18 @@ def parts(a: Alike, x: str) -> str:
     return a.g.op("Add", *(total(a, a.square(part)) for part in (first, second)))
 
 
+def parts_of_squares(a: Alike, x: str) -> str:
+    """The same, the squares taken before the row is cut."""
+    first, second = a.g.ops("Split", a.square(x), count=2, axis=-1, num_outputs=2)
+    return a.g.op("Add", total(a, first), total(a, second))
+
+
+def joined_squares(a: Alike, x: str) -> str:
+    """The sum of the squares of two halves of a row, side by side."""
+    halves = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
+    return total(a, a.g.op("Concat", *map(a.square, halves), axis=-1))
+
+
 def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
     return lambda a, _: a.input("z", shape)
 
@@ -266,6 +293,8 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
     ),
     "parts": ({**SUMMED, "mean": then(parts, over(N))}, "sum-of-parts"),
+    "parts of squares": ({**SUMMED, "mean": then(parts_of_squares, over(N))}, "sum-of-parts"),
+    "squares of parts": ({**SUMMED, "mean": then(joined_squares, over(N))}, "not-followed"),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
     "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
@@ -302,6 +331,31 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {"row": lambda a, _: a.input(shape=(2, 3, 1)),
          "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
         "weighted-square",
+    ),
+    "three times x by Einsum": (
+        summed_as(lambda a, x: a.g.op("Einsum", x, x, x, equation="bsd,bsd,bsd->bs"), unsqueezed),
+        None,
+    ),
+    "a weighted product by Einsum": (
+        summed_as(lambda a, x: a.g.op("Einsum", x, a.weight(), x, equation="bsd,d,bsd->bs"),
+                  unsqueezed), "weighted-square",
+    ),
+    "a column of weights by Einsum": (
+        {"mean": einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 1)))}, "weighted-square",
+    ),
+    "a layer behind the squares by Einsum": (
+        {"mean": then(einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 3))), mean)}, None,
+    ),
+    "sums along the row": (
+        {"mean": then(lambda a, x: a.g.op("CumSum", x, a.g.const(np.array(-1))),
+                      mean)},
+        "not-followed",
+    ),
+    "squares that are transposed": (
+        {"mean": then(lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]),
+                      lambda a, x: a.g.reduce("ReduceMean", x, [1], 1),
+                      lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]))},
+        "not-followed",
     ),
     "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),
     "another root by logarithms": ({"root": logarithm(0.25)}, None),

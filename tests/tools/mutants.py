@@ -121,6 +121,8 @@ MUTANTS = (
            "training is None or ctx.constants.scalar(training) != 1.0",
            "recognize/test_neutral_nodes.py::"
            "test_dropout_in_training_or_whose_mode_is_fed_is_not_neutral"),
+    Mutant("recognize/radial.py", "radial.floor * radial.floor", "radial.floor",
+           _FACTORS + "test_a_floor_is_squared_with_its_root"),
     Mutant("recognize/radial.py", "if number == 2.0:\n        if rank",
            "if number and abs(number - 2.0) < 1e-3:\n        if rank", _REASONS),
     Mutant("recognize/finish.py", "return None not in left", "return True",
@@ -192,6 +194,8 @@ MUTANTS = (
            "graph/test_load.py::test_an_operator_set_may_be_imported_twice"),
     Mutant("graph/opset.py", "if name not in schema.attributes:",
            "if name not in schema.attributes and node.domain:", _LOWERED),
+    Mutant("graph/opset.py", "if value.name not in own and any(", "if not value.name and any(",
+           _RAISED),
     Mutant("graph/contract.py", "return alike and one.tobytes() == other.tobytes()", "return alike",
            "rewrite/test_contract.py::"
            "test_a_weight_that_a_pass_stores_anew_by_its_name_is_the_output_that_it_was"),
@@ -202,6 +206,11 @@ MUTANTS = (
            _RAISED),
     Mutant("rewrite/converted.py", "tuple(contents), operands", "operands",
            "rewrite/test_converted.py::test_of_nodes_that_are_alike_one_is_run"),
+    Mutant("rewrite/runs.py", "if self.half_sum and (lacks", "if False and (lacks",
+           "runtime/test_consumers.py::"
+           "test_the_sum_of_a_float16_norm_is_for_versions_that_keep_its_scale"),
+    Mutant("rewrite/transposed.py", "if _moves_batch(order) and not equal and", "if not equal and",
+           "rewrite/test_transposed.py::test_casts_stand_where_they_are_needed_alone"),
     Mutant("system/libraries.py", "if layout[0] + layout[1] * layout[2] > size:",
            "if layout[0] > size:", "system/test_libraries.py::test_a_library_is_whole"),
     Mutant("system/libraries.py", "(*reversed(own.parents), own, *reversed(place.parents), place)",
