@@ -243,10 +243,10 @@ def consumer(text: str) -> Consumer:
     return row if provider is None else msgspec.structs.replace(row, cuda=provider)
 
 
-_Row = TypeVar("_Row", Consumer, CudaProvider)
+_Facts = TypeVar("_Facts", Consumer, CudaProvider)
 
 
-def _row(rows: tuple[_Row, ...], version: str) -> _Row | None:
+def _row(rows: tuple[_Facts, ...], version: str) -> _Facts | None:
     """Return the row for a version; None where it is older or newer than what was seen."""
     asked = _parts(version)
     fitting = [row for row in rows if _parts(row.since) <= asked]
