@@ -216,7 +216,7 @@ class _SiteRuns:
         random, addend = random_weights(match.spec, n, self.seed)
         weights: dict[str, Array] = {"random weight": random}
         if match.scale is not None:
-            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed)
+            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
             if stored_scale is not None and not match.gain:
                 weights["stored weight"] = stored_scale.astype(np.float64)
         for label, weight in weights.items():
@@ -228,7 +228,7 @@ class _SiteRuns:
             if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
                 spread = spread * match.factor
-            for batch in batches(match.spec, match.dtype, layout.lead, row, self.seed):
+            for batch in self._batches():
                 expected, mean_square = self._expected(batch, scale, bias)
                 rows = Rows(
                     cases=batch.cases,
@@ -239,6 +239,10 @@ class _SiteRuns:
                     spread=spread,
                 )
                 yield self.pair.feeds(batch, scale, bias), rows
+
+    def _batches(self) -> Iterator[Batch]:
+        match, layout = self.pair.match, self.layout
+        return batches(match.spec, match.dtype, layout.lead, layout.row, self.seed, match.factor)
 
     def _expected(
         self, batch: Batch, scale: Array | None, bias: Array | None

@@ -180,20 +180,22 @@ def test_a_norm_times_any_tensor(
 
 @pytest.mark.parametrize("target", ["portable", "plain"])
 def test_norms_without_a_scale_beside_one_that_has_it(target: Target) -> None:
-    """They share a function, and a scale of ones that ONNX Runtime removes where it is one."""
-    body = "".join(NORMS["Pow"].format(i=i) for i in "abc")
+    """They could share a function, but for a scale of one number: ONNX Runtime removes its Mul
+    where that is 1, and takes the next one."""
+    body = "".join(NORMS["Pow"].format(i=i) for i in "abcd")
     body += " ya = Mul(va, g)\n yb = Mul(vb, three)\n yc = Mul(vc, five)\n"
-    body += " sa = ReduceSum(ya)\n sb = ReduceSum(yb)\n sc = ReduceSum(yc)\n"
-    body += " t = Add(sa, sb)\n u = Add(t, sc)\n y = Reshape(u, one)"
-    sizes = {"xa": (2, 7), "xb": (4,), "xc": (3, 1)}
+    body += " wd = Mul(vd, own)\n yd = Mul(wd, five)\n"
+    body += "".join(f" s{i} = ReduceSum<keepdims = 0>(y{i})\n" for i in "abcd")
+    body += " t = Sum(sa, sb, sc, sd)\n y = Reshape(t, one)"
+    sizes = {"xa": (2, 7), "xb": (4,), "xc": (3, 1), "xd": (3, 1)}
     source = model(
-        "float", body, {"xa": "B,7", "xb": "N", "xc": "C,1"}, "1", g=np.arange(1, 8), three=3.0,
-        five=np.arange(1, 6),
+        "float", body, {"xa": "B,7", "xb": "N", "xc": "C,1", "xd": "C,1"}, "1",
+        g=np.arange(1, 8), three=3.0, five=np.arange(1, 6), own=[2.0],
     )  # fmt: skip
     source.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
     feeds = {
         n: np.arange(1, 1 + math.prod(s)).reshape(s).astype(np.float32) for n, s in sizes.items()
     }
     report, written = check(source, target, feeds)
-    assert len(report.fused) == 3
+    assert len(report.fused) == 4
     assert len(written.functions) == 2 * (target == "portable")
