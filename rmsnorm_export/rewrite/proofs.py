@@ -57,7 +57,6 @@ def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> R
     each node does not depend on them. Its graph optimization is off; that of a second one, in which
     norms are counted, is not.
     """
-    # A file as it was is loaded by who made it; whether it loads says nothing of this rewrite.
     changed = report.fused or report.opset_before != report.opset_after
     if not (options.prove and changed):
         return report
