@@ -269,7 +269,6 @@ _FIELD_WORDS = {
     "rotary_dim": ("rotary_part", "rotary_whole"),
     "rotary_interleaved": ("interleaved", "halves"),
     "half_table": ("half_table", "full_table"),
-    "single": ("of_one", "of_many"),
     "expands": ("expanded", "not_expanded"),
     "table_dtype": ("table_{}", "table_as_x"),
     "literal_epsilon": ("epsilon_literal", "epsilon_attribute"),
