@@ -15,7 +15,8 @@ import onnx_ir as ir
 from rmsnorm_export.lower.builder import SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered, Lowering, strictest
 from rmsnorm_export.lower.targets import TargetRow
-from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
+from rmsnorm_export.op.dtypes import vanishes
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.types import Types
@@ -106,11 +107,13 @@ def split(match: Match, context: LowerContext) -> Split:
 def _multiplied(scale: ir.Value, factor: float, dtype: int, site: SiteBuilder) -> ir.Value:
     """Return a scale in another type, times a factor; the nodes are those of the site."""
     scale = site.cast(scale, dtype, "gain")
-    if factor == 1.0:
-        return scale
-    return site.add(
-        "Mul", [scale, site.number(factor, dtype)], site.like(scale, dtype, "gain"), "gain"
-    )
+    numbers = [factor] if factor != 1.0 else []
+    if dtype == DOUBLE and vanishes(factor, 1.0):
+        numbers = [2 * factor, 0.5]  # exact
+    for number in numbers:
+        product = site.like(scale, dtype, "gain")
+        scale = site.add("Mul", [scale, site.number(number, dtype)], product, "gain")
+    return scale
 
 
 def _row(match: Match, types: Types) -> Sequence[int]:

@@ -123,7 +123,9 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
             if spec.unit_length and part is not match:
                 notes = (*notes, _BEHIND)
             expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
-            key = dataclasses.replace(key, expands=expands)
+            one = math.prod(_row_shape(part, context.types)) == 1
+            single = one and (part.scale is None or part.n == 1)
+            key = dataclasses.replace(key, single=single, expands=expands)
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
     message = "the operator does not repeat a rounding step of the source"

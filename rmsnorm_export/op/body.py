@@ -1,7 +1,8 @@
 """The operator as a model-local function of standard ONNX operators, for any opset from 13.
 
 Spelled Pow, ReduceMean, Add, Sqrt, Div, Mul, which ONNX Runtime's own fusion recognises after it
-has inlined the function. Every name inside carries the domain and the function's name: TensorRT's
+has inlined the function; where that computes something else, or does not load, otherwise. Every
+name inside carries the domain and the function's name: TensorRT's
 parser looks a formal input up among the tensors of the calling graph first, so a plain ``X`` could
 bind to a tensor that is not the node's input.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.body_key import BodyKey
-from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.dtypes import Array, numpy_dtype, vanishes
 from rmsnorm_export.op.spec import (
     BFLOAT16,
     CODE_TYPES,
@@ -176,15 +177,27 @@ class _Body:
             return mean
         epsilon = self.scalar("epsilon", key.literal_epsilon, "epsilon_value", like_x=False)
         if not (key.unit_length or key.epsilon_outside or key.epsilon_clamp):
-            return self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
+            return self.add("Sqrt", "rms", [self.sum_with("stabilised", mean, epsilon)])
         root = mean if key.unit_length else self.add("Sqrt", "root", [mean])
         # Not Clip but where that is meant: it takes an infinite root to the largest number.
         clamp = "Clip" if key.unit_length == 2 else "Max"
-        return self.add("Add" if key.epsilon_outside else clamp, "rms", [root, epsilon])
+        if key.epsilon_outside:
+            return self.sum_with("rms", root, epsilon)
+        return self.add(clamp, "rms", [root, epsilon])
+
+    def sum_with(self, label: str, mean: ir.Value, epsilon: ir.Value) -> ir.Value:
+        """``mean + epsilon``, or the same with the root of the mean."""
+        literal = self.key.literal_epsilon
+        removed = literal is not None and vanishes(literal, 0.0)
+        return self.add("Sum" if removed else "Add", label, [mean, epsilon])
 
     def square(self, row: ir.Value) -> ir.Value:
-        if self.key.stash_type == DOUBLE:
-            # ONNX Runtime fuses the Pow spelling, and with it takes epsilon for 1e-5 in float64.
+        """The squares, by a Pow where ONNX Runtime may fuse the body.
+
+        In float64 it takes epsilon for 1e-5. Without a scale it takes a Mul behind the node for it,
+        and of a row of one a Mul with any number of elements: it does not load, or fails.
+        """
+        if self.key.stash_type == DOUBLE or self.key.single or not self.key.has_scale:
             return self.add("Mul", "square", [row, row])
         # Pow takes no bfloat16 exponent before opset 15.
         old = self.key.stash_type == BFLOAT16 and self.opset < 15

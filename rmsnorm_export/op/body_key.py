@@ -35,6 +35,8 @@ class BodyKey(NormSpec):
         quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
         table_dtype: element type of cos and sin, where it is not that of X.
         half_table: cos and sin have one element for each pair.
+        single: the row is one number, or the scale that a site without one passes: ONNX Runtime
+            removes a Mul with that.
         expands: a ``unit_length`` is expanded to the row before it divides, as PyTorch writes it:
             ONNX Runtime rounds it on a CPU where two operators in a row have half kernels.
     """
@@ -52,6 +54,7 @@ class BodyKey(NormSpec):
     quantize: Quantize | None = None
     table_dtype: int | None = None
     half_table: bool = False
+    single: bool = False
     expands: bool = False
 
     @property
@@ -130,7 +133,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     site then passes ones (of ``scale_type``) or zeros (of ``product_type``), which change nothing.
     The body may have no cast of them.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY, "expands")):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY)):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -203,7 +206,10 @@ _FIXED = tuple(
     for field in dataclasses.fields(NormSpec)
     if field.name not in (*_ORDER, *_IN_NODE, "association")
 )
-_BODY = ("association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", QUANTIZE)
+_BODY = (
+    "association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", "single",
+    "expands", QUANTIZE,
+)  # fmt: skip
 
 
 def _named_type(key: BodyKey) -> int | None:

@@ -9,10 +9,11 @@ Three statements, each on every case:
 3. *Accuracy.* Against float64 the new nodes err no more than the original, or than the rounding
    steps of the spec explain.
 
-Half types are run twice, in NumPy with every declared rounding and in ONNX Runtime, whose CPU
-provider keeps float32 between operators that have no half kernel and so says nothing about the
-rounding order. Where a library of kernels is given, the new nodes run there as well, against the
-original in NumPy if its type is a half one.
+ONNX Runtime runs the nodes one by one; the new ones of other than half types also after its own
+optimizations, which remove and fuse nodes. Half types are run in NumPy, too, with every declared
+rounding: its CPU provider keeps float32 between operators that have no half kernel and so says
+nothing about the rounding order. Where a library of kernels is given, the new nodes run there as
+well, against the original in NumPy if its type is a half one.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class _SiteRuns:
         random, addend = random_weights(match.spec, n, self.seed)
         weights: dict[str, Array] = {"random weight": random}
         if match.scale is not None:
-            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed)
+            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
             if stored_scale is not None and not match.gain:
                 weights["stored weight"] = stored_scale.astype(np.float64)
         for label, weight in weights.items():
@@ -227,7 +228,7 @@ class _SiteRuns:
             if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
                 spread = spread * match.factor
-            for batch in batches(match.spec, match.dtype, layout.lead, row, self.seed):
+            for batch in self._batches():
                 expected, mean_square = self._expected(batch, scale, bias)
                 rows = Rows(
                     cases=batch.cases,
@@ -238,6 +239,10 @@ class _SiteRuns:
                     spread=spread,
                 )
                 yield self.pair.feeds(batch, scale, bias), rows
+
+    def _batches(self) -> Iterator[Batch]:
+        match, layout = self.pair.match, self.layout
+        return batches(match.spec, match.dtype, layout.lead, layout.row, self.seed, match.factor)
 
     def _expected(
         self, batch: Batch, scale: Array | None, bias: Array | None
@@ -283,10 +288,21 @@ class _SiteRuns:
             yield "numpy", reference, run_numpy(new, feeds)
             if before is None and after is not None and not blurred:
                 yield f"{runtime} against numpy", reference, after
+        if after is not None and reference is not None and not half:
+            optimized = run_onnxruntime(_in_shape(new, feeds), feeds, optimize=True)
+            yield f"{runtime}, optimized", reference, optimized
         if self.kernels is not None and reference is not None:
             computed = run_onnxruntime(new, feeds, kernels=self.kernels)
             where = place_of_kernels(self.kernels)[1]
             yield f"the kernels in {runtime}{where}", reference, computed
+
+
+def _in_shape(model: ir.Model, feeds: _Arrays) -> ir.Model:
+    """Return a copy that declares the shapes of its inputs, without which less is optimized."""
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        value.shape = ir.Shape(feeds[value.name or ""].shape)
+    return copy
 
 
 def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import rounding_of
+from rmsnorm_export.recognize.consts import is_ordinary, rounding_of
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate, Fact, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.numerator import in_order, multiples, related, shapes_of
@@ -122,8 +123,16 @@ def scaled_square(
         return dataclasses.replace(fact, flaw=flaw)
     number = float(numbers.flat[0])
     factor = 1.0 / number if inverse else number
+    product = fact.factor * factor
+    far: Flaw | None = None
+    if not is_ordinary(math.sqrt(abs(product)), fact.dtype):
+        far = (
+            "weighted-square", "the squares are multiplied with a number with which those of "
+            "ordinary rows overflow or vanish", f"{product:.6g}",
+            "multiply with a number nearer to 1",
+        )  # fmt: skip
     return dataclasses.replace(
-        fact, factor=fact.factor * factor, plus=fact.plus * factor,
+        fact, factor=product, plus=fact.plus * factor, flaw=fact.flaw or far,
         slack=max(fact.slack, rounding_of(numbers) / 2),  # under the root
     )  # fmt: skip
 

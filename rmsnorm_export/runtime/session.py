@@ -274,12 +274,17 @@ def place_of_kernels(library: str) -> tuple[Device, str]:
 
 
 def run_onnxruntime(
-    model: ir.Model, feeds: Mapping[str, Array], *, kernels: str | None = None
+    model: ir.Model,
+    feeds: Mapping[str, Array],
+    *,
+    optimize: bool = False,
+    kernels: str | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of a small model: no graph optimization, one thread, any float type.
+    """Return the outputs of a small model: one thread, any float type.
 
     Args:
         model, feeds: the model, and its inputs by name.
+        optimize: leave ONNX Runtime's own graph optimization on.
         kernels: a library of custom operators to register; nodes of its own run where
             `place_of_kernels` says.
 
@@ -288,7 +293,7 @@ def run_onnxruntime(
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
-    outputs: dict[str, Array] = _in_fork(_run_small, content, kernels, dict(feeds))
+    outputs: dict[str, Array] = _in_fork(_run_small, content, optimize, kernels, dict(feeds))
     return outputs
 
 
@@ -312,15 +317,17 @@ def _fork_for_small_models(process: int) -> Fork:
     return Fork(lambda: lambda function, *arguments: function(*arguments))
 
 
-def _run_small(content: bytes, kernels: str | None, feeds: dict[str, Array]) -> dict[str, Array]:
-    return run_session(_small_session(content, kernels), feeds)
+def _run_small(
+    content: bytes, optimize: bool, kernels: str | None, feeds: dict[str, Array]
+) -> dict[str, Array]:
+    return run_session(_small_session(content, optimize, kernels), feeds)
 
 
 # Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
 @functools.lru_cache(maxsize=16)
-def _small_session(content: bytes, kernels: str | None) -> Any:
+def _small_session(content: bytes, optimize: bool, kernels: str | None) -> Any:
     device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
-    return load_session(content, threads=1, device=device, kernels=kernels)
+    return load_session(content, optimize=optimize, threads=1, device=device, kernels=kernels)
 
 
 def run_session(

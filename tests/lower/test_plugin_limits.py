@@ -50,8 +50,8 @@ def test_only_what_the_plugin_takes_names_it(x_type, weight_type, why):
     assert [why in note for note in site.notes if "TensorRT plugin" in note] == [True] * bool(why)
 
 
-def test_a_neutral_scale_of_one_element_is_not_the_plugins():
-    """A bare norm of unknown length beside one with a weight: the shared body wants a scale."""
+def test_a_bare_norm_of_unknown_length_has_a_body_of_its_own():
+    """For a scale that is neutral and as long as its rows the file does not say enough."""
     both = onnx.compose.merge_models(
         onnx.compose.add_prefix(model("float", "float"), "a_"),
         onnx.compose.add_prefix(model("float", "float", "N", weight=False), "b_"),
@@ -59,7 +59,7 @@ def test_a_neutral_scale_of_one_element_is_not_the_plugins():
     )
     result = rx.optimize(both)
     nodes = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
-    assert [len(node.inputs) for node in nodes] == [2, 2]
+    assert [len(node.inputs) for node in nodes] == [2, 1]
     assert sorted("plugin_namespace" in node.attributes for node in nodes) == [False, True]
 
 

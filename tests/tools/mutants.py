@@ -71,6 +71,7 @@ class Mutant(NamedTuple):
 _FACTORS = "recognize/test_factors.py::"
 _BOUNDS = "proof/test_bounds.py::"
 _FORMS = "lower/test_forms.py::"
+_SESSIONS = "lower/test_default_sessions.py::"
 _LIMITS = "lower/test_plugin_limits.py::"
 _REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
 _ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
@@ -87,6 +88,8 @@ MUTANTS = (
     Mutant("recognize/consts.py", "return None if value.is_graph_input() else value.const_value",
            "return value.const_value", "graph/test_constant_initializers.py::"
            "test_what_a_caller_may_replace_is_no_constant"),
+    Mutant("recognize/consts.py", "math.sqrt(info.smallest_normal) <= square", "0 < square",
+           _FACTORS + "test_a_factor_with_which_ordinary_rows_are_no_numbers_is_left_alone"),
     Mutant("recognize/clamp.py", "not fact.inverse and min(fact.a, fact.c) > 0",
            "not fact.inverse", _FACTORS + "test_what_is_negative_has_no_floor"),
     Mutant("recognize/clamp.py", "fact.epsilons and not fact.floor and not kept",
@@ -147,6 +150,10 @@ MUTANTS = (
            _BOUNDS + "test_codes_are_the_same_or_one_step_apart_where_the_class_says_so"),
     Mutant("proof/feeds.py", "if not 0 < n <= _MAX_ROW:", "if not 0 < n:",
            "proof/test_prove.py::test_absurdly_long_rows_are_not_tried"),
+    Mutant("proof/feeds.py", "(4 * math.sqrt(n) * max(factor, 1.0))", "(4 * math.sqrt(n))",
+           _FACTORS + "test_a_factor_that_is_kept_is_proved"),
+    Mutant("proof/prove.py", "feeds, optimize=True)", "feeds)",
+           "proof/test_prove_wrong.py::test_a_node_that_the_runtime_removes"),
     Mutant("proof/site.py", "if elements > self.elements:", "if elements > FREE_ELEMENTS:",
            "proof/test_provable.py::test_the_proofs_of_a_model_end_with_its_elements"),
     Mutant("proof/judge.py", "else max(error_before, floor)):", "else error_before + floor):",
@@ -156,7 +163,14 @@ MUTANTS = (
            "proof/test_comparison.py::test_no_numbers_are_not_compared"),
     Mutant("proof/cut.py", "if tensor is None or value.is_graph_input():", "if tensor is None:",
            "proof/test_cut.py::test_an_input_that_is_not_given"),
-    # lower/: types, rows of one, ranks, classes, what the plugin takes
+    # op/ and lower/: what ONNX Runtime's optimizer leaves, types, rows of one, ranks, classes, what
+    # the plugin takes
+    Mutant("op/dtypes.py", "return number != neutral and", "return number == neutral and",
+           _SESSIONS + "test_rows_of_zeros_have_length_zero"),
+    Mutant("op/body.py", "self.key.single or not self.key.has_scale", "self.key.single",
+           _SESSIONS + "test_a_norm_times_any_tensor"),
+    Mutant("op/body.py", "or self.key.single or", "or", _SESSIONS + "test_norms_without_a_scale"
+           "_beside_one_that_has_it"),
     Mutant("lower/forms.py", "spec.stash_type in HALF_TYPES and spec.stash_type != match.dtype",
            "spec.stash_type == FLOAT16 and match.dtype in HALF_TYPES",
            _FORMS + "test_refusals"),
