@@ -108,13 +108,6 @@ def test_every_output_is_the_same(
         assert check_same(before, after, names=sizes) >= 30
 
 
-@pytest.fixture(scope="module")
-def decode(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("decode") / "made"
-    rx.export_generation(decoder_of("llama"), folder, target="ort")
-    return folder / "decode.onnx"
-
-
 def _transposed(model: ir.Model) -> None:
     """Look the mask up at [token, row]."""
     (lookup,) = (node for node in model.graph if node.op_type == "GatherND")
@@ -159,8 +152,8 @@ def _instead(
 
 
 @pytest.mark.parametrize("change", [_transposed, _without_the_last, _one_later, _longer])
-def test_what_looks_alike_is_kept(change: Callable[[ir.Model], None], decode: Path) -> None:
-    before = loaded(decode)
+def test_what_looks_alike_is_kept(change: Callable[[ir.Model], None], decoder: Path) -> None:
+    before = loaded(decoder / "decode.onnx")
     change(before)
     after = before.clone()
     drop_redundant(after)
