@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from .alike import FLOAT, Alike, LookAlike
 from .case import Case
-from .steps import Step, Steps, chain_of, op, reduced, same, then, total
+from .steps import Step, Steps, chain_of, mean, op, reduced, same, then, total
 
 N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)
@@ -164,7 +164,7 @@ NORMS: dict[str, Steps] = {
     "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
     "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
     "clipped at 0 and infinity": {"stabilise": then(Alike.stabilise, op("Clip", 0.0, math.inf))},
-    "clipped before epsilon": {"mean": then(Alike.mean, op("Clip", 0.0, math.inf))},
+    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
     "a maximum with less": {"stabilise": then(Alike.stabilise, op("Max", 1e-6, 0.0))},
     "a maximum with epsilon": {"stabilise": then(Alike.stabilise, op("Max", EPSILON))},
     "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", math.inf))},
@@ -173,7 +173,7 @@ NORMS: dict[str, Steps] = {
         "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
     },
     "magnitudes of what is not negative": {
-        "mean": then(op("Abs"), Alike.mean, op("Abs")), "root": then(op("Sqrt"), op("Abs")),
+        "mean": then(op("Abs"), mean, op("Abs")), "root": then(op("Sqrt"), op("Abs")),
     },
 }  # fmt: skip
 """Fused by default in float32, and in any float type with the class ``upcast``."""

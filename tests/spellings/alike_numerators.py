@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .alike import Alike, Body, look_alike, look_alikes
-from .steps import OTHER, VALUE, Made, Steps, X, fed, op, replaced, shaped, then, total
+from .steps import OTHER, VALUE, Made, Steps, X, fed, mean, op, replaced, shaped, then, total
 
 # numerator and square
 
@@ -34,7 +34,7 @@ replaced(
     variance_below={"other": _centred, "square": lambda a, _: a.square(a.other)},
     # The variance, computed the other way.
     mean_square_minus_square_of_mean={
-        "mean": then(Alike.mean, op("Sub", lambda a: a.square(a.mean(a.x)))),
+        "mean": then(mean, op("Sub", lambda a: a.square(a.mean(a.x)))),
     },
     square_of_the_positive_part={"square": then(op("Relu"), Alike.square)},
     square_of_the_double={"square": then(op("Mul", 2.0), Alike.square)},
@@ -42,7 +42,7 @@ replaced(
     square_of_the_weighted={"first": Alike.weight, "square": then(op("Mul", OTHER), Alike.square)},
     two_mean_squares={
         "other": fed("other"),
-        "mean": then(Alike.mean, op("Add", lambda a: a.mean(a.square(a.other)))),
+        "mean": then(mean, op("Add", lambda a: a.mean(a.square(a.other)))),
     },
     multiplied_with_the_root={"divide": op("Mul", X, VALUE)},
     divided_by_the_inverse={"divide": then(op("Reciprocal"), op("Div", X, VALUE))},

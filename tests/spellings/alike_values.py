@@ -15,6 +15,7 @@ from .steps import (
     X,
     drawn_times,
     fed,
+    mean,
     op,
     reduced,
     replaced,
@@ -196,7 +197,7 @@ replaced(
     count_divides_the_wrong_way={
         "mean": lambda a, v: a.g.op("Div", a.scalar(8.0), total(a, v)),
     },
-    mean_with_momentum={"mean": then(Alike.mean, op("Mul", 0.9))},
+    mean_with_momentum={"mean": then(mean, op("Mul", 0.9))},
 )
 
 replaced(most=1, refusal=False, sum_without_count={"mean": total})
@@ -235,7 +236,7 @@ _HALVED, _WHOLE = through(FLOAT16, FLOAT), through(INT32, FLOAT)
 replaced(
     lossy_cast_before_the_square={"square": then(_HALVED, Alike.square)},
     lossy_cast_of_the_numerator={"divide": op("Div", lambda a: _HALVED(a, a.x), VALUE)},
-    mean_through_half={"mean": then(Alike.mean, _HALVED)},
+    mean_through_half={"mean": then(mean, _HALVED)},
     root_through_half={"root": then(Alike.root, _HALVED)},
     square_through_integer={"row": drawn_times(3), "square": then(_WHOLE, Alike.square)},
 )
@@ -251,7 +252,7 @@ replaced(
 replaced(
     most=1,
     # Wider in the middle: nothing is lost, the sum is only better.
-    mean_in_double={"mean": then(through(DOUBLE), Alike.mean, through(FLOAT))},
+    mean_in_double={"mean": then(through(DOUBLE), mean, through(FLOAT))},
 )
 
 
