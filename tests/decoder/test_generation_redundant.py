@@ -17,7 +17,7 @@ from onnxscript import optimizer
 import rmsnorm_export as rx
 from rmsnorm_export.decoder import fusions
 from rmsnorm_export.decoder.redundant import drop_redundant
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -61,7 +61,7 @@ def feeds_of(model: ir.Model, seed: int, **sizes: int) -> dict[str, np.ndarray]:
 
 def check_same(before: ir.Model, after: ir.Model, *, names: Callable[[int], dict[str, int]]) -> int:
     """Return how many inputs ran, on which all outputs were equal."""
-    sessions = [open_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
+    sessions = [load_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
     ran = 0
     for seed in range(40):
         feeds = feeds_of(before, seed, **names(seed))
