@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from .alike import FLOAT, Alike, LookAlike
 from .case import Case
-from .steps import Step, Steps, chain_of, mean, op, reduced, same, then, total
+from .steps import Step, Steps, chain_of, epsilon, mean, op, reduced, same, then, total
 
 N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)
@@ -113,7 +113,7 @@ SUMMED: Steps = {"square": same}
 NORMS: dict[str, Steps] = {
     "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
     "two numbers by a Sum": {"stabilise": op("Sum", EPSILON, EPSILON)},
-    "epsilon in the squares": {"square": then(op("Pow", 2.0), Alike.stabilise), "stabilise": same},
+    "epsilon in the squares": {"square": then(op("Pow", 2.0), epsilon), "stabilise": same},
     "x times x over n": {"square": product(same, over(N)), "mean": total},
     "x over n, times x": {"square": product(times(1 / N), same), "mean": total},
     "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
@@ -163,12 +163,12 @@ NORMS: dict[str, Steps] = {
     "a product of sizes": {"mean": counted(op("Shape"), gathered(-1))},
     "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
     "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
-    "clipped at 0 and infinity": {"stabilise": then(Alike.stabilise, op("Clip", 0.0, math.inf))},
+    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
     "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
-    "a maximum with less": {"stabilise": then(Alike.stabilise, op("Max", 1e-6, 0.0))},
-    "a maximum with epsilon": {"stabilise": then(Alike.stabilise, op("Max", EPSILON))},
+    "a maximum with less": {"stabilise": then(epsilon, op("Max", 1e-6, 0.0))},
+    "a maximum with epsilon": {"stabilise": then(epsilon, op("Max", EPSILON))},
     "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", math.inf))},
-    "a Relu": {"stabilise": then(Alike.stabilise, op("Relu"))},
+    "a Relu": {"stabilise": then(epsilon, op("Relu"))},
     "one maximum after another": {
         "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
     },
@@ -224,11 +224,11 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
     ),
     "parts": ({**SUMMED, "mean": then(parts, over(N))}, "sum-of-parts"),
-    "a larger maximum": ({"stabilise": then(Alike.stabilise, op("Max", 1e-3))}, "two-epsilons"),
-    "a minimum": ({"stabilise": then(Alike.stabilise, op("Min", 1.0))}, "clamped"),
+    "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
+    "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
     "clipped at an input": (
-        {"stabilise": then(Alike.stabilise, op("Min", lambda a: a.input("z", (1,))))},
+        {"stabilise": then(epsilon, op("Min", lambda a: a.input("z", (1,))))},
         "clamped",
     ),
     "x times its magnitude": (squared_as(product(same, op("Abs"))), None),

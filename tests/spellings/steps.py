@@ -119,6 +119,7 @@ def reduced(op_type: str, axes: Sequence[int] = (-1,), keepdims: int = 1) -> Ste
     return lambda a, x: a.g.reduce(op_type, x, axes, keepdims)
 
 
+epsilon: Step = Alike.stabilise
 mean: Step = Alike.mean
 total = reduced("ReduceSum")
 

@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rmsnorm_export.api import export
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.runtime.session import load_session, run_session
+from rmsnorm_export.runtime.session import load_session, open_session, run_session
 from rmsnorm_export.torch.export.trace import STAGES
 from tests.op.torch_arrays import to_numpy
 from tests.sample import crossed, sampled
@@ -67,7 +67,7 @@ OPS = ["RMSNorm", "SkipRMSNorm", "SkipRMSNorm"]
 
 
 def run(path: Path, *, optimize: bool = True, **feeds):
-    session = load_session(str(path), optimize=optimize)
+    session = open_session(str(path), optimize=optimize)
     return run_session(session, {name: to_numpy(tensor) for name, tensor in feeds.items()})
 
 
