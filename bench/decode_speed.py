@@ -12,6 +12,7 @@ Exports of this process are timed, too, by the processor's time.
 from __future__ import annotations
 
 import copy
+import os
 import shlex
 import subprocess
 import time
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -29,7 +31,6 @@ from bench.lib.results import about, bullets
 from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.inputs import sample_inputs
-from rmsnorm_export.runtime.session import load_session
 from toolbox.command import say
 from toolbox.corpus.decoders import decoder
 
@@ -128,7 +129,10 @@ def _theirs(model: Any, out: Path, size: int | None, fusions: str | None) -> Pat
 
 
 def _opened(path: Path) -> tuple[Any, dict[str, Any]]:
-    session = load_session(path, optimize=True, threads=1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(os.fspath(path), options)
     generator, feeds = np.random.default_rng(0), {}
     for value in session.get_inputs():
         shape = _shape(value)
