@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 from tests.deploy.pipelines import FACTORY, write
 
 pytest.importorskip("onnxscript")
@@ -64,7 +64,7 @@ def test_products_are_quantized_behind_norms_of_one_node(kind: Literal["int4", "
     assert quantized.bytes_after < {"int4": 0.3, "int8": 0.35}[kind] * quantized.bytes_before
     x = np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
     before, after = (
-        run_session(open_session(content), {"x": x})["y"]
+        run_session(load_session(content), {"x": x})["y"]
         for content in (model.SerializeToString(), result.to_bytes())
     )
     share = np.abs(after - before).max() / np.abs(before).max()

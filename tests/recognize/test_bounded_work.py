@@ -22,7 +22,7 @@ from tests.recognize.attacks import nested
 
 @pytest.mark.parametrize(
     ("step", "offset"),
-    [(11, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
+    [(17, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
 )
 def test_every_attack_is_answered(step: int, offset: int) -> None:
     done = subprocess.run(

@@ -16,7 +16,7 @@ from onnx.version_converter import convert_version
 import rmsnorm_export as rx
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.rewrite import converted
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 HARMLESS = converted._HARMLESS
 SAMPLE = [*sorted(HARMLESS)[::16], "ReduceMean", "Softmax"]
@@ -25,7 +25,7 @@ NEWEST_IR = 10
 
 
 def _run(model: bytes, feeds: dict[str, Any]) -> list[Any]:
-    return list(run_session(open_session(model, threads=1), feeds).values())
+    return list(run_session(load_session(model, threads=1), feeds).values())
 
 
 def _same(before: list[Any], after: list[Any]) -> bool:

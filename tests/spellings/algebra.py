@@ -10,70 +10,35 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 from onnx import TensorProto
 
 from .alike import FLOAT, Alike, LookAlike
 from .case import Case
+from .steps import Step, Steps, chain_of, epsilon, mean, op, reduced, same, then, total
 
 N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)
-Step = Callable[[Alike, str], str]
-Steps = Mapping[str, Step]
 
 
 def built(steps: Steps, dtype: int = FLOAT, opset: int = 18) -> Case:
     """The ordinary norm of rows of eight with these steps in place of its own."""
-
-    def body(a: Alike) -> str:
-        row = steps.get("row", lambda a, _: a.input())(a, "")
-        return a.chain(
-            row, **{name: functools.partial(s, a) for name, s in steps.items() if name != "row"}
-        )
-
+    body = chain_of(steps)
     return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(opset,), dtype=dtype).build()
 
 
 def times(k: float) -> Step:
-    return lambda a, x: a.g.op("Mul", x, a.scalar(k))
+    return op("Mul", k)
 
 
 def over(k: float) -> Step:
-    return lambda a, x: a.g.op("Div", x, a.scalar(k))
-
-
-def op(op_type: str, *numbers: float, **attributes: object) -> Step:
-    """An operator with constants behind its operand."""
-    return lambda a, x: a.g.op(op_type, x, *map(a.scalar, numbers), **attributes)
-
-
-def then(*steps: Step) -> Step:
-    def both(a: Alike, x: str) -> str:
-        return functools.reduce(lambda value, step: step(a, value), steps, x)
-
-    return both
+    return op("Div", k)
 
 
 def product(left: Step, right: Step) -> Step:
     return lambda a, x: a.g.op("Mul", left(a, x), right(a, x))
-
-
-def same(_: Alike, x: str) -> str:
-    return x
-
-
-def total(a: Alike, x: str) -> str:
-    return a.g.reduce("ReduceSum", x, [-1], 1)
-
-
-def mean(a: Alike, x: str) -> str:
-    return a.mean(x)
-
-
-def epsilon(a: Alike, x: str) -> str:
-    return a.stabilise(x)
 
 
 def einsum(equation: str, left: Step = same, right: Step | None = None) -> Step:
@@ -122,10 +87,6 @@ def counted(*sizes: Callable[[Alike, str], str], wide: bool = False) -> Step:
     return step
 
 
-def shape(a: Alike, x: str) -> str:
-    return a.g.op("Shape", x)
-
-
 def gathered(*positions: int) -> Step:
     return lambda a, x: a.g.op("Gather", x, a.g.ints(*positions))
 
@@ -146,14 +107,9 @@ def with_variance(square_of_mean: Callable[[Alike, str, str], str]) -> Steps:
 
 
 def logarithm(power: float) -> Step:
-    return then(op("Log"), times(power), op("Exp"))
+    return then(op("Log"), op("Mul", power), op("Exp"))
 
 
-def pooled(a: Alike, x: str) -> str:
-    return a.g.op("LpPool", x, kernel_shape=[N], p=2)
-
-
-INFINITY = math.inf
 SUMMED: Steps = {"square": same}
 NORMS: dict[str, Steps] = {
     "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
@@ -168,7 +124,7 @@ NORMS: dict[str, Steps] = {
     "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
     "a multiple twice": {"square": product(over(ROOT), over(ROOT)), "mean": total},
     "the squares of a multiple": {
-        **SUMMED, "mean": then(over(ROOT), lambda a, x: a.g.reduce("ReduceSumSquare", x, [-1], 1)),
+        **SUMMED, "mean": then(over(ROOT), reduced("ReduceSumSquare")),
     },
     "smaller, and larger again": {
         "square": then(over(4), op("Pow", 2.0)), "root": then(op("Sqrt"), times(4)),
@@ -176,7 +132,7 @@ NORMS: dict[str, Steps] = {
     "magnitudes": {"square": product(op("Abs"), op("Abs"))},
     "negatives": {"square": product(op("Neg"), op("Neg"))},
     "minus x times minus x": {"square": then(product(op("Neg"), same), op("Neg"))},
-    "a sum of magnitudes": {"mean": then(lambda a, x: a.g.reduce("ReduceL1", x, [-1], 1), over(N))},
+    "a sum of magnitudes": {"mean": then(reduced("ReduceL1"), over(N))},
     "a product by Einsum": {"square": einsum("bsd,bsd->bsd", same, op("Identity"))},
     "a sum by Einsum": {"mean": then(einsum("bsd->bs"), unsqueezed, over(N))},
     "a dot product by Einsum": {
@@ -204,7 +160,7 @@ NORMS: dict[str, Steps] = {
         "mean": then(einsum("bsd,d", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
     },
     "a sum of magnitudes below zero": {
-        "mean": then(op("Neg"), lambda a, x: a.g.reduce("ReduceL1", x, [-1], 1), over(N)),
+        "mean": then(op("Neg"), reduced("ReduceL1"), over(N)),
     },
     "a row times a column": {
         **SUMMED, "mean": then(row_times_column(unsqueezed, squeezed), over(N)),
@@ -215,16 +171,18 @@ NORMS: dict[str, Steps] = {
     "a row times a multiple": {
         **SUMMED, "mean": row_times_column(then(over(N), unsqueezed), squeezed),
     },
-    "a pool": {**SUMMED, "mean": then(pooled, over(ROOT)), "root": same},
+    "a pool": {
+        **SUMMED, "mean": then(op("LpPool", kernel_shape=[N], p=2), over(ROOT)), "root": same,
+    },
     "a variance and the square of a mean": with_variance(lambda a, _, average: a.square(average)),
-    "a product of sizes": {"mean": counted(shape, gathered(-1))},
-    "a product of sizes, in float64": {"mean": counted(shape, gathered(-1), wide=True)},
-    "a product of a part of the shape": {"mean": counted(shape, sliced)},
-    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, INFINITY))},
-    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, INFINITY))},
+    "a product of sizes": {"mean": counted(op("Shape"), gathered(-1))},
+    "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
+    "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
+    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
+    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
     "a maximum with less": {"stabilise": then(epsilon, op("Max", 1e-6, 0.0))},
     "a maximum with epsilon": {"stabilise": then(epsilon, op("Max", EPSILON))},
-    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", INFINITY))},
+    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", math.inf))},
     "a Relu": {"stabilise": then(epsilon, op("Relu"))},
     "one maximum after another": {
         "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
@@ -281,12 +239,12 @@ def gram(a: Alike, x: str) -> str:
 
 LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "a Sum with x": (
-        {"stabilise": lambda a, m: a.g.op("Sum", m, a.scalar(EPSILON), a.input())},
+        {"stabilise": op("Sum", EPSILON, Alike.input)},
         "epsilon-not-constant",
     ),
     "a Softplus": ({"root": op("Softplus")}, "not-followed"),
     "a sum by its logarithm": (
-        {"mean": then(lambda a, x: a.g.reduce("ReduceLogSum", x, [-1], 1), op("Exp"), over(N))},
+        {"mean": then(reduced("ReduceLogSum"), op("Exp"), over(N))},
         "not-followed",
     ),
     "logarithms of which the sum is taken": (
@@ -299,13 +257,13 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
     "clipped at an input": (
-        {"stabilise": then(epsilon, lambda a, m: a.g.op("Min", m, another((1,))(a, "")))},
+        {"stabilise": then(epsilon, op("Min", lambda a: a.input("z", (1,))))},
         "clamped",
     ),
     "x times its magnitude": (squared_as(product(same, op("Abs"))), None),
     "x times another row": (squared_as(product(same, another())), None),
     "x times a weighted x": (
-        squared_as(product(same, lambda a, x: a.g.op("Mul", x, a.weight()))), None,
+        squared_as(product(same, op("Mul", Alike.weight))), None,
     ),
     "its dot product with its magnitude": (
         summed_as(einsum("bsd,bsd->bs", same, op("Abs")), unsqueezed), None,
@@ -314,21 +272,21 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         summed_as(einsum("bsd,bsd->bs", same, another()), unsqueezed), None,
     ),
     "rows that change places": (
-        {"row": lambda a, _: a.input(shape=(3, 3, N)),
+        {"row": lambda a: a.input(shape=(3, 3, N)),
          **summed_as(einsum("bsd,bsd->sb", same, same), unsqueezed)}, None,
     ),
     "a row times another column": (
         summed_as(row_times_column(then(another(), unsqueezed), squeezed)), None,
     ),
     "all rows times all columns": (
-        {"row": lambda a, _: a.input(shape=(2, N, N)), **summed_as(gram)}, None,
+        {"row": lambda a: a.input(shape=(2, N, N)), **summed_as(gram)}, None,
     ),
     "a weighted sum by Einsum": (
         {"mean": then(einsum("bsd,d->bs", same, lambda a, _: a.weight()), unsqueezed)},
         "weighted-square",
     ),
     "rows of one and more numbers by Einsum": (
-        {"row": lambda a, _: a.input(shape=(2, 3, 1)),
+        {"row": lambda a: a.input(shape=(2, 3, 1)),
          "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
         "weighted-square",
     ),
@@ -365,6 +323,6 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "a variance and the square of another mean": (
         with_variance(lambda a, x, _: a.square(a.mean(a.g.op("Abs", x)))), "variance",
     ),
-    "sizes of other axes": ({"mean": counted(shape, gathered(1))}, "not-the-mean"),
+    "sizes of other axes": ({"mean": counted(op("Shape"), gathered(1))}, "not-the-mean"),
 }  # fmt: skip
 """Nothing of them is fused, and the reason; None: they do not look like a norm."""

@@ -227,8 +227,8 @@ CASES = [
     ("llama", "float32", 23, "portable"),
     ("llama", "bfloat16", 18, "portable"),
 ]
-# One of each family: a decoder, a mixer with gates, an encoder, one of images.
-SAMPLE = {c for c in CASES if c[0] in ("gemma", "mamba2", "t5_encoder", "aimv2_vision")}
+# A mixer with gates, an encoder, one of images; tests/test_bench.py exports a decoder.
+SAMPLE = {c for c in CASES if c[0] in ("mamba2", "t5_encoder", "aimv2_vision")}
 # Symbolic in the batch alone: a second symbolic axis doubles what an export takes.
 ONE_AXIS = ("gemma", "qwen3", "deepseek_v3", "mamba2", "aimv2_vision")
 
