@@ -164,7 +164,8 @@ def assign_bodies(
     Of each operator, the body with most sites has the operator's own name (unless it holds a number
     that no float32 attribute can); the others say after it
     in what they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
-    order of the sites, except that a tie goes to the earlier one. ``reserved`` names are not used.
+    order of the sites, except that a tie goes to a body with a scale, which the plugin has, and
+    then to the earlier one. ``reserved`` names are not used.
     """
     counts = Counter(keys)
     groups: list[_Group] = []
@@ -181,7 +182,11 @@ def assign_bodies(
         group.sites += counts[key]
     names: dict[str, BodyKey] = {}
     result: dict[BodyKey, tuple[str, BodyKey]] = {}
-    for group in sorted(groups, key=lambda g: (-g.sites, min(map(keys.index, g.members)))):
+
+    def place(group: _Group) -> tuple[int, bool, int]:
+        return -group.sites, not group.body.has_scale, min(map(keys.index, group.members))
+
+    for group in sorted(groups, key=place):
         name = _name(group.body, names, reserved)
         names[name] = group.body
         result.update(dict.fromkeys(group.members, (name, group.body)))
