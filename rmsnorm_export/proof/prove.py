@@ -36,7 +36,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, mean_square, reference_float64
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
-from rmsnorm_export.proof.behind import differing_codes, differing_turns
+from rmsnorm_export.proof.composite import differing_codes, differing_turns
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import (
     Batch,

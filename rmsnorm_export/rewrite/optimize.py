@@ -71,9 +71,9 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
         _, plan = plan_at_opset(loaded, rewrite)
         report = describe_plan(loaded, plan, rewrite, {})
         if options.health or options.inputs is not None:
-            from rmsnorm_export.health.survey import survey
+            from rmsnorm_export.health.analysis import analyze
 
-            fields = survey(loaded, options.inputs)
+            fields = analyze(loaded, options.inputs)
             report = dataclasses.replace(report, notes=loaded.notes, **fields)
         return dataclasses.replace(
             report,

@@ -140,7 +140,7 @@ MUTANTS = (
            _BOUNDS + "test_no_number_is_as_good_as_that_of_the_formula"),
     Mutant("proof/judge.py", 'if case == "overflow" and self._beyond_judgement(label):',
            "if self._beyond_judgement(label):", "proof/test_prove_wrong.py::test_wrong_nodes"),
-    Mutant("proof/behind.py", "most = 1 if match.edges and quantized.scales is None else 0",
+    Mutant("proof/composite.py", "most = 1 if match.edges and quantized.scales is None else 0",
            "most = 1 if quantized.scales is None else 0",
            _BOUNDS + "test_codes_are_the_same_or_one_step_apart_where_the_class_says_so"),
     Mutant("proof/feeds.py", "if not 0 < n <= _MAX_ROW:", "if not 0 < n:",

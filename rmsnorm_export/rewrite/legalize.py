@@ -38,7 +38,7 @@ _OPERATORS = (
 
 
 @dataclasses.dataclass(eq=False)
-class Mender:
+class Legalizer:
     """The nodes that are written for one model.
 
     Attributes:
@@ -61,7 +61,7 @@ class Mender:
         self.names, self.constants = Names(self.model), Constants()
         self.types = Types(self.model, self.constants)
 
-    def mend(self, graph: ir.Graph, node: ir.Node) -> None:
+    def legalize(self, graph: ir.Graph, node: ir.Node) -> None:
         """Write a node anew if it is of such an operator and the target needs it."""
         operator, stays = (node.domain, node.op_type), node.op_type in self.keeps
         if operator not in _OPERATORS or depends_on_caller(node):
@@ -78,7 +78,7 @@ class Mender:
                 node = self._split_inverse(graph, node, x)
             scale = self._spread(graph, node, x, scale)
             if not (stays or _used(node.outputs[1:])):
-                self._mend(graph, node, x, scale)
+                self._typed(graph, node, x, scale)
 
     def _split_skip(self, graph: ir.Graph, node: ir.Node) -> None:
         """Write a residual node as Add and norm; half types are summed and normalised in f32."""
@@ -170,8 +170,8 @@ class Mender:
         _note_anew(node, "its scale is repeated over the row")
         return spread
 
-    def _mend(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
-        """Mend a norm in a form that not all runtimes take.
+    def _typed(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
+        """Write a norm that stands in a form that not all runtimes take.
 
         PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
         float32: the operator's own function body then multiplies two types, and ONNX Runtime does

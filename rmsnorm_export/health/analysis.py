@@ -37,7 +37,7 @@ _SUM, _SITE = 4, "rmsnorm_export.site"
 """Outputs of SkipSimplifiedLayerNormalization, the sum the last; a node's site before inlining."""
 
 
-def survey(loaded: LoadedModel, inputs: Inputs | None) -> dict[str, Any]:
+def analyze(loaded: LoadedModel, inputs: Inputs | None) -> dict[str, Any]:
     """Return the fields of a report that say what norms and residual sums survive.
 
     Functions are put in the place of their calls, so that each call has its own weights and ranges.
