@@ -79,7 +79,7 @@ class SiteBuilder:
         self._match = match
         self._numerics: Numerics = numerics
         self._types = context.types
-        self._unique = context.names
+        self._unique, self._shared = context.names, context.shared
         self._name = f"{_stem(match)}/{kind}"
         self._tape = ir.tape.Tape()
         self.initializers: list[ir.Value] = []
@@ -146,6 +146,17 @@ class SiteBuilder:
         """Return a new initializer of one number."""
         return self._constant(np.array(value, numpy_dtype(dtype)), dtype, "factor")
 
+    def shared(self, array: Array, dtype: int, label: str) -> ir.Value:
+        """Return an initializer that many sites read, stored once for each place that sees it."""
+        # Of the main graph every subgraph sees the initializers; a function has its own.
+        scope = self._match.scope
+        place = "main" if scope.startswith("main/") else scope
+        key = (array.tobytes(), array.shape, dtype, place)
+        if key not in self._shared:
+            self._shared[key] = _constant(self._unique(f"{DOMAIN}.{label}"), array, dtype)
+        self.initializers.append(self._shared[key])
+        return self._shared[key]
+
     def taken(self) -> list[ir.Node]:
         """Return the nodes so far, which are then no longer here."""
         nodes, self._tape = [*self._tape.nodes], ir.tape.Tape()
@@ -166,7 +177,7 @@ class SiteBuilder:
         return ir.val(self._unique(f"{self._name}_{suffix}"), element_type, shape)
 
     def _constant(self, array: Array, dtype: int, suffix: str) -> ir.Value:
-        value = constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
+        value = _constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
         self.initializers.append(value)
         return value
 
@@ -192,30 +203,9 @@ class SiteBuilder:
         )
 
 
-def constant(name: str, array: Array, dtype: int) -> ir.Value:
-    """Return a new initializer, in no graph yet."""
+def _constant(name: str, array: Array, dtype: int) -> ir.Value:
     tensor = ir.Tensor(array, dtype=ir.DataType(dtype), name=name)
     return ir.val(name, const_value=tensor)
-
-
-class SharedConstants:
-    """Constants that many sites read, stored once for each place that sees them."""
-
-    def __init__(self, context: LowerContext) -> None:
-        self.context = context
-        self._constants: dict[tuple[object, ...], ir.Value] = {}
-
-    def value(
-        self, site: SiteBuilder, scope: str, label: str, array: Array, dtype: int
-    ) -> ir.Value:
-        """The constant ``array`` of element type ``dtype``, noted among those of ``site``."""
-        # Of the main graph every subgraph sees the initializers; a function has its own.
-        place = "main" if scope == "main" or scope.startswith("main/") else scope
-        key = (array.tobytes(), array.shape, dtype, place)
-        if key not in self._constants:
-            self._constants[key] = constant(self.context.names(f"{DOMAIN}.{label}"), array, dtype)
-        site.initializers.append(self._constants[key])
-        return self._constants[key]
 
 
 def _stem(match: Match) -> str:

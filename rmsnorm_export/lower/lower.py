@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -31,6 +31,7 @@ class LowerContext:
         sites: outputs of the norms for which ``numerics`` is allowed, the others may at most be
             ``reordered``; None: for all.
         runtime: that is to run the result; None: any.
+        shared: constants that several sites read, by what they hold and where they are seen.
     """
 
     numerics: Numerics
@@ -40,6 +41,7 @@ class LowerContext:
     taken: Collection[str] = ()
     sites: Collection[ir.Value] | None = None
     runtime: Consumer | None = None
+    shared: dict[Hashable, ir.Value] = dataclasses.field(default_factory=dict)
 
     def of(self, match: Match) -> LowerContext:
         """Return the same with the class that is allowed for one norm."""

@@ -37,7 +37,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization becomes Add and SimplifiedLayerNormalization; in half types it
     normalises a sum that is not rounded, so that both are f32, unless the sum may be rounded.
-    RMSNormalization is legalized where runtimes do not take it, whatever the target (``Legalizer``).
+    RMSNormalization is legalized where runtimes do not take it, whatever the target.
     With single ``sites`` to write out all fused nodes stay.
     """
     model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -113,29 +114,50 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     unfolded: list[Refusal] = []
     for match, part in parts.items():
         outcome = outcomes.get(match) or outcomes.get(part or match)
-        lowered = outcome if isinstance(outcome, Lowered) else None
-        larger = lowered is not None and part in _parts(lowered.part)[1:]
-        if lowered is not None and part is not None and part.dtype != match.dtype:
-            # Casts around the norm, here and there.
-            larger = larger and all(node.op_type != "Cast" for node in lowered.nodes)
-        if part is not None and not (larger or row.shares_functions):
-            outcome = None
+        fate = _fate(match, part, outcome, row)
         if isinstance(outcome, Refusal):
-            refusals.append(outcome)
-            continue
-        node = part or match if outcome is None else outcome.part
-        apart = _apart(match, node, () if lowered is None else lowered.apart, row)
-        if outcome is not None:
+            if fate == "refused":
+                refusals.append(outcome)
+                continue
+            outcome = None
+        node = outcome.part if outcome is not None and fate != "kept" else part or match
+        apart = _apart(match, node, () if outcome is None else outcome.apart, row)
+        if fate != "kept" and outcome is not None:
             sites.append(dataclasses.replace(outcome, apart=tuple(apart)))
         else:
             unfolded += apart
-            if lowered is not None:
-                lowered.discard()
-        if outcome is None or (part is not None and not larger):
+            if outcome is not None:
+                outcome.discard()
+        if fate != "fused":
             kept.append(node)
     ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
     in_half = tuple(_parts(m)[-1] for m in parts if m.spec.stash_type == FLOAT16)
     return Plan(model, types, names, *ends, in_half)
+
+
+def _fate(
+    match: Match, part: Match | None, outcome: Lowered | Refusal | None, row: TargetRow
+) -> Literal["refused", "fused", "rewritten", "kept"]:
+    """Return what becomes of a norm, of which ``part`` is one node in the target's form already.
+
+    ========= ======================================================================
+    refused   it stays what it is: no one node, and the target cannot say it
+    fused     one node takes its place, or the place of ``part`` and of more of the norm
+    rewritten ``part`` stays one node, and is written anew with all that share its function
+    kept      ``part`` stays the node that it is
+    ========= ======================================================================
+    """
+    if isinstance(outcome, Lowered) and (part is None or _holds_more(outcome, match, part)):
+        return "fused"
+    if outcome is None or (part is not None and not row.shares_functions):
+        return "kept"
+    return "rewritten" if isinstance(outcome, Lowered) else "refused"
+
+
+def _holds_more(lowered: Lowered, match: Match, part: Match) -> bool:
+    """Return whether new nodes have more of a norm than ``part``; Casts around both are no more."""
+    casts = any(node.op_type == "Cast" for node in lowered.nodes)
+    return part in _parts(lowered.part)[1:] and (part.dtype == match.dtype or not casts)
 
 
 def _recognized(

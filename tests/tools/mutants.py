@@ -171,10 +171,10 @@ MUTANTS = (
            _FORMS + "test_a_residual_in_half_is_folded_at_class_upcast_only"),
     Mutant("lower/ort_target.py", "elif len(x) not in rows[0].ranks:", "elif len(x) < 2:",
            _FORMS + "test_ort_keeps_a_residual"),
-    Mutant("lower/portable.py", "MAX_ROW = 1 << 20", "MAX_ROW = 1 << 21", _LIMITS + "test_limits"),
-    Mutant("lower/portable.py", "MOST_RUNS = 3", "MOST_RUNS = 4",
+    Mutant("lower/plugin.py", "length > most", "length > most + 1", _LIMITS + "test_limits"),
+    Mutant("lower/plugin.py", "> limit(\"kMaxRuns\")", "> limit(\"kMaxRuns\") + 1",
            _LIMITS + "test_tables_of_a_rotary_embedding"),
-    Mutant("lower/portable.py", "spec.stash_type not in (op.FLOAT, dtype)",
+    Mutant("lower/plugin.py", "spec.stash_type not in (op.FLOAT, dtype)",
            "spec.stash_type not in (op.FLOAT, op.FLOAT16, dtype)", _LIMITS + "test_limits"),
     # graph/: external data, versions, nesting, contracts
     Mutant("graph/external.py", "if state.st_nlink > 1:", "if state.st_nlink > 2:",
