@@ -26,7 +26,7 @@ from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, Layout, batches, random_weights
 from rmsnorm_export.proof.judge import MATHEMATICS
-from rmsnorm_export.proof.site import Proving, cut_site, fitted, sizes_in
+from rmsnorm_export.proof.site import Proving, cut_site, sizes_in
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
@@ -68,10 +68,8 @@ class _Stages:
             )  # fmt: skip
         replaced = [old for old, _ in lowered.replace]
         self._ends = [f"y{replaced.index(value)}" for value in ends]
-        scale, bias = random_weights(match.spec, math.prod(layout.row), proving.seed)
-        self.weights = tuple(
-            fitted(v, w, layout, match) for v, w in ((match.scale, scale), (match.bias, bias))
-        )
+        random = random_weights(match.spec, math.prod(layout.row), proving.seed)
+        self.weights = self.whole.weights(*random)
         self.runs: list[Callable[[ir.Model, Mapping[str, Array]], Mapping[str, Array]]]
         self.runs = [run_numpy, *([run_onnxruntime] if match.dtype == FLOAT else [])]
 
