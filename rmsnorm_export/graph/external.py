@@ -189,7 +189,7 @@ def not_in_place(found: str) -> UsageError:
 
 def _is_away(slot: TensorSlot, target: Path) -> bool:
     """Return whether the data of a tensor is not in the folder of the output."""
-    # Of a model from memory whose folder is not known, the data can only be beside it.
+    # Of a model from memory whose folder is not known, the data can only be next to it.
     base, path, _ = locate(slot, target.parent)
     if path == os.path.realpath(target):
         what, fix = "The output would replace the weights of the model.", "choose another name"

@@ -111,7 +111,7 @@ def _body(node: ir.Node, opset: int, types: Types) -> onnx.FunctionProto | None:
 
 
 def sort_functions(model: ir.Model) -> None:
-    """List every function behind those that it calls: readers that know none yet need them so."""
+    """List every function after those that it calls, as some readers need them."""
     ordered = {key: model.functions[key] for key in callees_first(model)}
     model.functions.clear()
     model.functions.update(ordered)

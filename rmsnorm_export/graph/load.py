@@ -236,7 +236,7 @@ def _deserialize(proto: onnx.ModelProto) -> ir.Model:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = ir.serde.deserialize_model(proto)
-            # An output that is an input, which may be declared with less, is read behind it.
+            # An output that is an input, which may be declared with less, is read last.
             for declared, value in zip(proto.graph.input, model.graph.inputs, strict=True):
                 if value.is_graph_output():
                     ir.serde.deserialize_value_info_proto(declared, value)

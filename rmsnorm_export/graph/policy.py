@@ -10,7 +10,7 @@ from rmsnorm_export.printable import short
 WeightsPolicy = Literal["auto", "reference", "copy", "embed"]
 """The place of external data after saving.
 
-auto: referenced where it already lies beside the output, else copied. reference: left where it is;
+auto: referenced where it already lies next to the output, else copied. reference: left where it is;
 the output must be in the source's folder. copy: in one file OUT.data.
 embed: stored inside the model, up to 2 GiB in all.
 """

@@ -97,7 +97,7 @@ class _Site:
 
 
 class _Sites:
-    """The norms of a model, each behind the residual sum that it reads.
+    """The norms of a model, each after the residual sum that it reads.
 
     Attributes:
         sites: in order.
@@ -123,7 +123,7 @@ class _Sites:
             self.sites.append(_Site(norm_limits.of(match, norm), row, match.nodes))
 
     def put(self, ranges: Ranges) -> None:
-        """Say what was measured, and what holds the rows and sums that float16 does not."""
+        """Note what was measured, and what holds the rows and sums that float16 does not."""
         streams = {site.row for site in self.sites if site.health.kind == "residual sum"}
         for site in self.sites:
             size, cure = ranges.get(site.row), site.health.cure
@@ -162,7 +162,7 @@ class _Sites:
         return run
 
     def _overflows(self, value: ir.Value, ranges: Ranges) -> bool:
-        """Tell a value that float16 does not hold."""
+        """Return whether float16 does not hold a value."""
         node = value.producer()
         own = node is not None and node.op_type in _OWN_INFINITIES
         return self.types.dtype(value) == FLOAT16 and ranges.get(value, 0.0) >= _BEYOND and not own
@@ -173,7 +173,7 @@ def _site_name(node: ir.Node) -> str:
 
 
 def _adds_values(node: ir.Node) -> bool:
-    """Tell a sum of two values that are both computed."""
+    """Return whether a node is a sum of two values that are both computed."""
     stored = (ir.convenience.get_const_tensor(value) for value in node.inputs if value)
     return standard(node) == "Add" and all(tensor is None for tensor in stored)
 
@@ -187,7 +187,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _fits(value: ir.Value | None, ranges: Ranges, constants: Constants) -> bool:
-    """Tell an operand below the end of float16, where masks are; so a large weight is taken."""
+    """Return whether an operand is below the end of float16, where masks are; a large weight is."""
     if value is not None and value in ranges:
         return ranges[value] < _END
     array = constants.array(value)

@@ -146,7 +146,7 @@ class _Site:
         return pair.new, f"y{pair.outputs.index('y')}"
 
     def edge(self, end: float, edges: dict[float, tuple[float, float]]) -> tuple[float, float]:
-        """Return the last magnitude on the way to the end that is survived, and one behind it.
+        """Return the last magnitude on the way to the end that is survived, and one beyond it.
 
         Args:
             end: that is not survived.

@@ -34,7 +34,7 @@ _MAX_WALK = 8
 
 
 def stored_as(value: ir.Value, dtype: int, types: Types) -> ir.Value | None:
-    """The value of type ``dtype`` whose elements ``value`` has, or None.
+    """Return the value of type ``dtype`` whose elements ``value`` has, or None.
 
     Looks through Identity and through Casts that lose nothing: an f16 weight that the source casts
     to f32 is used as it is stored.
@@ -57,7 +57,7 @@ def stored_as(value: ir.Value, dtype: int, types: Types) -> ir.Value | None:
 
 
 def shape_text(dims: Dims) -> str:
-    """A shape for a message."""
+    """Return a shape as a message shows it."""
     if dims is None:
         return "unknown shape"
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
@@ -135,8 +135,8 @@ class SiteBuilder:
         if not order:
             return value
         dtype, dims = self._types.info(value)
-        turned = self._value(None if dims is None else [dims[axis] for axis in order], dtype, "x")
-        return self.add("Transpose", [value], turned, "transpose", {"perm": tuple(order)})
+        moved = self._value(None if dims is None else [dims[axis] for axis in order], dtype, "x")
+        return self.add("Transpose", [value], moved, "transpose", {"perm": tuple(order)})
 
     def ones(self, dims: Sequence[int], dtype: int, factor: float = 1.0) -> ir.Value:
         """Return a new initializer of ones, or one number: the scale of a norm that has none."""
@@ -189,7 +189,7 @@ class SiteBuilder:
         suffix: str,
         attributes: Mapping[str, int | Sequence[int]] | None = None,
     ) -> ir.Value:
-        """Append a node beside the norm; its output is ``result``."""
+        """Append a node next to the norm; its output is ``result``."""
         name = self._unique(f"{self._name}_{suffix}")
         return self._tape.op(op_type, inputs, attributes, output=result, name=name)
 

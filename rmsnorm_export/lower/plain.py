@@ -22,7 +22,7 @@ from rmsnorm_export.recognize.refusal import Refusal
 
 
 def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-    """The definition of the operator in standard ones, for every match of a model."""
+    """Return the definition of the operator in standard operators, for every match of a model."""
     plans = [plan_site(match, context) for match in matches]
     return [p if isinstance(p, Refusal) else _nodes(p, context) for p in plans]
 

@@ -1,4 +1,4 @@
-"""What the TensorRT plugin takes, as far as a file tells.
+"""The nodes that the TensorRT plugin takes, as far as a file tells.
 
 A node whose ``plugin_namespace`` is that of the plugin is the plugin's, once it is registered: when
 the plugin then refuses it, the build of the engine fails, and the function body in the file is not
@@ -18,6 +18,7 @@ from pathlib import Path
 from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.system.reading import read_file
 
 _TABLE = Path(__file__).parents[1].joinpath("tensorrt/plugin/_sources/kernels/limits.h")
 
@@ -40,7 +41,7 @@ def creator_names() -> frozenset[str]:
 
 @functools.cache
 def _table() -> str:
-    return _TABLE.read_text(encoding="utf-8")
+    return read_file(_TABLE).decode()
 
 
 @functools.cache
@@ -77,7 +78,7 @@ def plugin_refuses(
             spec.stash_type not in (op.FLOAT, dtype)
         ),
         f"it takes rows of {most} elements at most": length > most,
-        "it turns rows of an even number of elements": tables is not None and length % 2,
+        "it rotates rows of an even number of elements": tables is not None and length % 2,
         "its cos and sin repeat along at most two runs of axes": (
             tables is not None and _runs_of_axes(*tables) > limit("kMaxRuns")
         ),

@@ -28,7 +28,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.types import Types
 
-_BEHIND = "x is divided by its length; the root of n and the scale stay nodes behind it"
+_AFTER = "x is divided by its length; the root of n and the scale stay nodes after it"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Planned:
 
 
 def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-    """One node of this package's operators for every match of a model."""
+    """Return one node of this package's operators for every match of a model."""
     plans = [plan_site(match, context.of(match)) for match in matches]
     keys = [plan.key for plan in plans if isinstance(plan, Planned)]
     bodies = iter(assign_bodies(keys, context.taken))
@@ -58,14 +58,14 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
             functions[name] = build_function(name, for_any_type(body, context.opset), context.opset)
         lowered = _node(plan, body, functions[name], context)
         if match.quantized is not None and plan.part.quantized is None:
-            lowered = dataclasses.replace(lowered, apart=(_codes_kept(match),))
+            lowered = dataclasses.replace(lowered, unfolded=(_quantizer_kept(match),))
         result.append(lowered)
     return result
 
 
-def _codes_kept(match: Match) -> Refusal:
-    numerics, found = _codes_class(match)
-    message = "what quantizes the norm is not folded: the operator makes some codes otherwise"
+def _quantizer_kept(match: Match) -> Refusal:
+    numerics, found = _quantized_class(match)
+    message = "the quantizer of the norm is not folded: the operator quantizes some rows otherwise"
     return refuse_match(match, "quantizer-kept", message, found, f"allow --numerics {numerics}")
 
 
@@ -91,7 +91,7 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
                 half_table=part.rotary is not None and part.rotary.half_table,
             )
             if spec.unit_length and part is not match:
-                notes = (*notes, _BEHIND)
+                notes = (*notes, _AFTER)
             expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
             key = dataclasses.replace(key, expands=expands)
             return Planned(part, spec, numerics, key, notes)
@@ -104,7 +104,7 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
 def _class(part: Match, context: LowerContext) -> tuple[op.NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
     half = spec.stash_type in op.HALF_TYPES
-    least, why = _codes_class(part)
+    least, why = _quantized_class(part)
     notes = () if least == "exact" else (why,)
     if not (half and context.allows("upcast")):
         return spec, least, notes
@@ -117,13 +117,13 @@ def _class(part: Match, context: LowerContext) -> tuple[op.NormSpec, Numerics, t
     return wide, least, notes
 
 
-def _codes_class(part: Match) -> tuple[Numerics, str]:
-    """As ``strictest``; the scale of a row of codes has no bound in the operator."""
+def _quantized_class(part: Match) -> tuple[Numerics, str]:
+    """As ``strictest``; the scale of a quantized row has no least value in the operator."""
     if part.quantized is None or not part.quantized.least:
         return strictest(part)
     least = f"{part.quantized.least:.3g}"
     return "unclamped", (
-        f"the source divides a row by {least} at least to make codes of it, the new node divides "
+        f"the source divides a row by {least} at least to quantize it, the new node divides "
         "a row of zeros by 1 and any other by a scale of its own"
     )
 
@@ -192,7 +192,7 @@ def operands(
     part, spec = plan.part, plan.spec
 
     def neutral(number: float, dtype: int) -> ir.Value:
-        """Ones or zeros of n elements, one tensor for all sites of one size."""
+        """Return ones or zeros of n elements, one tensor for all sites of one size."""
         sizes = _row_shape(part, types)
         label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
         name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(dtype)}"
@@ -213,14 +213,14 @@ def operands(
 
 
 def output_type(part: Match) -> int:
-    """Element type of the output: T, or that of its codes."""
+    """Return the element type of the output: T, or the quantized type."""
     if part.quantized is None:
         return part.dtype
     return op.CODE_TYPES[part.quantized.how.partition("_")[0]][0]
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
-    """Shape of a neutral scale; one element, which broadcasts, where n is unknown or absurd."""
+    """Return the shape of a neutral scale; one element, where n is unknown or absurd."""
     dims = types.shape(part.x)
     tail = dims[part.spec.axis :] if dims is not None else (part.n,)
     strided = part.spec.last_axis != -1

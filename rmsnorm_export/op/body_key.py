@@ -32,7 +32,7 @@ class BodyKey(NormSpec):
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
         literal_epsilon, literal_offset: where a float32 attribute cannot hold them.
-        quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
+        quantize: how the output is quantized (``op.spec.QUANTIZE``); None: it is not.
         table_dtype: element type of cos and sin, where it is not that of X.
         half_table: cos and sin have one element for each pair.
         expands: a ``unit_length`` is expanded to the row before it divides, as PyTorch writes it:

@@ -148,7 +148,7 @@ def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
 
 
 def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
-    """Return a model for a session, its large weights apart, where they are in memory.
+    """Return a model for a session, and its large weights, which stay in memory.
 
     They are to be kept as long as the session is.
     """

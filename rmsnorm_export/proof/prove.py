@@ -35,7 +35,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, mean_square, reference_float64
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
-from rmsnorm_export.proof.composite import differing_codes, differing_turns
+from rmsnorm_export.proof.composite import differing_quantization, differing_rotation
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import (
     Batch,
@@ -87,7 +87,7 @@ def prove_site(match: Match, lowered: Lowered, proving: site.Proving) -> Proof:
     proof = Proof(passed=True, cases=case_names(match.dtype), runtime=runtime_name())
     if match.inner is not None and lowered.alone is not None:
         proof = prove_site(match.inner, lowered.alone(), proving)
-    differing = differing_codes if match.quantized is not None else differing_turns
+    differing = differing_quantization if match.quantized is not None else differing_rotation
 
     def prove_whole(match: Match, lowered: Lowered, proving: site.Proving, layout: Layout) -> Proof:
         proving.take(layout, match.dtype)

@@ -213,7 +213,7 @@ def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
         if value in read:
             raise InputError(
                 "An operand of the norm is also a value on the way to its root, so that it cannot"
-                " be chosen apart from x.",
+                " be chosen independently of x.",
                 found=f"the {role} {value.name!r}",
                 fix="keep the original nodes, or omit the proof",
             )

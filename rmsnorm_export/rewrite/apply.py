@@ -51,7 +51,7 @@ def apply_plan(plan: Plan) -> None:
             _add_constant(model, None if function is None else function.graph, value)
         graph.insert_before(anchor, site.nodes)
         for node in site.nodes:
-            # What stands in front of the anchor already is behind every integer below.
+            # Nodes before the anchor, new ones included, are after every smaller integer.
             position[node] = position[anchor] - 0.5
             for holder in (model, function):
                 if holder is not None and node.domain:

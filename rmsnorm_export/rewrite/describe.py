@@ -71,7 +71,7 @@ def describe_plan(
         fused=tuple(fused),
         kept=tuple(kept),
         refused=plan.refusals,
-        unfolded=(*(r for site in plan.sites for r in site.apart), *plan.unfolded),
+        unfolded=(*(r for site in plan.sites for r in site.unfolded), *plan.unfolded),
         opset_before=opset,
         opset_after=opset,
         nodes_before=nodes,

@@ -1,4 +1,4 @@
-"""Fused nodes of other targets written in a form that the target takes, where they stand.
+"""Legalization: fused nodes of other targets, written in a form that the target takes.
 
 A node computes what ONNX Runtime's kernel does, or by its definition where it is ONNX's, with every
 rounding step; what cannot be written so certainly stays, and recognition gives the reason.
@@ -114,7 +114,7 @@ class Legalizer:
         ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
     def _split_inverse(self, graph: ir.Graph, node: ir.Node, x: ir.Value) -> ir.Node:
-        """Compute the second output of a norm apart, and return the norm."""
+        """Compute the second output of a norm by other nodes, and return the norm."""
         dtype, rank = self.types.dtype(x), self.types.rank(x)
         axis = node.attributes.get_int("axis", -1)
         if dtype not in FLOATS or (axis >= 0 and (rank is None or axis >= rank)):
@@ -177,7 +177,7 @@ class Legalizer:
         float32: the operator's own function body then multiplies two types, and ONNX Runtime does
         not load it. Such a node computes in the wider type, as PyTorch does, and keeps its output's
         type. A scale that is no row of numbers (a modulation ``[batch, 1, n]``) broadcasts by the
-        definition of the operator, but not on GPUs: it goes to a Mul behind the node, where the
+        definition of the operator, but not on GPUs: it goes to a Mul after the node, where the
         definition has it; ONNX Runtime's own operator multiplies before it rounds.
         """
         narrow, final = self.types.dtype(x), self.types.dtype(scale)
@@ -211,7 +211,7 @@ class Legalizer:
         ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [result])
 
     def _ones_instead(self, node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
-        """Return the size of ones with which a scale behind the norm is certainly right, else 0.
+        """Return the size of ones with which a scale after the norm is certainly right, else 0.
 
         That is the row, or 1 where it is not known. A single number stays where the target has the
         operator: ONNX Runtime takes it, and rounds in another order than a Mul.

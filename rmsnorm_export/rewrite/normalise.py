@@ -1,6 +1,6 @@
 """Bring a model into the form that recognition reads: names, functions, defaults.
 
-The fused nodes of another target are taken apart, so that a file written for one target can become
+The fused nodes of another target are decomposed, so that a file written for one target can become
 a file for any other, residual sums, gates and groups included.
 """
 
@@ -54,7 +54,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     keeps = {*operators} & {*forms}
     if options.target is None:
         keeps = {SIMPLIFIED, SKIP_SIMPLIFIED}
-    # These have a word for the sum.
+    # These express the sum.
     rounded = upcast and not options.sites and options.form in ("portable", "plain")
     legalizer = Legalizer(model, opset, frozenset(keeps), rounded, runtime)
     for graph in all_graphs(model):

@@ -202,15 +202,16 @@ class OptimizeOptions(RewriteOptions):
     fold_residual: bool = option(
         True,
         cli=False,
-        help="Take the Add in front of a norm into its node, where the target can.",
+        help="Take the residual Add before a norm into its node, where the target can.",
     )
     fold_quantize: bool = option(
-        False, help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin."
+        False,
+        help="Take the quantizer after a norm, to int8 or FP8, into its node: for the plugin.",
     )
     fold_rotary: bool | None = option(
         None,
         cli=False,
-        help="Take the rotary embedding behind a norm per head (QK norm) into its node: for the "
+        help="Take the rotary embedding after a norm per head (QK norm) into its node: for the "
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )

@@ -1,4 +1,4 @@
-"""The norms of one model, and the fate of each: new nodes, a refusal, or the node that it is."""
+"""The norms of a model, and what becomes of each: new nodes, a refusal, or the node that it is."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Plan:
             where functions had to be inlined to see the norms.
         types: element types and shapes of its values.
         names: gives unique names in it.
-        sites: norms with the nodes that will take their place.
+        sites: norms with their new nodes.
         kept: norms that are one node in the target's form, and stay it; some of them are written
             anew and in ``sites`` as well.
         refusals: what is left alone, and why.
-        unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
-            they are no part of them; those of ``sites`` are there (``Lowered.apart``).
+        unfolded: why the residual sums before ``kept``, and the quantizers after them, are no part
+            of them; those of ``sites`` are in ``Lowered.unfolded``.
         in_half: the innermost norm of each that the source computes in float16.
     """
 
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
-    """Recognise the norms of ``model``, and lower those that the target says otherwise than it.
+    """Recognise the norms of ``model``, and lower those that are not in the target's form.
 
     Raises:
         UsageError: no norm has one of the names in ``options.sites``.
@@ -121,11 +121,11 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
                 continue
             outcome = None
         node = outcome.part if outcome is not None and fate != "kept" else part or match
-        apart = _apart(match, node, () if outcome is None else outcome.apart, row)
+        left = _unfolded(match, node, () if outcome is None else outcome.unfolded, row)
         if fate != "kept" and outcome is not None:
-            sites.append(dataclasses.replace(outcome, apart=tuple(apart)))
+            sites.append(dataclasses.replace(outcome, unfolded=tuple(left)))
         else:
-            unfolded += apart
+            unfolded += left
             if outcome is not None:
                 outcome.discard()
         if fate != "fused":
@@ -246,7 +246,7 @@ def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: b
     return [match for match in parts if match not in kept]
 
 
-def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:
+def _unfolded(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:
     """Return why neighbours of a norm are no part of its node.
 
     Args:

@@ -52,9 +52,9 @@ class Site:
         proof: outcome of the proof, if one was asked for.
         module: path of the PyTorch module it came from, where the exporter wrote it down.
         drawing: position in ``Report.drawings``, where drawings were asked for.
-        residual: whether the sum in front is in the node.
-        quantized: whether the node gives codes of the norm.
-        rotary: whether the rotary embedding behind it is in the node.
+        residual: whether the residual sum before it is in the node.
+        quantized: whether the quantizer after it is in the node.
+        rotary: whether the rotary embedding after it is in the node.
     """
 
     name: str
@@ -141,13 +141,13 @@ class Report(Shown):
         numerics: loosest class allowed.
         fused: sites that became (``inspect``: would become) one node.
         kept: norms that already were one node in the target's form.
-        refused: look-alikes and norms that the target cannot express, with the reason.
+        refused: look-alikes, and norms that the target cannot express, with the reason.
         opset_before, opset_after: version of the default ONNX domain.
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
             bodies of this package's own operators.
         functions: own operators that the result defines by a function (target ``portable``).
-        unfolded: residual sums, and what makes codes of its output, that stay apart from a norm
-            that is one node, with the reason.
+        unfolded: residual sums, quantizers and rotary embeddings that are not in the node of their
+            norm, with the reason.
         drawings: the different rewrites as graphs, where they were asked for.
         runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
             format and operators, as far as these were tried.
@@ -159,8 +159,7 @@ class Report(Shown):
         health: what each norm and residual sum survives in half precision, where that was asked
             for.
         health_runs: of the model, in which ranges were measured for it.
-        loading: whether the result loads in the ONNX Runtime that is installed, where proofs were
-            asked for.
+        loading: whether the installed ONNX Runtime loads the result, where proofs were asked for.
     """
 
     source: str

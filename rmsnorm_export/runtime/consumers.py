@@ -1,6 +1,6 @@
 """Runtimes that run our files: the facts of ``facts.json``, one row per runtime and first version.
 
-A row tells which forms of a norm load and give the right numbers beside the standard operators,
+A row tells which forms of a norm load and give the right numbers besides the standard operators,
 and which target is chosen for ``--for``. ``operators`` there holds what came of loading ONNX's own
 tests of each operator in the runtimes that were installed.
 """
@@ -72,7 +72,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return ""
 
     def has_operator(self, domain: str, operator: str) -> bool | None:
-        """Tell whether it has an operator; None: not known of all its versions in the row.
+        """Return whether it has an operator; None: not known of all its versions in the row.
 
         Of a domain whose operators were all listed it has no others; any other domain may be that
         of a plugin or a library.

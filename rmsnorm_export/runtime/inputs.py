@@ -63,7 +63,7 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
 def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
     """Yield names of dimensions and what attention fixes them to: the width of keys and values.
 
-    onnxruntime-genai's builder leaves it open. It is that of the product behind, of all heads.
+    onnxruntime-genai's builder leaves it open. It is that of the product after it, of all heads.
     """
     for node in graph:
         if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:

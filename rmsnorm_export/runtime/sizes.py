@@ -183,7 +183,7 @@ def dims_option(use: Use) -> Any:
 
 
 def is_fixed(size: Size) -> bool:
-    """Tell a declared size that is a number; exporters write a negative one for a dynamic size."""
+    """Return whether a declared size is a number; exporters write -1 for a dynamic size."""
     return isinstance(size, int) and size >= 0
 
 

@@ -1,7 +1,7 @@
 """``build``: the libraries of a runtime, by CMake from the packaged sources.
 
 CMake finds the compilers, the CUDA toolkit and TensorRT's headers, compiles what is new, and
-installs the libraries; its build tree is beside them, in the user's cache.
+installs the libraries; its build tree is next to them, in the user's cache.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _cmake_finds_cuda() -> bool:
 
 
 def _wheel_toolkits() -> Iterator[Path]:
-    """Give the toolkits of the PyPI packages, newest first."""
+    """Yield the toolkits of the PyPI packages, newest first."""
     for folder in package_folders("nvidia"):
         yield from (nvcc.parents[1] for nvcc in sorted(folder.glob("*/bin/nvcc"), reverse=True))
 
