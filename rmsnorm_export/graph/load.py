@@ -3,7 +3,7 @@
 Weights are left where they are.
 
 Everything that could later give a traceback or wrong numbers is checked here, in time linear in the
-nodes; what is merely odd (nodes out of order, negative dimensions) is put right in the private
+nodes; harmless oddities (nodes out of order, negative dimensions) are put right in the private
 copy and noted.
 """
 

@@ -1,4 +1,4 @@
-"""Walk nested graphs, and put right what is merely odd: nodes out of order, negative sizes."""
+"""Walk nested graphs, and put right harmless oddities: nodes out of order, negative sizes."""
 
 from __future__ import annotations
 

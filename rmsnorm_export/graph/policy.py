@@ -20,7 +20,7 @@ UsedPolicy = Literal["none", "reference", "copy", "embed"]
 
 
 def check_policy(weights: WeightsPolicy) -> None:
-    """Raise ``UsageError`` for what is no policy."""
+    """Raise ``UsageError`` for an unknown policy."""
     if weights not in get_args(WeightsPolicy):
         what, fix = "There is no such policy", f"use one of {', '.join(get_args(WeightsPolicy))}"
         raise UsageError(f"{what} for weights.", found=short(str(weights)), fix=fix)

@@ -89,7 +89,7 @@ def _without_functions(model: ir.Model) -> ir.Model:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Site:
-    """A norm or residual sum: what is reported of it, its row or sum, and its nodes."""
+    """A norm or residual sum: its health, its row or sum, and its nodes."""
 
     health: Health
     row: ir.Value
@@ -123,7 +123,7 @@ class _Sites:
             self.sites.append(_Site(norm_limits.of(match, norm), row, match.nodes))
 
     def put(self, ranges: Ranges) -> None:
-        """Note what was measured, and what holds the rows and sums that float16 does not."""
+        """Note the ranges, and the cures of rows and sums that float16 does not hold."""
         streams = {site.row for site in self.sites if site.health.kind == "residual sum"}
         for site in self.sites:
             size, cure = ranges.get(site.row), site.health.cure

@@ -67,10 +67,10 @@ class SiteBuilder:
     """The new nodes of one site, in topological order.
 
     Args:
-        match: what they replace.
+        match: whose nodes they replace.
         numerics: class of the rewrite.
         context: gives unique names, types and shapes.
-        kind: what the names of the new nodes and values say.
+        kind: of the operator, in the names of the new nodes and values.
     """
 
     def __init__(

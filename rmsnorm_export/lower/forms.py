@@ -105,7 +105,7 @@ class OneOperator:
         scales_first: T in a half type means T(v * g) by the operator's definition.
         min_opset: lowest version of the default domain; 0: any.
         reordered_note: of a ``plain`` node that drops the rounding before the scale.
-        folds_residuals: the target has an operator for a norm and the sum in front of it.
+        folds_residuals: the target has an operator for a norm and its residual sum.
     """
 
     operator: str
@@ -120,7 +120,7 @@ class OneOperator:
         return [self._largest_part(match, context.of(match)) for match in matches]
 
     def beyond_the_runtime(self, part: Match, context: LowerContext) -> Refusal | None:
-        """Return the refusal of what the operator's runtime cannot run, whatever the numerics."""
+        """Return the refusal of a norm that the operator's runtime cannot run in any class."""
 
     def lower_one(
         self, match: Match, scale: ScaleInput, context: LowerContext
@@ -226,7 +226,7 @@ class OneOperator:
                 return [Form("plain", "upcast", note)] if half else []
             if scale.value is None:
                 return [Form("plain" if plain_runs else "wide", "reordered", note)]
-            # Two roundings fewer in front of the scale: 2 ulp, more than "reordered" promises.
+            # Two roundings fewer before the scale: 2 ulp, more than "reordered" promises.
             return [Form("plain", "upcast", note)] if half else []
         if scale.value is None:
             # T(v * 1) is T(v), in whichever order.

@@ -31,7 +31,7 @@ class LowerContext:
         sites: outputs of the norms for which ``numerics`` is allowed, the others may at most be
             ``reordered``; None: for all.
         runtime: that is to run the result; None: any.
-        shared: constants that several sites read, by what they hold and where they are seen.
+        shared: constants that several sites read, by their contents and place.
     """
 
     numerics: Numerics
@@ -67,7 +67,7 @@ class Lowered:
         initializers: new constants that the nodes need (value with ``const_value`` set).
         functions: model-local functions that the nodes call.
         min_opset: lowest version of the default domain that knows the new nodes; 0: any.
-        notes: what the user may want to know about this site.
+        notes: for the user, about this site.
         unfolded: why the residual Add, or the quantizer of the norm, stays a node of its own.
         alone: makes the nodes of the norm alone, without its quantizer or rotary embedding: for
             proofs.

@@ -188,7 +188,7 @@ def _alone(part: Match, context: LowerContext) -> Lowered:
 def operands(
     plan: Planned, body: BodyKey, site: SiteBuilder, types: Types
 ) -> tuple[list[ir.Value], list[tuple[str, ir.Value]]]:
-    """Return what a body with this key takes: the rows, and its weights with their names."""
+    """Return the inputs of a body with this key: the rows, and its weights with their names."""
     part, spec = plan.part, plan.spec
 
     def neutral(number: float, dtype: int) -> ir.Value:

@@ -160,7 +160,7 @@ def assign_bodies(
 
     Of each operator, the body with most sites has the operator's own name (unless it holds a number
     that no float32 attribute can); the others say after it
-    in what they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
+    how they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
     order of the sites, except that a tie goes to the earlier one. ``reserved`` names are not used.
     """
     counts = Counter(keys)

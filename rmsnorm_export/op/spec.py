@@ -179,7 +179,7 @@ class NormSpec:
 
     @classmethod
     def from_attributes(cls, kind: Kind, attributes: Mapping[str, int | float | str]) -> NormSpec:
-        """The spec of a node with these ONNX attributes, the inverse of `attributes`.
+        """Return the spec of a node with these ONNX attributes, the inverse of `attributes`.
 
         Absent attributes are at their default; those that are none of a norm are not looked at.
 
@@ -191,17 +191,17 @@ class NormSpec:
         return cls(**{**values, "kind": kind})
 
     def trailing(self) -> NormSpec:
-        """The same norm of rows that have been moved to the last axis."""
+        """Return the same norm of rows that have been moved to the last axis."""
         if self.last_axis == -1:
             return self
         return dataclasses.replace(self, axis=-1, last_axis=-1)
 
     def row_axes(self) -> range:
-        """The normalised axes, negative."""
+        """Return the normalised axes, negative."""
         return range(self.axis, self.last_axis + 1)
 
     def canonical(self, dtype: int) -> NormSpec:
-        """The same norm with the attributes that cannot matter for X of ``dtype`` at default.
+        """Return the same norm, attributes that cannot matter for X of ``dtype`` at default.
 
         When X is of the stash type no cast rounds, so the rounding order is moot.
         """
@@ -220,20 +220,19 @@ class NormSpec:
         return spec
 
     def product_type(self, dtype: int) -> int:
-        """Element type of what follows the norm of X of ``dtype``: its scale and its bias."""
+        """Return the element type of scale and bias after the norm of X of ``dtype``."""
         return self.stash_type if self.scale_before_cast else dtype
 
     def scale_type(self, dtype: int) -> int:
-        """Element type of the product with the scale, for X of ``dtype``."""
+        """Return the element type of the product with the scale, for X of ``dtype``."""
         return self.stash_type if self.scale_rstd else self.product_type(dtype)
 
     def attributes(self) -> dict[str, int | float | str]:
-        """The ONNX attributes of the operator with the values of this spec, in schema order."""
+        """Return the operator's ONNX attributes with the values of this spec, in schema order."""
         return dict(_attributes(self))
 
     def written(self) -> dict[str, int | float | str]:
-        """The attributes that a node has: all that were known from the start, others where they
-        matter.
+        """Return the attributes of a node: the original ones, and later ones where they matter.
 
         The plugin reads absent fields as its own defaults and warns; what knows no later attribute
         refuses it.
@@ -246,7 +245,7 @@ class NormSpec:
         return next((f"{n} {v}" for n, v in self.non_default().items() if n not in known), "")
 
     def non_default(self) -> dict[str, int | float | str]:
-        """The attributes that differ from the ordinary LLaMA norm, epsilon and kind apart."""
+        """Return the attributes, but for epsilon, that differ from the ordinary LLaMA norm."""
         fields = self.__dataclass_fields__
         return {
             name: value
@@ -281,5 +280,5 @@ CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0)}
 
 
 def scaled_by(how: str) -> Literal["tensor", "row"]:
-    """Return what has a scale of its own."""
+    """Return the unit that has a scale of its own."""
     return "row" if how.endswith("_per_row") else "tensor"

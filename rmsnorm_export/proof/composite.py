@@ -81,7 +81,7 @@ class _Stages:
     def results(
         self, batch: Batch, further: Mapping[str, Array], skipped: type[Exception]
     ) -> Iterator[tuple[list[Array], list[Array]]]:
-        """Yield what the source makes of the numbers of the new norm, and what the new node gives.
+        """Yield the results of the source on the numbers of the new norm, and of the new node.
 
         Args:
             batch: rows.
@@ -111,7 +111,7 @@ def differing_quantization(match: Match, lowered: Lowered, layout: Layout, provi
         match: with ``quantized``.
         lowered: its new nodes.
         layout: sizes of the inputs.
-        proving: what is common to the model's proofs.
+        proving: the common part of the model's proofs.
 
     Raises:
         InputError: one of them cannot be cut out.
@@ -142,7 +142,7 @@ def _scales_to_try(quantized: Quantized, types: Types) -> list[dict[str, Array]]
 
 
 def _differences(match: Match, quantized: Quantized, old: list[Array], new: list[Array]) -> str:
-    """Return what is not as it should be, in words, or ""."""
+    """Return the difference in words, or ""."""
     before, after = (_ordered(codes[0]) for codes in (old, new))
     if before.shape != after.shape or old[0].dtype != new[0].dtype:
         return f"{old[0].dtype} {before.shape} and {new[0].dtype} {after.shape}"

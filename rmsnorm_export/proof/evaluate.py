@@ -72,7 +72,7 @@ class _Scope:
 
     Attributes:
         nodes: in order.
-        values: what is computed so far.
+        values: computed so far.
         opsets: versions of its operators.
         attributes: that nodes may refer to.
         depth: of calls inside one another.

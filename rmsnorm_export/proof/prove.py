@@ -74,7 +74,7 @@ def prove_site(match: Match, lowered: Lowered, proving: site.Proving) -> Proof:
     Args:
         match: the site; its nodes still in place.
         lowered: the new nodes, with the class that the rewrite has to keep.
-        proving: what is common to the model's proofs.
+        proving: the common part of the model's proofs.
 
     Returns:
         The proof; where the site cannot be cut out or run it has not passed, nor ``compared``.
@@ -181,7 +181,7 @@ class _SiteRuns:
         return self.judge.proof()
 
     def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[_Arrays, Rows]]:
-        """Every run: what to feed, and what the formula makes of it."""
+        """Yield the inputs of every run, and the formula's results."""
         match, layout, row = self.pair.match, self.layout, self.layout.row
         n = math.prod(row)
         random, addend = random_weights(match.spec, n, self.seed)
@@ -263,7 +263,7 @@ class _SiteRuns:
 def _without_rows(
     proof: Proof, pair: site.SitePair, lowered: Lowered, proving: site.Proving
 ) -> Proof:
-    """Add to a proof what comes of x without rows, as far as the original takes it: no rows."""
+    """Return a proof with x of no rows among its cases, where the original takes that."""
     layout = pair.layout
     axes = [{axis} for axis in layout.dynamic]
     for zeros in [*axes, *([set(layout.dynamic)] if len(axes) > 1 else ())]:

@@ -55,7 +55,7 @@ class Proving:
         """Count the rows that a layout runs, in elements of a row that every case runs once.
 
         Raises:
-            InputError: the sites before it have used up what there was.
+            InputError: the sites before it have used up the budget.
         """
         rounds = max(1, math.prod(layout.lead) // len(case_names(dtype)))
         elements = math.prod(layout.row) * rounds

@@ -44,7 +44,7 @@ def quantize(
         kind: int4: MatMulNBits, in blocks of 32 with a scale and a zero point each; int8: weights
             by column and activations as they come.
         seed: of the inputs.
-        prepare: what makes sense of the inputs.
+        prepare: turns random inputs into meaningful ones.
 
     Raises:
         InputError: the quantizer fails, takes no product, or ONNX Runtime does not run the result.

@@ -49,8 +49,8 @@ def describe_plan(
 
     Args:
         loaded: the model of the plan.
-        plan: what is to be done.
-        options: what the plan was made for.
+        plan: not applied yet.
+        options: of the plan.
         proofs: of its sites.
         opset, nodes: of the model before.
     """

@@ -1,7 +1,7 @@
 """Legalization: fused nodes of other targets, written in a form that the target takes.
 
-A node computes what ONNX Runtime's kernel does, or by its definition where it is ONNX's, with every
-rounding step; what cannot be written so certainly stays, and recognition gives the reason.
+The new nodes have every rounding step of ONNX Runtime's kernel or, of an operator of ONNX, of its
+definition. A node whose types or sizes are not known stays, and recognition gives the reason.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class _Tape(ir.tape.Tape):
     Args:
         stem: of their names.
         names: gives unique names.
-        shape, dtype: of what they compute, unless it is given.
+        shape, dtype: of their results, unless given.
     """
 
     def __init__(self, stem: str, names: Names, shape: ir.Shape | None, dtype: ir.DataType) -> None:

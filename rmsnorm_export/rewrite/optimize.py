@@ -81,7 +81,7 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
 
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:
-    """Return the options with what the runtime decides where the user does not."""
+    """Return the options with the runtime's choices where the user made none."""
     runtime, rotary = options.consumer, options.fold_rotary
     if rotary is None:
         rotary = runtime is not None and runtime.name in _WITH_PLUGIN

@@ -87,7 +87,7 @@ class InspectOptions(Options):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
-        help="Say what this target can express; without it, what is an RMSNorm at all.",
+        help="List the norms that this target can express; without it, all RMSNorms.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     drawings: bool = only_api(
@@ -190,7 +190,7 @@ class OptimizeOptions(RewriteOptions):
         None,
         help="Opset of the result: the model is raised or lowered to it. With --for a model of a "
         "newer opset than the runtime loads is lowered as well.",
-        shown="that of the model, or what the target needs",
+        shown="that of the model, or the least that the target needs",
     )
     sites: Sequence[str] = option(
         (),

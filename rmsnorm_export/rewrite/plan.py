@@ -46,7 +46,7 @@ class Plan:
         sites: norms with their new nodes.
         kept: norms that are one node in the target's form, and stay it; some of them are written
             anew and in ``sites`` as well.
-        refusals: what is left alone, and why.
+        refusals: why other nodes are left alone.
         unfolded: why the residual sums before ``kept``, and the quantizers after them, are no part
             of them; those of ``sites`` are in ``Lowered.unfolded``.
         in_half: the innermost norm of each that the source computes in float16.
@@ -141,7 +141,7 @@ def _fate(
     """Return what becomes of a norm, of which ``part`` is one node in the target's form already.
 
     ========= ======================================================================
-    refused   it stays what it is: no one node, and the target cannot say it
+    refused   it stays as it is: not one node, and the target cannot express it
     fused     one node takes its place, or the place of ``part`` and of more of the norm
     rewritten ``part`` stays one node, and is written anew with all that share its function
     kept      ``part`` stays the node that it is
@@ -169,7 +169,7 @@ def _recognized(
     a mean there, epsilon handed over. They go where that finds more norms; a function that holds a
     whole norm stays.
     """
-    one_node = row.form == "one node"  # what is written out anyway need not be taken in first
+    one_node = row.form == "one node"  # a part that is written out anyway need not be folded first
     choices: dict[Fold, bool | None] = {
         "residual": options.fold_residual, "gate": True,
         "codes": options.fold_quantize, "rotary": options.fold_rotary,
@@ -209,7 +209,7 @@ def _fused_part(match: Match, operators: Sequence[str]) -> Match | None:
 
 
 def _site_names(match: Match) -> list[str]:
-    """Return the names of a norm: its module and last node, and what the new node is called."""
+    """Return the names of a norm: of its module, its last node and the new node."""
     names = [name for name in (match.module, name_of(match.nodes[-1])) if name]
     return [*names, *(f"{name}/{match.spec.kind}" for name in names)]
 
@@ -236,7 +236,7 @@ def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: b
     """Return the norms to lower.
 
     Args:
-        parts: each norm -> what of it is one node already.
+        parts: each norm -> the part of it that is one node already.
         row: the target.
         keep_all: whatever is one node stays it, also where something could join it.
     """
@@ -251,7 +251,7 @@ def _unfolded(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow
 
     Args:
         match: the norm with all that could be in its node.
-        node: what is in it.
+        node: the part of it that is in the node.
         more: reasons of the target.
         row: the target.
     """
@@ -269,7 +269,7 @@ def _unfolded(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow
 
 
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:
-    """Write down what is known of the operands: proofs and runtimes ask the values themselves."""
+    """Set the types of operands where they are known, as proofs and runtimes read the values."""
     for match in matches:
         weights = (match.scale, match.offset_scale, match.bias)
         for value in (match.x, *weights, match.gate, match.residual, match.cos, match.sin):

@@ -50,7 +50,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
 
 
 def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> Report:
-    """Return the report with what became of a session of the whole result, where asked for.
+    """Return the report with the outcome of a session of the whole result, where asked for.
 
     Weights are inputs of the first session, so that none is read: whether there is a kernel for
     each node does not depend on them. Its graph optimization is off; that of a second one, in which

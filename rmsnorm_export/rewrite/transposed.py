@@ -2,7 +2,7 @@
 
 On the CPU it runs a float16 MatMul in float32, between Casts of its own, and a Transpose too, where
 the nodes around it have no float16 kernel. A norm and a Cast have one: the Transpose next to them
-stays float16. A fusion then swaps it with the Cast in front of the MatMul before it looks whether
+stays float16. A fusion then swaps it with the Cast before the MatMul before it checks whether
 the MatMul can take the transposed operand. Where the first axis moves and the operands differ in
 rank it cannot, the graph is not resolved again, and NchwcTransformer follows the null pointer of a
 node without a schema. A Transpose between Casts of the file computes the same and is not swapped.
@@ -83,7 +83,7 @@ class _Search:
     def _way(
         self, value: ir.Value, graph: ir.Graph | ir.Function | None
     ) -> tuple[list[ir.Node], ir.Value]:
-        """Return the nodes that rearrange or copy, the last first, and what they are given."""
+        """Return the nodes that rearrange or copy, the last first, and their input."""
         nodes: list[ir.Node] = []
         while (node := value.producer()) is not None and node.graph is graph:
             source = self._rearranged(node)

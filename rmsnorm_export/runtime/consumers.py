@@ -40,7 +40,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         forms: of a norm that run: ``FUNCTIONS`` and names of operators.
         vectors: it runs a norm node whose X has one axis.
         half_sums: it runs a norm and its residual sum as one node in float16, too.
-        target: what is written for it.
+        target: written for it.
         why: for this target.
     """
 
@@ -131,7 +131,7 @@ class RunsIn:
         versions: all that the table knows.
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
-        unknown: what is not known of its newest version, half a sentence; "" where all is.
+        unknown: facts that are not known of its newest version, half a sentence, or "".
         perhaps: it is not known to have every operator of the file that is no norm.
     """
 
@@ -197,7 +197,7 @@ def consumer(text: str) -> Consumer:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version; () of what is none."""
+    """Return the numbers of a version; () of any other text."""
     return tuple(map(int, version.split("."))) if _VERSION.fullmatch(version) else ()
 
 

@@ -230,7 +230,7 @@ def executed_graph(
     kernels: str | os.PathLike[str] | None = None,
     weights: Mapping[str, Any] | None = None,
 ) -> onnx.GraphProto:
-    """Return what a session executes: the graph after ONNX Runtime's default optimization.
+    """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
     Args:
         model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.

@@ -67,7 +67,7 @@ def build(
         cuda: folder of a CUDA toolkit; by default, and with True, that of ``CUDA_HOME``, ``PATH``,
             the PyPI packages or the system.
         force: compile everything again.
-        progress: called before the compiler runs with what is compiled, and how long that takes.
+        progress: called before the compiler runs, with its work and the time that takes.
 
     Raises:
         BackendMissingError: CMake is missing, or it misses something else and says what; or others
@@ -110,7 +110,7 @@ def _architectures(arch: str | None) -> str:
 
 
 def _announcement(runtime: PluginRuntime, architectures: str) -> str:
-    """Return what a build compiles, and about how long that takes on this machine."""
+    """Return the work of a build, and about how long it takes on this machine."""
     count = architectures.count(",") + 1 if architectures else _TUNED
     every = f"all {count} CUDA architectures (--arch 90 builds for that one alone)"
     target = f"CUDA architectures {architectures}" if architectures else every

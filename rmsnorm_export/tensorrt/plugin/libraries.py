@@ -102,7 +102,7 @@ def find_builds() -> tuple[Built, ...]:
 
 
 def open_library(path: StrPath, style: Style | None = None) -> Library:
-    """Return what a library file is, by its name.
+    """Return the library in a file, by its name.
 
     Args:
         path: of the file.

@@ -35,7 +35,7 @@ def with_cuda(runtime: PluginRuntime, cuda: object) -> PluginRuntime:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """One shared library and how it is to be loaded; ``runtime`` is what it was built for."""
+    """One shared library, how it is to be loaded, and the ``runtime`` that it was built for."""
 
     style: Style
     path: Path
@@ -47,7 +47,7 @@ class Built(Shown):
     """The build for one runtime.
 
     Attributes:
-        runtime: what it was built for.
+        runtime: that it was built for.
         libraries: one for each style of loading.
         seconds: that the call took which built it.
     """
@@ -72,7 +72,7 @@ class Tool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried, and what was found."""
+    """One trial and its finding."""
 
     name: str
     passed: bool
@@ -89,7 +89,7 @@ class RuntimeCheck:
         library: file name.
         status: passed; failed: the runtime does not take it, or the process ended on a signal or in
             time; missing: the runtime is not installed.
-        detail: what was found.
+        detail: the finding.
     """
 
     runtime: str
