@@ -69,7 +69,7 @@ def test_without_a_compiler_the_wheel_is_pure(sources: Path, variable: str) -> N
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "rmsnorm_export/tensorrt/plugin/_sources/CMakeLists.txt" in names
-    assert "rmsnorm_export/tensorrt/plugin/_sources/kernels/limits.h" in names  # read by optimize
+    assert "rmsnorm_export/tensorrt/plugin/_sources/kernels/plugin_limits.h" in names  # read by optimize
     assert not [name for name in names if "/tests/" in name or "/_built/" in name]
 
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "limits.h"
+#include "plugin_limits.h"
 #include "norm.h"
 
 namespace rmsnorm_export {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "limits.h"
+#include "plugin_limits.h"
 #include "task.h"
 
 namespace rmsnorm_export {

@@ -3,7 +3,7 @@
 A node whose ``plugin_namespace`` is that of the plugin is the plugin's, once it is registered: when
 the plugin then refuses it, the build of the engine fails, and the function body in the file is not
 tried. So only a node that the plugin takes names it; TensorRT runs the others from their bodies.
-The names and limits are those of ``plugins/kernels/limits.h``, from which the plugin is compiled.
+The names and limits are those of ``plugins/kernels/plugin_limits.h``, from which the plugin is compiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.system.reading import read_file
 
-_TABLE = Path(__file__).parents[1].joinpath("tensorrt/plugin/_sources/kernels/limits.h")
+_TABLE = Path(__file__).parents[1].joinpath("tensorrt/plugin/_sources/kernels/plugin_limits.h")
 
 
 @functools.cache
