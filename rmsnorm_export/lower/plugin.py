@@ -3,7 +3,7 @@
 A node whose ``plugin_namespace`` is that of the plugin is the plugin's, once it is registered: when
 the plugin then refuses it, the build of the engine fails, and the function body in the file is not
 tried. So only a node that the plugin takes names it; TensorRT runs the others from their bodies.
-The names and limits are those of ``plugins/kernels/plugin_limits.h``, from which the plugin is compiled.
+Names and limits are those of ``plugins/kernels/plugin_limits.h``, with which it is compiled.
 """
 
 from __future__ import annotations
