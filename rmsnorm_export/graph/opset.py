@@ -142,7 +142,7 @@ def _bring_in(model: ir.Model) -> None:
 
 
 def _check_operators(model: ir.Model, before: int, opset: int) -> None:
-    """Look for what the converter passes on although the older opset has no such thing.
+    """Check for what the older opset does not have, as the converter passes some of it on.
 
     Raises:
         InputError: an operator or an attribute is not of that opset.
@@ -169,7 +169,7 @@ def _check_operators(model: ir.Model, before: int, opset: int) -> None:
 
 
 def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchema.FormalParameter]:
-    """Return what the schema says of each input and output; the last may be any number of them."""
+    """Return the schema's parameter for each input and output; the last may be variadic."""
     ends = (schema.inputs, len(node.inputs)), (schema.outputs, len(node.outputs))
     return [formal[min(i, len(formal) - 1)] for formal, count in ends for i in range(count)]
 

@@ -21,9 +21,9 @@ import onnx_ir as ir
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, UPCAST, Health
-from rmsnorm_export.lower.behind import lower_all
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import lower
+from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, round_to, type_name
 from rmsnorm_export.op.spec import FLOAT16, FLOAT_TYPES
@@ -31,7 +31,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, smallest
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, Layout, layouts, limits
-from rmsnorm_export.proof.site import Proving, cut_site, fitted, stored_weight
+from rmsnorm_export.proof.site import Proving, cut_site, stored_weight
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of
@@ -63,10 +63,11 @@ class _Site:
         lowered = Lowered(match.nodes, [(value, value) for value in self.values], "exact", match)
         self._pair = cut_site(match, lowered, layout, proving)
         self.assumed = [] if match.gate is None else ["gate"]
-        self._weights = self._weight("scale", match.spec.scale_offset), self._weight("bias", 0.0)
+        scale, bias = self._weight("scale", match.spec.scale_offset), self._weight("bias", 0.0)
+        self._weights = self._pair.weights(scale, bias)
 
-    def _weight(self, role: str, offset: float) -> Array | None:
-        """Return a weight of which every element is the largest that is stored, or 1."""
+    def _weight(self, role: str, offset: float) -> Array:
+        """Return a row of which every element is the largest that is stored of a weight, or 1."""
         value = getattr(self._match, role)
         cast = producer_of(value, "Cast")
         stored, largest = stored_weight(cast.inputs[0] if cast else value), 1.0 - offset
@@ -75,7 +76,7 @@ class _Site:
             largest = float(elements[np.abs(elements + offset).argmax()])
         elif value is not None:
             self.assumed.append(role)
-        return fitted(value, np.full(self._layout.row, largest), self._layout, self._match)
+        return np.full(self._layout.row, largest)
 
     def fault(self, size: float) -> tuple[ir.Value, bool] | None:
         """Return the value at which a row fails, and whether its norm fits; None: it survives."""
@@ -143,7 +144,7 @@ class _Site:
         return pair.new, f"y{pair.outputs.index('y')}"
 
     def edge(self, end: float, edges: dict[float, tuple[float, float]]) -> tuple[float, float]:
-        """Return the last magnitude on the way to the end that is survived, and one behind it.
+        """Return the last magnitude on the way to the end that is survived, and one beyond it.
 
         Args:
             end: that is not survived.

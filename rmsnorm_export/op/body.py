@@ -50,11 +50,11 @@ _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 
 
 def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
-    """The function ``rmsnorm_export.<name>`` for ``key``.
+    """Return the function ``rmsnorm_export.<name>`` for ``key``.
 
-    Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the codes, as the key
-    has them; all are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales
-    of the rows where those are computed. Attributes that it reads from the node:
+    Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the quantized output,
+    as the key has them; all are required. Outputs: Y or quantized Y, for ``SkipRMSNorm`` the sum,
+    and the scales of the rows where those are computed. Attributes that it reads from the node:
     ``epsilon`` and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
@@ -81,7 +81,7 @@ class _Body:
         values = {n: self.value(n) for n in ("X", *_BESIDE.get(key.kind, ()), *weights)}
         self.x, inputs = values["X"], list(values.values())
         residual, gate, cos = (values.get(name) for name in ("residual", "gate", "cos"))
-        scale, bias = (self.behind_axes(values.get(name), name) for name in ("scale", "bias"))
+        scale, bias = (self.broadcastable(values.get(name), name) for name in ("scale", "bias"))
         total = self.x
         if residual is not None:
             total = self.add("Add", "sum", [self.x, residual])
@@ -99,18 +99,18 @@ class _Body:
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
             y = self.to_x(self.add("Mul", "gated", [ungated, activation]), "Y")
         if cos is not None:
-            y = self.turned(y, cos, values["sin"])
+            y = self.rotary(y, cos, values["sin"])
         code_scales: list[ir.Value] = []
         if key.quantize is not None:
-            y, code_scales = self.codes(y, key.quantize, inputs)
+            y, code_scales = self.quantized(y, key.quantize, inputs)
         outputs = [y, *([total] if residual is not None else []), *code_scales]
         graph = ir.Graph(
             inputs, outputs, nodes=self.nodes, name=self.name, opset_imports={"": self.opset}
         )
         return ir.Function(DOMAIN, self.name, graph=graph, attributes=self.attributes())
 
-    def behind_axes(self, value: ir.Value | None, label: str) -> ir.Value | None:
-        """A scale or bias of a row with axes behind it, in a shape that broadcasts."""
+    def broadcastable(self, value: ir.Value | None, label: str) -> ir.Value | None:
+        """Return a scale or bias of a row with axes after it, in a shape that broadcasts."""
         if value is None or self.key.last_axis == -1:
             return value
         shape = self.integers([-1, *[1] * (-1 - self.key.last_axis)], f"{label}_shape")
@@ -247,7 +247,7 @@ class _Body:
             y = self.add("Add", "biased", [y, addend])
         return self.to_x(y, "Y") if key.scale_before_cast and ends else y
 
-    def turned(self, y: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
+    def rotary(self, y: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
         """The norm ``y``, in the type of X, with its rotary embedding."""
         size = self.key.rotary_dim
         part = self.slice(y, "turned_part", 0, size) if size else y
@@ -286,7 +286,7 @@ class _Body:
         return halves
 
     def joined(self, pairs: list[ir.Value], part: ir.Value, label: str) -> ir.Value:
-        """Join what `pairs` takes apart, of the shape of ``part``."""
+        """Join what `pairs` splits, in the shape of ``part``."""
         if not self.key.rotary_interleaved:
             return self.add("Concat", label, pairs, {"axis": -1})
         axis = self.integers([-1], f"{label}_axis")
@@ -310,14 +310,14 @@ class _Body:
             return sigmoid
         return self.add("Mul", "silu", [z, sigmoid])
 
-    def codes(
+    def quantized(
         self, y: ir.Value, how: Quantize, inputs: list[ir.Value]
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """The codes of ``y``, and the scales of its rows; a scale that is given joins
+        """Return quantized ``y``, and the scales of its rows; a given scale is appended to
         ``inputs``.
 
-        They end in QuantizeLinear, so that the runtime saturates and rounds as it always does; it
-        takes float32, so that a half y is not rounded again when it is divided.
+        QuantizeLinear comes last, so that the runtime saturates and rounds as it always does; its
+        input is float32, so that a half y is not rounded again when it is divided.
         """
         half = self.key.casts or self.key.stash_type != FLOAT
         wide = self.cast(y, FLOAT, "wide_y") if half else y

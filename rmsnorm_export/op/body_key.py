@@ -32,7 +32,7 @@ class BodyKey(NormSpec):
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
         literal_epsilon, literal_offset: where a float32 attribute cannot hold them.
-        quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
+        quantize: how the output is quantized (``op.spec.QUANTIZE``); None: it is not.
         table_dtype: element type of cos and sin, where it is not that of X.
         half_table: cos and sin have one element for each pair.
         single: the row is one number, or the scale that a site without one passes: ONNX Runtime
@@ -163,7 +163,7 @@ def assign_bodies(
 
     Of each operator, the body with most sites has the operator's own name (unless it holds a number
     that no float32 attribute can); the others say after it
-    in what they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
+    how they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
     order of the sites, except that a tie goes to a body with a scale, which the plugin has, and
     then to the earlier one. ``reserved`` names are not used.
     """

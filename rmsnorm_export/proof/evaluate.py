@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,26 @@ class Float64Result:
 
 
 _Tensors = Sequence[_Tensor | None]
+_Attributes = Mapping[str, ir.Attr]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Scope:
+    """The main graph, or one call of a function.
+
+    Attributes:
+        nodes: in order.
+        values: computed so far.
+        opsets: versions of its operators.
+        attributes: that nodes may refer to.
+        depth: of calls inside one another.
+    """
+
+    nodes: Sequence[ir.Node]
+    values: dict[ir.Value, _Tensor]
+    opsets: Mapping[str, int]
+    attributes: _Attributes = dataclasses.field(default_factory=dict)
+    depth: int = 0
 
 
 def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -109,30 +129,23 @@ class _Evaluator:
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
-            self._run_nodes(graph, values, {}, graph.opset_imports, 0)
+            self._run_nodes(_Scope(tuple(graph), values, graph.opset_imports))
         return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
         return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
 
-    def _run_nodes(
-        self,
-        nodes: Iterable[ir.Node],
-        values: dict[ir.Value, _Tensor],
-        references: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
-        depth: int,
-    ) -> None:
-        nodes = tuple(nodes)
-        last = {value: node for node in nodes for value in node.inputs if value is not None}
-        for node in nodes:
+    def _run_nodes(self, scope: _Scope) -> None:
+        values = scope.values
+        last = {value: node for node in scope.nodes for value in node.inputs if value is not None}
+        for node in scope.nodes:
             tensors = [None if value is None else values[value] for value in node.inputs]
-            attributes = _resolve(node, references)
+            attributes = _resolve(node, scope.attributes)
             function = self._model.functions.get(node.op_identifier())
             if function is not None:
-                results = self._call(function, tensors, attributes, depth)
+                results = self._call(function, tensors, attributes, scope.depth + 1)
             else:
-                results = self._apply(node, tensors, attributes, opsets)
+                results = self._apply(node, tensors, attributes, scope.opsets)
             for value, result in zip(node.outputs, results, strict=False):
                 if result is not None:
                     values[value] = result
@@ -144,27 +157,19 @@ class _Evaluator:
                     values.pop(operand, None)
 
     def _call(
-        self,
-        function: ir.Function,
-        tensors: _Tensors,
-        attributes: Mapping[str, ir.Attr],
-        depth: int,
+        self, function: ir.Function, tensors: _Tensors, attributes: _Attributes, depth: int
     ) -> _Tensors:
-        if depth >= _MAX_CALL_DEPTH:
+        if depth > _MAX_CALL_DEPTH:
             raise _too_much("calls inside one another", depth, _MAX_CALL_DEPTH)
         defaults = {k: a for k, a in function.attributes.items() if a.value is not None}
         pairs = zip(function.inputs, tensors, strict=False)
         values = {value: tensor for value, tensor in pairs if tensor is not None}
-        references = {**defaults, **attributes}
-        self._run_nodes(function, values, references, function.opset_imports, depth + 1)
+        given = {**defaults, **attributes}
+        self._run_nodes(_Scope(tuple(function), values, function.opset_imports, given, depth))
         return [values.get(value) for value in function.outputs]
 
     def _apply(
-        self,
-        node: ir.Node,
-        tensors: _Tensors,
-        attributes: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
+        self, node: ir.Node, tensors: _Tensors, attributes: _Attributes, opsets: Mapping[str, int]
     ) -> _Tensors:
         operands = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in operands)
@@ -197,7 +202,7 @@ class _Evaluator:
             self.constants.append(tensor.array)
         return cast(tensor.array, _FLOAT64)
 
-    def _cast(self, node: ir.Node, tensors: _Tensors, attributes: Mapping[str, ir.Attr]) -> _Tensor:
+    def _cast(self, node: ir.Node, tensors: _Tensors, attributes: _Attributes) -> _Tensor:
         """To a float type: a rounding for constants, nothing for the rest when all is float64."""
         source, like = (*tensors, None, None)[:2]
         if source is None:
@@ -215,7 +220,7 @@ def _constant(array: Array) -> _Tensor:
 
 
 def _outputs_of(
-    node: ir.Node, arrays: Sequence[Array | None], attributes: Mapping[str, ir.Attr], opset: int
+    node: ir.Node, arrays: Sequence[Array | None], attributes: _Attributes, opset: int
 ) -> Sequence[Array | None]:
     """Compute a node by its kernel here, or by ``onnx.reference``."""
     kernel = kernel_of(node.domain, node.op_type)
@@ -275,7 +280,7 @@ def _too_much(what: str, count: int, most: int) -> InputError:
     )
 
 
-def _resolve(node: ir.Node, references: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+def _resolve(node: ir.Node, references: _Attributes) -> dict[str, ir.Attr]:
     """Return the attributes with references replaced; one that refers to nothing is absent."""
     resolved: dict[str, ir.Attr] = {}
     for name, attribute in node.attributes.items():

@@ -36,7 +36,7 @@ def quantize(
 ) -> tuple[ir.Model, Quantization]:
     """Return the model with the weights of its products quantized, and what that costs.
 
-    The result is run beside the model, on random inputs; it is returned where it is off by more
+    Model and result are run on the same random inputs; it is returned where it is off by more
     than ``QUANTIZED_RTOL``, too, and says so.
 
     Args:
@@ -44,7 +44,7 @@ def quantize(
         kind: int4: MatMulNBits, in blocks of 32 with a scale and a zero point each; int8: weights
             by column and activations as they come.
         seed: of the inputs.
-        prepare: what makes sense of the inputs.
+        prepare: turns random inputs into meaningful ones.
 
     Raises:
         InputError: the quantizer fails, takes no product, or ONNX Runtime does not run the result.
@@ -52,7 +52,7 @@ def quantize(
     from onnxscript import optimizer
 
     def change(copy: ir.Model) -> ir.Model:
-        optimizer.optimize(copy)  # a weight behind a Transpose is no constant to the quantizers
+        optimizer.optimize(copy)  # the quantizers take no weight that a Transpose reads
         return _quantized(copy, kind)
 
     quantized = changed_by_others(model, change)

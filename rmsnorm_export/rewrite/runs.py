@@ -32,7 +32,7 @@ _WIDENED = "a norm of rows of one number, each repeated by a vector"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
-    """Requirements of a file beside the standard operators.
+    """Requirements of a file on a runtime.
 
     Attributes:
         opset, ir_version: versions of the default domain and of the format.
@@ -131,7 +131,7 @@ class Needs:
 
 
 def _widens(node: ir.Node) -> bool:
-    """Tell whether a vector repeats what may be a norm of rows of one number.
+    """Return whether a vector repeats what may be a norm of rows of one number.
 
     ONNX Runtime takes such a vector for the scale of the norm, and then refuses to run it.
     """
@@ -155,7 +155,7 @@ def _widens(node: ir.Node) -> bool:
 
 
 def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
-    """Say what is not known of a runtime, and whether that is of an operator of the file."""
+    """Return what is not known of a runtime, and whether that is of an operator of the file."""
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
@@ -168,7 +168,7 @@ def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
 
 
 def runs_in(model: ir.Model) -> tuple[consumers.RunsIn, ...]:
-    """Tell for every runtime of the table whether it runs ``model``."""
+    """Return for every runtime of the table whether it runs ``model``."""
     needs, verdicts = Needs.of(model), []
     for name, rows in consumers.BY_NAME.items():
         newest, since = rows[-1], ""

@@ -1,6 +1,6 @@
 """Runtimes that run our files: the facts of ``facts.json``, one row per runtime and first version.
 
-A row tells which forms of a norm load and give the right numbers beside the standard operators,
+A row tells which forms of a norm load and give the right numbers besides the standard operators,
 and which target is chosen for ``--for``. ``operators`` there holds what came of loading ONNX's own
 tests of each operator in the runtimes that were installed.
 """
@@ -67,7 +67,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         vectors: it runs a norm node whose X has one axis.
         half_sums: it runs a norm and its residual sum as one node in float16, too.
         cuda: what its CUDA provider runs, where it is asked for; the rest runs on the CPU.
-        target: what is written for it.
+        target: written for it.
         why: for this target.
     """
 
@@ -115,7 +115,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return ""
 
     def has_operator(self, domain: str, operator: str) -> bool | None:
-        """Tell whether it has an operator; None: not known of all its versions in the row.
+        """Return whether it has an operator; None: not known of all its versions in the row.
 
         Of a domain whose operators were all listed it has no others; any other domain may be that
         of a plugin or a library.
@@ -174,7 +174,7 @@ class RunsIn:
         versions: all that the table knows.
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
-        unknown: what is not known of its newest version, half a sentence; "" where all is.
+        unknown: facts that are not known of its newest version, half a sentence, or "".
         perhaps: it is not known to have every operator of the file that is no norm.
     """
 
@@ -255,7 +255,7 @@ def _row(rows: tuple[_Facts, ...], version: str) -> _Facts | None:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version; () of what is none."""
+    """Return the numbers of a version; () of any other text."""
     return tuple(map(int, version.split("."))) if _VERSION.fullmatch(version) else ()
 
 

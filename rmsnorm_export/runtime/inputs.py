@@ -30,7 +30,7 @@ from rmsnorm_export.system.reading import open_regular
 
 Outcome = TypeVar("Outcome")
 Limits = Mapping[str, int | Length]
-"""Of integer inputs by name: what they are below, or the number that they all are."""
+"""Integer input -> its exclusive upper bound, or the number that all its elements are."""
 
 FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
 """Names of the types that can be fed."""
@@ -63,7 +63,7 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
 def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
     """Yield names of dimensions and what attention fixes them to: the width of keys and values.
 
-    onnxruntime-genai's builder leaves it open. It is that of the product behind, of all heads.
+    onnxruntime-genai's builder leaves it open. It is that of the product after it, of all heads.
     """
     for node in graph:
         if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
@@ -78,7 +78,7 @@ def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
 
 
 def declared_tensor(value: ir.Value) -> Declared:
-    """Return what the model declares of an input or output."""
+    """Return the declaration of an input or output."""
     shape = value.shape
     sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
     is_tensor = value.type is None or isinstance(value.type, ir.TensorType)
@@ -174,7 +174,7 @@ def in_types_of(declared: Signature, feeds: Mapping[str, Array]) -> dict[str, Ar
 def first_run(
     candidates: Iterable[dict[str, Array]], run: Callable[[dict[str, Array]], Outcome]
 ) -> tuple[dict[str, Array], Outcome]:
-    """Return the first inputs that a model takes, and what it makes of them.
+    """Return the first inputs that a model takes, and the outcome.
 
     Raises:
         NotRunError: it is not run at all.
@@ -229,7 +229,7 @@ def make_inputs(
 def input_candidates(
     declared: Signature | None, limits: Limits, inputs: Inputs | None, seed: int = 0, **sizes: Any
 ) -> tuple[Callable[[], Iterable[dict[str, Array]]], str]:
-    """Return what makes inputs to try in turn, and where they come from.
+    """Return a function that makes inputs to try in turn, and their origin in words.
 
     Args:
         declared: inputs of the model; None: not known, and given arrays are not checked.

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rmsnorm_export.lower.behind import lower_all
 from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec

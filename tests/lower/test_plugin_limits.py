@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import onnx
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.lower.portable import creator_names, plugin_refuses
-from rmsnorm_export.op.native import KINDS, ROW_KINDS
+from rmsnorm_export.lower.plugin import plugin_refuses
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-
-PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
 
 def model(x_type: str, weight_type: str, n: str = "64", *, weight: bool = True) -> onnx.ModelProto:
@@ -105,18 +99,3 @@ def test_tables_of_a_rotary_embedding(x, cos, n, why):
     spec = NormSpec(kind="RotaryRMSNorm", rotary_dim=4 if n == 7 else 0)
     reason = plugin_refuses("RotaryRMSNorm", spec, dtype=FLOAT, n=n, weights=(), tables=(x, cos))
     assert (why in reason, bool(reason)) == (True, bool(why))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_library_has_a_creator_of_every_name(kind):
-    """The words of attributes.h; tests/plugins asks the built library, where it can be built."""
-    source = (PLUGINS / "kernels" / "attributes.h").read_text(encoding="utf-8")
-    words = dict(re.findall(r"k(\w*)Words\[\] =(.*?);", source, re.DOTALL))
-    own = {"GatedRMSNorm": ("Row", "Gate"), "RotaryRMSNorm": ("Rotary",)}.get(kind, ("Row",))
-    written = "".join(words[table] for table in ("", *own))
-    names = {kind, *(kind + suffix for suffix in re.findall(r"\b_\w+", written))}
-    source = (PLUGINS / "tensorrt" / "creators.cpp").read_text(encoding="utf-8")
-    (suffixes,) = re.findall(r"kCodeSuffixes\[\] = \{(.*?)\};", source, re.DOTALL)
-    codes = re.findall(r'"(\w*)"', suffixes) if kind in ROW_KINDS else ()
-    assert 'add("Quantized" + kind, kCodeSuffixes)' in source
-    assert creator_names(kind) == names | {f"Quantized{kind}{suffix}" for suffix in codes}

@@ -220,11 +220,11 @@ def find_builds() -> tuple[Built, ...]:
 
 
 def open_library(path: StrPath, style: Style | None = None) -> Library:
-    """Return what a library file is, by its name.
+    """Return the library in a file, by its name.
 
     Args:
         path: of the file.
-        style: how it will be loaded; the library for that may be beside ``path``.
+        style: how it will be loaded; the library for that may be next to ``path``.
 
     Raises:
         InputError: it is missing, cut short or none of this package's.
@@ -238,10 +238,10 @@ def open_library(path: StrPath, style: Style | None = None) -> Library:
         fix = f"give one of {', '.join(every)}"
         raise _unusable(file, "no library of this package has that name", fix)
     runtime, own = every[file.name]
-    beside = LIBRARIES[runtime].get(style or own)
-    if beside is None:
+    other = LIBRARIES[runtime].get(style or own)
+    if other is None:
         raise _unusable(file, f"it is for {own}, not for {style}", _build_fix(runtime))
-    file = file.with_name(beside)
+    file = file.with_name(other)
     if not file.is_file():
         raise _unusable(file, "there is no such file", "check the path")
     fix = _build_fix(runtime)

@@ -1,4 +1,4 @@
-"""Scales that no operator takes as they are: a factor in front of them, or a Mul behind the norm.
+"""Scales that no operator takes as they are: with a factor, or multiplied after the norm.
 
 ``x * (gain / rms)`` becomes ``norm(x) * gain``, whatever the shape of the gain and whatever it is
 computed from; ``x / ||x|| * scale`` becomes ``norm(x, scale / sqrt(n))``.
@@ -25,7 +25,7 @@ from rmsnorm_export.recognize.types import Types
 def lower_all(
     matches: Sequence[Match], target: TargetRow, context: LowerContext
 ) -> list[Lowered | Refusal]:
-    """New nodes for ``target``, or a refusal, for each match of a model."""
+    """Return new nodes for ``target``, or a refusal, for each match of a model."""
     lowering: Lowering = importlib.import_module(target.module).lower
     parts = [split(match, context) for match in matches if match.beside is None]
     outcomes = lowering([part.norm for part in parts], context)
@@ -38,11 +38,11 @@ def lower_all(
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """One match, and the ``norm`` that a target takes for it.
+    """One match, the ``norm`` that a target takes for it, and the nodes around that.
 
     Attributes:
-        site: the nodes in front of the norm, and then those behind it; None: there are none.
-        scale: what the norm is multiplied with; None where that is its own scale.
+        site: the nodes before the norm, and then those after it; None: there are none.
+        scale: multiplied with the norm by a node of its own; None: the norm has it as its scale.
         inner: the same for the part of the match that stands for it in the norm.
     """
 
@@ -74,7 +74,7 @@ class Split:
 
 
 def split(match: Match, context: LowerContext) -> Split:
-    """Return what a target takes of ``match``, and what is around it."""
+    """Return the part of ``match`` that a target takes, and the nodes around it."""
     inner = None if match.inner is None else split(match.inner, context)
     if inner is not None and inner.norm is match.inner:
         inner = None

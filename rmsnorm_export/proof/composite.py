@@ -1,8 +1,8 @@
-"""Prove a site whose node does more than its norm: the norm as any other, then what is behind it.
+"""Prove a site whose node does more than its norm: the norm as any other, then what follows it.
 
-*Codes.* Eight bits would hide most of what a norm can get wrong, so the norm is proved with its own
-output. What makes codes of it is then run on the very numbers of the new norm, and the codes have
-to be those of the new node: the same, but where the class says otherwise.
+*Quantizers.* Eight bits would hide most of what a norm can get wrong, so the norm is proved with
+its own output. The quantizer of the source is then run on the very numbers of the new norm, and has
+to give those of the new node, but where the class says otherwise.
 
 *Rotary embeddings.* In float64 the nodes of the source, norm and embedding, and the new node give
 the formula. With every rounding in place the embedding of the source, run on the very numbers of
@@ -26,22 +26,22 @@ from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, Layout, batches, random_weights
 from rmsnorm_export.proof.judge import MATHEMATICS
-from rmsnorm_export.proof.site import Proving, cut_site, fitted, sizes_in
+from rmsnorm_export.proof.site import Proving, cut_site, sizes_in
 from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
 
 _SCALES = (0.02, 1e-3, 4.0)
-"""Of codes: ordinary, all saturated, most of them 0."""
+"""Scales of a quantized output: ordinary, all saturated, most of it 0."""
 
 
 class _Stages:
-    """All of a site, its norm alone, and what the source makes of the norm.
+    """All of a site, its norm alone, and the nodes of the source that follow the norm.
 
     Args:
-        match, lowered, layout, proving: as for ``differing_codes``.
+        match, lowered, layout, proving: as for ``differing_quantization``.
         ends: outputs of the site.
-        further: what is behind the norm reads these, too.
+        further: other values that the nodes after the norm read.
         aliases: as for ``cut``.
 
     Raises:
@@ -61,17 +61,15 @@ class _Stages:
         self.whole, self._norm = cut_site(match, lowered, layout, proving), None
         if match.inner is not None and lowered.alone is not None:
             self._norm = cut_site(match.inner, lowered.alone(), layout, proving)
-            self._behind = cut(
+            self._rest = cut(
                 ends, [match.inner.output, *further], opset_imports=proving.opset_imports,
                 type_of=proving.types.dtype, aliases=aliases,
                 sizes_of=sizes_in(match, layout, proving.types),
             )  # fmt: skip
         replaced = [old for old, _ in lowered.replace]
         self._ends = [f"y{replaced.index(value)}" for value in ends]
-        scale, bias = random_weights(match.spec, math.prod(layout.row), proving.seed)
-        self.weights = tuple(
-            fitted(v, w, layout, match) for v, w in ((match.scale, scale), (match.bias, bias))
-        )
+        random = random_weights(match.spec, math.prod(layout.row), proving.seed)
+        self.weights = self.whole.weights(*random)
         self.runs: list[Callable[[ir.Model, Mapping[str, Array]], Mapping[str, Array]]]
         self.runs = [run_numpy, *([run_onnxruntime] if match.dtype == FLOAT else [])]
 
@@ -83,7 +81,7 @@ class _Stages:
     def results(
         self, batch: Batch, further: Mapping[str, Array], skipped: type[Exception]
     ) -> Iterator[tuple[list[Array], list[Array]]]:
-        """Yield what the source makes of the numbers of the new norm, and what the new node gives.
+        """Yield the results of the source on the numbers of the new norm, and of the new node.
 
         Args:
             batch: rows.
@@ -100,20 +98,20 @@ class _Stages:
                 else:
                     y = run(self._norm.new, self._norm.feeds(batch, *self.weights))["y0"]
                     inputs = {f"x{i}": a for i, a in enumerate((y, *further.values()))}
-                    old = list(run(self._behind, inputs).values())
+                    old = list(run(self._rest, inputs).values())
             except skipped:
                 continue
             yield old, [after[name] for name in self._ends]
 
 
-def differing_codes(match: Match, lowered: Lowered, layout: Layout, proving: Proving) -> str:
-    """Return where the codes of the new node are not those of the source; "" where they are.
+def differing_quantization(match: Match, lowered: Lowered, layout: Layout, proving: Proving) -> str:
+    """Return where the new node quantizes otherwise than the source; "" where it does not.
 
     Args:
         match: with ``quantized``.
         lowered: its new nodes.
         layout: sizes of the inputs.
-        proving: what is common to the model's proofs.
+        proving: the common part of the model's proofs.
 
     Raises:
         InputError: one of them cannot be cut out.
@@ -125,17 +123,17 @@ def differing_codes(match: Match, lowered: Lowered, layout: Layout, proving: Pro
         ends=[v for v in (match.output, quantized.scales) if v is not None],
         further=[v for v in (quantized.scale,) if v is not None],
     )  # fmt: skip
-    scales = _code_scales(quantized, proving.types)
+    scales = _scales_to_try(quantized, proving.types)
     for batch in batches(match.spec, match.dtype, layout.lead, layout.row, proving.seed):
         for further in scales:
             for old, new in parts.results(batch, further, NotRunError):
                 if place := _differences(match, quantized, old, new):
-                    return f"codes: {place}, case {batch.cases}"
+                    return f"quantized output: {place}, case {batch.cases}"
     return ""
 
 
-def _code_scales(quantized: Quantized, types: Types) -> list[dict[str, Array]]:
-    """Scales of codes to be tried, in their type and shape; none where rows have their own."""
+def _scales_to_try(quantized: Quantized, types: Types) -> list[dict[str, Array]]:
+    """Return scales to try, in their type and shape; none where rows have their own."""
     if quantized.scale is None:
         return [{}]
     dtype = numpy_dtype(int(types.dtype(quantized.scale) or FLOAT))
@@ -144,7 +142,7 @@ def _code_scales(quantized: Quantized, types: Types) -> list[dict[str, Array]]:
 
 
 def _differences(match: Match, quantized: Quantized, old: list[Array], new: list[Array]) -> str:
-    """Return what is not as it should be, in words, or ""."""
+    """Return the difference in words, or ""."""
     before, after = (_ordered(codes[0]) for codes in (old, new))
     if before.shape != after.shape or old[0].dtype != new[0].dtype:
         return f"{old[0].dtype} {before.shape} and {new[0].dtype} {after.shape}"
@@ -162,7 +160,7 @@ def _differences(match: Match, quantized: Quantized, old: list[Array], new: list
 
 
 def _ordered(codes: Array) -> Array:
-    """Codes as integers in the order of their numbers; every NaN is one."""
+    """Return quantized numbers as integers in their order; every NaN is one."""
     if codes.dtype == np.int8:
         return codes.astype(np.int64)
     bits = codes.view(np.uint8).astype(np.int64)
@@ -170,10 +168,10 @@ def _ordered(codes: Array) -> Array:
     return np.where(np.isnan(codes.astype(np.float32)), 1 << 10, number)
 
 
-def differing_turns(match: Match, lowered: Lowered, layout: Layout, proving: Proving) -> str:
+def differing_rotation(match: Match, lowered: Lowered, layout: Layout, proving: Proving) -> str:
     """Return where the new node gives other numbers than the source; "" where they agree.
 
-    Arguments and errors as ``differing_codes``; ``match`` has ``rotary``.
+    Arguments and errors as ``differing_quantization``; ``match`` has ``rotary``.
     """
     rotary = match.rotary
     assert rotary is not None

@@ -1,7 +1,7 @@
-"""Fused nodes of other targets written in a form that the target takes, where they stand.
+"""Legalization: fused nodes of other targets, written in a form that the target takes.
 
-A node computes what ONNX Runtime's kernel does, or by its definition where it is ONNX's, with every
-rounding step; what cannot be written so certainly stays, and recognition gives the reason.
+The new nodes have every rounding step of ONNX Runtime's kernel or, of an operator of ONNX, of its
+definition. A node whose types or sizes are not known stays, and recognition gives the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPERATORS = (
 
 
 @dataclasses.dataclass(eq=False)
-class Mender:
+class Legalizer:
     """The nodes that are written for one model.
 
     Attributes:
@@ -61,7 +61,7 @@ class Mender:
         self.names, self.constants = Names(self.model), Constants()
         self.types = Types(self.model, self.constants)
 
-    def mend(self, graph: ir.Graph, node: ir.Node) -> None:
+    def legalize(self, graph: ir.Graph, node: ir.Node) -> None:
         """Write a node anew if it is of such an operator and the target needs it."""
         operator, stays = (node.domain, node.op_type), node.op_type in self.keeps
         if operator not in _OPERATORS or depends_on_caller(node):
@@ -78,7 +78,7 @@ class Mender:
                 node = self._split_inverse(graph, node, x)
             scale = self._spread(graph, node, x, scale)
             if not (stays or _used(node.outputs[1:])):
-                self._mend(graph, node, x, scale)
+                self._typed(graph, node, x, scale)
 
     def _split_skip(self, graph: ir.Graph, node: ir.Node) -> None:
         """Write a residual node as Add and norm; half types are summed and normalised in f32."""
@@ -114,7 +114,7 @@ class Mender:
         ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
     def _split_inverse(self, graph: ir.Graph, node: ir.Node, x: ir.Value) -> ir.Node:
-        """Compute the second output of a norm apart, and return the norm."""
+        """Compute the second output of a norm by other nodes, and return the norm."""
         dtype, rank = self.types.dtype(x), self.types.rank(x)
         axis = node.attributes.get_int("axis", -1)
         if dtype not in FLOATS or (axis >= 0 and (rank is None or axis >= rank)):
@@ -170,14 +170,14 @@ class Mender:
         _note_anew(node, "its scale is repeated over the row")
         return spread
 
-    def _mend(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
-        """Mend a norm in a form that not all runtimes take.
+    def _typed(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
+        """Write a norm that stands in a form that not all runtimes take.
 
         PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
         float32: the operator's own function body then multiplies two types, and ONNX Runtime does
         not load it. Such a node computes in the wider type, as PyTorch does, and keeps its output's
         type. A scale that is no row of numbers (a modulation ``[batch, 1, n]``) broadcasts by the
-        definition of the operator, but not on GPUs: it goes to a Mul behind the node, where the
+        definition of the operator, but not on GPUs: it goes to a Mul after the node, where the
         definition has it; ONNX Runtime's own operator multiplies before it rounds.
         """
         narrow, final = self.types.dtype(x), self.types.dtype(scale)
@@ -211,7 +211,7 @@ class Mender:
         ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [result])
 
     def _ones_instead(self, node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
-        """Return the size of ones with which a scale behind the norm is certainly right, else 0.
+        """Return the size of ones with which a scale after the norm is certainly right, else 0.
 
         That is the row, or 1 where it is not known. A single number stays where the target has the
         operator: ONNX Runtime takes it, and rounds in another order than a Mul.
@@ -234,7 +234,7 @@ class _Tape(ir.tape.Tape):
     Args:
         stem: of their names.
         names: gives unique names.
-        shape, dtype: of what they compute, unless it is given.
+        shape, dtype: of their results, unless given.
     """
 
     def __init__(self, stem: str, names: Names, shape: ir.Shape | None, dtype: ir.DataType) -> None:

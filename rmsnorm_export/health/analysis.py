@@ -38,7 +38,7 @@ _SUM, _SITE = 4, "rmsnorm_export.site"
 """Outputs of SkipSimplifiedLayerNormalization, the sum the last; a node's site before inlining."""
 
 
-def survey(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[str, Any]:
+def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[str, Any]:
     """Return the fields of a report that say what norms and residual sums survive.
 
     Functions are put in the place of their calls, so that each call has its own weights and ranges.
@@ -91,7 +91,7 @@ def _without_functions(model: ir.Model) -> ir.Model:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Site:
-    """A norm or residual sum: what is reported of it, its row or sum, and its nodes."""
+    """A norm or residual sum: its health, its row or sum, and its nodes."""
 
     health: Health
     row: ir.Value
@@ -99,7 +99,7 @@ class _Site:
 
 
 class _Sites:
-    """The norms of a model, each behind the residual sum that it reads.
+    """The norms of a model, each after the residual sum that it reads.
 
     Attributes:
         sites: in order.
@@ -125,7 +125,7 @@ class _Sites:
             self.sites.append(_Site(norm_limits.of(match, norm), row, match.nodes))
 
     def put(self, ranges: Ranges) -> None:
-        """Say what was measured, and what holds the rows and sums that float16 does not."""
+        """Note the ranges, and the cures of rows and sums that float16 does not hold."""
         streams = {site.row for site in self.sites if site.health.kind == "residual sum"}
         for site in self.sites:
             size, cure = ranges.get(site.row), site.health.cure
@@ -164,7 +164,7 @@ class _Sites:
         return run
 
     def _overflows(self, value: ir.Value, ranges: Ranges) -> bool:
-        """Tell a value that float16 does not hold."""
+        """Return whether float16 does not hold a value."""
         node = value.producer()
         own = node is not None and node.op_type in _OWN_INFINITIES
         return self.types.dtype(value) == FLOAT16 and ranges.get(value, 0.0) >= _BEYOND and not own
@@ -175,7 +175,7 @@ def _site_name(node: ir.Node) -> str:
 
 
 def _adds_values(node: ir.Node) -> bool:
-    """Tell a sum of two values that are both computed."""
+    """Return whether a node is a sum of two values that are both computed."""
     stored = (ir.convenience.get_const_tensor(value) for value in node.inputs if value)
     return standard(node) == "Add" and all(tensor is None for tensor in stored)
 
@@ -189,7 +189,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _fits(value: ir.Value | None, ranges: Ranges, constants: Constants) -> bool:
-    """Tell an operand below the end of float16, where masks are; so a large weight is taken."""
+    """Return whether an operand is below the end of float16, where masks are; a large weight is."""
     if value is not None and value in ranges:
         return ranges[value] < _END
     array = constants.array(value)
