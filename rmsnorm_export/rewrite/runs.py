@@ -133,7 +133,8 @@ class Needs:
 def _widens(node: ir.Node) -> bool:
     """Return whether a vector repeats what may be a norm of rows of one number.
 
-    ONNX Runtime takes such a vector for the scale of the norm, and then refuses to run it.
+    ONNX Runtime takes such a vector for the scale of a norm that squares by Pow, and then refuses
+    to run it.
     """
     if node.op_type != "Mul" or node.domain not in DEFAULT_DOMAINS:
         return False
@@ -144,14 +145,21 @@ def _widens(node: ir.Node) -> bool:
         shaped = (v.shape for v in (value, *producer.inputs[:1]) if v is not None)
         row = next((shape for shape in shaped if shape is not None), ir.Shape([]))
         vector = other.const_value.shape
-        if (
-            producer.op_type in ("Div", "RMSNorm", "SkipRMSNorm")
-            and row[-1:] == (1,)
-            and len(vector) == 1
-            and vector[0] != 1
-        ):
+        if _squares_by_pow(producer) and row[-1:] == (1,) and len(vector) == 1 and vector[0] != 1:
             return True
     return False
+
+
+def _squares_by_pow(node: ir.Node) -> bool:
+    """Return whether it divides by the root of a mean of squares, as exporters write that."""
+    operators = [node.op_type]
+    while len(operators) < 5 and node.inputs:
+        value = node.inputs[1 if node.op_type == "Div" else 0]
+        if value is None or (producer := value.producer()) is None:
+            break
+        node = producer
+        operators.append(node.op_type)
+    return operators == ["Div", "Sqrt", "Add", "ReduceMean", "Pow"]
 
 
 def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
