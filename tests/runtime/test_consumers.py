@@ -280,7 +280,7 @@ def test_a_vector_behind_rows_of_one_number_is_not_for_onnxruntime(
 @pytest.mark.parametrize(
     ("text", "what", "words"),
     [
-        ("tensorrt@8.6", "version", "10.8 to 11.4"),
+        ("tensorrt@7.2", "version", "8.6 to 11.4"),
         ("openvino@2023", "version", "2026.4"),
         ("onnxruntime@banana", "version", "1.15 to"),
         ("opnvino", "name", "did you mean 'openvino'? "),
