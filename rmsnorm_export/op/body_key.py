@@ -162,10 +162,10 @@ def assign_bodies(
     """For each site's key the name of its function and the body that it shares.
 
     Of each operator, the body with most sites has the operator's own name (unless it holds a number
-    that no float32 attribute can); the others say after it
-    how they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
-    order of the sites, except that a tie goes to a body with a scale, which the plugin has, and
-    then to the earlier one. ``reserved`` names are not used.
+    that no float32 attribute can); the others say after it how they differ, e.g.
+    ``RMSNorm_scale_before_cast``. The outcome does not depend on the order of the sites, except
+    that a tie goes to a body that the plugin may have, which is not ``single``, and then to the
+    earlier one. ``reserved`` names are not used.
     """
     counts = Counter(keys)
     groups: list[_Group] = []
@@ -184,7 +184,7 @@ def assign_bodies(
     result: dict[BodyKey, tuple[str, BodyKey]] = {}
 
     def place(group: _Group) -> tuple[int, bool, int]:
-        return -group.sites, not group.body.has_scale, min(map(keys.index, group.members))
+        return -group.sites, group.body.single, min(map(keys.index, group.members))
 
     for group in sorted(groups, key=place):
         name = _name(group.body, names, reserved)
