@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -66,7 +66,7 @@ class Recognition:
     Attributes:
         matches: the norms, in graph order.
         opaque: nodes that are a norm by their operator, in a form that is not understood.
-        refusals: a reason for every other value that looked like a norm.
+        told: a reason for every other value that looked like a norm, by the node that sums it.
         types: element types and shapes, as far as they were asked for.
         crossed: functions that hold a part of what may be a norm, the rest of which does not stand
             in the same function.
@@ -74,7 +74,7 @@ class Recognition:
 
     matches: tuple[Match, ...]
     opaque: tuple[Refusal, ...]
-    refusals: tuple[Refusal, ...]
+    told: Mapping[ir.Node, Refusal]
     types: Types
     crossed: frozenset[ir.OperatorIdentifier]
 
@@ -87,9 +87,9 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
         folds: what a match may take in of what is around it.
     """
     ctx = read_facts(model)
-    refusals = unmatched(ctx)
+    told = unmatched(ctx)
     matches = finish(ctx, folds)
-    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
+    return Recognition(matches, tuple(ctx.opaque), told, ctx.types, frozenset(ctx.crossed))
 
 
 def read_facts(model: ir.Model) -> Context:

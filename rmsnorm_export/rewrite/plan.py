@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rmsnorm_export.audit.audit import audited
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
@@ -98,7 +99,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         }
         parts = dict.fromkeys(_named(named, options.sites))
     else:
-        refusals += recognition.refusals
+        refusals += audited(model, recognition)
     if options.sites and row.form == "one node":
         named = {match: _site_names(match) for match in parts}
         allowed = {match.output for match in _named(named, options.sites)}

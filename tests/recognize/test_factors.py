@@ -55,7 +55,7 @@ def is_folded(dtype: str, form: str, number: float, count: int = N) -> bool:
     refused by name."""
     recognition = recognize(from_proto(model(dtype, form, number, count)))
     if not recognition.matches:
-        (refusal,) = recognition.refusals
+        (refusal,) = recognition.told.values()
         assert refusal.reason == "not-the-mean"
         return False
     (match,) = recognition.matches

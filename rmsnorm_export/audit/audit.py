@@ -1,0 +1,218 @@
+"""After recognition: the norms in what no match and no refusal has a word for."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from rmsnorm_export.audit.behaviour import Norm, Part, is_centred, norm_of
+from rmsnorm_export.audit.operators import NOTHING, SIZES, Operators, Traits
+from rmsnorm_export.audit.parts import Layout, Region, layouts, model_of, region_of, run
+from rmsnorm_export.audit.places import TOP, Place, common, source
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.printable import plural
+from rmsnorm_export.recognize.bodies import bodies_of
+from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.context import FLOATS
+from rmsnorm_export.recognize.functions import callees_first
+from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
+from rmsnorm_export.recognize.scan import Recognition
+
+_SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean", "variance"))
+"""Look-alikes that recognition has followed to the end."""
+
+_MOST_BEHIND = 8
+"""Values in front of one that it is tried as a norm of, and values that are tried for one x."""
+
+_WORK, _WORK_OF_NODE, _COST = 1 << 26, 1 << 12, 1 << 10
+"""Elements that are computed of one model, whatever it asks for, and more of each node; what a node
+costs that computes one element."""
+
+_RUNS = 5
+_HIGHEST, _HIGHEST_HALF = 1e6, 30.0
+
+
+def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
+    """Return the refusals of a recognition, with those of norms that it did not follow.
+
+    A part of the graph that sums, takes a root and is a function of one value x, of whose shape its
+    output is, is evaluated on rows, where no match and no refusal covers it. A norm takes the
+    place of the look-alikes that recognition saw in it. What cannot be evaluated, because it
+    depends on another value than x or is too large, is passed over.
+
+    Args:
+        model: not changed.
+        recognition: of this model.
+    """
+    audit = _Audit(model, recognition)
+    audit.run()
+    told = (refusal for node, refusal in recognition.told.items() if node not in audit.mistaken)
+    return (*told, *audit.refusals)
+
+
+class _Audit:
+    def __init__(self, model: ir.Model, recognition: Recognition) -> None:
+        self._model, self._types = model, recognition.types
+        self._explained = {node for match in recognition.matches for node in match.nodes}
+        self._explained |= {
+            node for node, refusal in recognition.told.items()
+            if refusal.kind == "norm" or refusal.reason in _SETTLED
+        }  # fmt: skip
+        self._operators = Operators(recognition.types, self._explained)
+        self._places: dict[ir.Value, Place] = {}
+        self._tried: dict[Place, int] = {}
+        self._found: set[ir.Node] = set()
+        self._known: dict[tuple[object, ...], Any] = {}
+        self._work = _WORK
+        self._functions = tuple(model.functions.values())
+        self.refusals: list[Refusal] = []
+        self.mistaken: set[ir.Node] = set()
+
+    def run(self) -> None:
+        functions = {k: f for k, f in self._model.functions.items() if f.domain != DOMAIN}
+        nodes = itertools.chain(
+            self._model.graph.all_nodes(), *(f.all_nodes() for f in functions.values())
+        )
+        if not any(self._operators.may_root(n) and n not in self._explained for n in nodes):
+            return
+        for key in callees_first(self._model):
+            if key in functions:
+                scope = "::".join(part for part in key if part)
+                self._operators.calls[key] = self._visit(functions[key], scope)
+        self._visit(self._model.graph, "main")
+
+    def _visit(self, graph: ir.Graph | ir.Function, scope: str) -> Traits:
+        """Go through a graph and its subgraphs; return what a call of it does to a row."""
+        self._opsets = graph.opset_imports
+        waiting, seen = [(graph, scope)], set[Traits]()
+        while waiting:
+            graph, self._scope = waiting.pop()
+            self._places |= {value: source(value) for value in graph.inputs}
+            for node in graph:
+                seen.add(self._stand(node))
+                for label, body in bodies_of(node):
+                    waiting.append((body, f"{self._scope}/{node.name or node.op_type}.{label}"))
+        return Traits(*(any(getattr(one, name) for one in seen) for name in Traits.__slots__))
+
+    def _stand(self, node: ir.Node) -> Traits:
+        """Find the places of the outputs of a node, and try them as norms."""
+        self._work += _WORK_OF_NODE
+        variables, bodies = [v for v in node.inputs if v in self._places], bodies_of(node)
+        if standard(node) in SIZES or not (variables or bodies):
+            return NOTHING
+        traits = self._operators.traits(node, variables)
+        before = [self._places[value] for value in variables]
+        # What a body sees of the outside is not among the inputs.
+        parent = TOP if bodies else common(before)
+        for value in node.outputs:
+            place = self._places[value] = Place(value, parent)
+            place.through(before, traits)
+            if place.sums and place.roots:
+                self._try(place)
+        return traits
+
+    def _try(self, y: Place) -> None:
+        """Examine ``y`` as a norm of the values that it depends on, the nearest first."""
+        x = y.parent
+        for _ in range(_MOST_BEHIND):
+            if x.value is None or y.value is None or x.ends != y.ends:
+                return
+            between, tried = x.sums < y.sums and x.roots < y.roots, self._tried.get(x, 0)
+            if between and tried < _MOST_BEHIND and self._may_be(x.value, y.value):
+                self._tried[x] = tried + 1
+                if self._is_clear(x, x.value, y.value):
+                    y.explained(x)
+                    return
+            x = x.parent
+
+    def _may_be(self, x: ir.Value, y: ir.Value) -> bool:
+        """Return whether two values are of float types and of one shape, as far as is known."""
+        if any(self._types.dtype(value) not in (None, *FLOATS) for value in (x, y)):
+            return False
+        one, other = self._types.shape(x), self._types.shape(y)
+        if one is None or other is None:
+            return one != () and other != ()
+        numbers = [(a, b) for a, b in zip(one, other, strict=False) if {type(a), type(b)} == {int}]
+        return len(one) == len(other) > 0 and all(a == b for a, b in numbers)
+
+    def _is_clear(self, x: Place, start: ir.Value, end: ir.Value) -> bool:
+        """Say of a norm that it is one; return whether it is clear what ``end`` is."""
+        region = region_of(start, end)
+        self._work -= _COST
+        if region is None or not self._found.isdisjoint(region.nodes):
+            return False
+        norm = self._norm(region)
+        if norm is not None and not self._is_variance(x, norm):
+            self._report(region, norm)
+        return norm is not None
+
+    def _norm(self, region: Region) -> Norm | None:
+        """Return the norm that a region is, with the first sizes with which it is one."""
+        half = self._types.dtype(region.x) in (None, ir.DataType.FLOAT16)
+        highest = _HIGHEST_HALF if half else _HIGHEST
+        sizes = layouts(self._types.shape(region.x))
+        norms = (self._judged(region, layout, norm_of, highest) for layout in sizes)
+        return next(filter(None, norms), None)
+
+    def _is_variance(self, x: Place, norm: Norm) -> bool:
+        """Return whether the mean was taken from the rows of x: their mean square is a variance."""
+        z = x.parent
+        for _ in range(_MOST_BEHIND):
+            if z.value is None or x.value is None or z.ends != x.ends:
+                break
+            region = region_of(z.value, x.value)
+            sizes = () if region is None else layouts(self._types.shape(z.value))
+            if region and any(self._judged(region, s, is_centred, norm.axes) for s in sizes):
+                return True
+            z = z.parent
+        return False
+
+    def _judged(
+        self,
+        region: Region,
+        layout: Layout,
+        judge: Callable[[Part, Sequence[int], Any], Any],
+        about: object,
+    ) -> Any:
+        """Return what ``judge`` says of a region; of those alike one is evaluated.
+
+        None where it cannot be evaluated, or the work that a model of this size may take is done.
+        """
+        try:
+            model = model_of(region, layout, self._types, self._opsets, self._functions)
+            content = ir.to_proto(model).SerializeToString(deterministic=True)
+            key = (content, layout.shape, judge.__name__, about)
+            if key not in self._known:
+                work = len(region.nodes) * (math.prod(layout.shape) + _COST) * _RUNS
+                self._work -= work
+                if self._work < 0:
+                    return None
+                self._known[key] = judge(functools.partial(run, model), layout.shape, about)
+            return self._known[key]
+        except Exception:  # of any part of any file: what NumPy does not compute is not audited
+            return None
+
+    def _report(self, region: Region, norm: Norm) -> None:
+        """Refuse a norm by the names of its nodes; what was said of these was none."""
+        self._found.add(region.nodes[-1])
+        self.mistaken.update(region.nodes)
+        first, last = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
+        what = "an L2 norm" if norm.length else "an RMSNorm"
+        self.refusals.append(refuse(
+            region.nodes[-1], "spelling-unknown",
+            f"computes {what} of rows of {norm.n} with epsilon {norm.epsilon:.3g} by nodes from "
+            f"{first} to {last} that recognition does not follow",
+            f"{plural(len(region.nodes), 'node')} from {self._describe(region.x)}",
+            "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
+            "is one to be followed", self._scope,
+        ))  # fmt: skip
+
+    def _describe(self, x: ir.Value) -> str:
+        dtype, dims = self._types.info(x)
+        kind = "unknown type" if dtype is None else dtype.name
+        return f"{x.name!r} ({kind}, {'unknown shape' if dims is None else f'shape {list(dims)}'})"
