@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.audit.behaviour import Norm, Part, is_centred, norm_of
-from rmsnorm_export.audit.operators import NOTHING, SIZES, Operators, Traits
-from rmsnorm_export.audit.parts import Layout, Region, layouts, model_of, region_of, run
+from rmsnorm_export.audit.behaviour import EpsilonPlace, Norm, Part, is_centred, norm_of
+from rmsnorm_export.audit.operators import SIZES, Operators, Traits
+from rmsnorm_export.audit.parts import Layout, Region, arrays_of, layouts, model_of, region_of, run
 from rmsnorm_export.audit.places import TOP, Place, common, source
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import plural
@@ -27,12 +27,17 @@ _SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean", "va
 """Look-alikes that recognition has followed to the end."""
 
 _MOST_BEHIND = 8
-"""Values in front of one that it is tried as a norm of, and values that are tried for one x."""
+"""Values in front of one that it is tried as a norm of."""
+_MOST_TRIED = 32
+"""Values that are tried as the norm of one."""
 
 _WORK, _WORK_OF_NODE, _COST = 1 << 26, 1 << 12, 1 << 10
 """Elements that are computed of one model, whatever it asks for, and more of each node; what a node
 costs that computes one element."""
 
+_EPSILONS: Mapping[EpsilonPlace, str] = {
+    "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
+}  # fmt: skip
 _RUNS = 5
 _HIGHEST, _HIGHEST_HALF = 1e6, 30.0
 
@@ -66,7 +71,7 @@ class _Audit:
         self._operators = Operators(recognition.types, self._explained)
         self._places: dict[ir.Value, Place] = {}
         self._tried: dict[Place, int] = {}
-        self._found: set[ir.Node] = set()
+        self._sums: set[ir.Node] = set()
         self._known: dict[tuple[object, ...], Any] = {}
         self._work = _WORK
         self._functions = tuple(model.functions.values())
@@ -86,26 +91,40 @@ class _Audit:
                 self._operators.calls[key] = self._visit(functions[key], scope)
         self._visit(self._model.graph, "main")
 
-    def _visit(self, graph: ir.Graph | ir.Function, scope: str) -> Traits:
+    def _visit(self, holder: ir.Graph | ir.Function, scope: str) -> Traits:
         """Go through a graph and its subgraphs; return what a call of it does to a row."""
-        self._opsets = graph.opset_imports
-        waiting, seen = [(graph, scope)], set[Traits]()
+        self._opsets, said = holder.opset_imports, len(self.refusals)
+        waiting: list[tuple[ir.Graph | ir.Function, str]] = [(holder, scope)]
         while waiting:
             graph, self._scope = waiting.pop()
-            self._places |= {value: source(value) for value in graph.inputs}
+            self._places |= {value: source(value) for value in self._rows(graph)}
             for node in graph:
-                seen.add(self._stand(node))
+                self._stand(node)
                 for label, body in bodies_of(node):
                     waiting.append((body, f"{self._scope}/{node.name or node.op_type}.{label}"))
-        return Traits(*(any(getattr(one, name) for one in seen) for name in Traits.__slots__))
+        ends = [self._places[value] for value in holder.outputs if value in self._places]
+        return Traits(
+            sums=any(place.sums for place in ends),
+            roots=any(place.roots for place in ends),
+            mixes=all(place.mixes for place in ends),
+            ends=len(self.refusals) > said or any(place.ends for place in ends),
+        )
 
-    def _stand(self, node: ir.Node) -> Traits:
+    def _rows(self, graph: ir.Graph | ir.Function) -> list[ir.Value]:
+        """Return the inputs that norms may be of: a vector beside these is a weight."""
+        ranks = {value: self._types.rank(value) for value in graph.inputs}
+        rows = [v for v, rank in ranks.items() if rank not in (0, 1) and not v.is_initializer()]
+        return rows or list(graph.inputs)
+
+    def _stand(self, node: ir.Node) -> None:
         """Find the places of the outputs of a node, and try them as norms."""
         self._work += _WORK_OF_NODE
         variables, bodies = [v for v in node.inputs if v in self._places], bodies_of(node)
         if standard(node) in SIZES or not (variables or bodies):
-            return NOTHING
+            return
         traits = self._operators.traits(node, variables)
+        if traits.sums:
+            self._sums.add(node)
         before = [self._places[value] for value in variables]
         # What a body sees of the outside is not among the inputs.
         parent = TOP if bodies else common(before)
@@ -114,7 +133,6 @@ class _Audit:
             place.through(before, traits)
             if place.sums and place.roots:
                 self._try(place)
-        return traits
 
     def _try(self, y: Place) -> None:
         """Examine ``y`` as a norm of the values that it depends on, the nearest first."""
@@ -122,8 +140,8 @@ class _Audit:
         for _ in range(_MOST_BEHIND):
             if x.value is None or y.value is None or x.ends != y.ends:
                 return
-            between, tried = x.sums < y.sums and x.roots < y.roots, self._tried.get(x, 0)
-            if between and tried < _MOST_BEHIND and self._may_be(x.value, y.value):
+            tried = self._tried.get(x, 0)
+            if y.may_be_of(x) and tried < _MOST_TRIED and self._may_be(x.value, y.value):
                 self._tried[x] = tried + 1
                 if self._is_clear(x, x.value, y.value):
                     y.explained(x)
@@ -144,7 +162,7 @@ class _Audit:
         """Say of a norm that it is one; return whether it is clear what ``end`` is."""
         region = region_of(start, end)
         self._work -= _COST
-        if region is None or not self._found.isdisjoint(region.nodes):
+        if region is None:
             return False
         norm = self._norm(region)
         if norm is not None and not self._is_variance(x, norm):
@@ -192,27 +210,36 @@ class _Audit:
                 self._work -= work
                 if self._work < 0:
                     return None
-                self._known[key] = judge(functools.partial(run, model), layout.shape, about)
+                compute = functools.partial(run, model, arrays_of(region, layout, self._types))
+                self._known[key] = judge(compute, layout.shape, about)
             return self._known[key]
         except Exception:  # of any part of any file: what NumPy does not compute is not audited
             return None
 
     def _report(self, region: Region, norm: Norm) -> None:
-        """Refuse a norm by the names of its nodes; what was said of these was none."""
-        self._found.add(region.nodes[-1])
-        self.mistaken.update(region.nodes)
-        first, last = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
-        what = "an L2 norm" if norm.length else "an RMSNorm"
+        """Refuse a norm by its nodes, once for its sums; look-alikes that were seen there go."""
+        sums = self._sums.intersection(region.nodes)
+        if sums <= self.mistaken:
+            return
+        self.mistaken |= sums
+        dims, (first, last) = self._types.shape(region.x), norm.axes
+        row = list(dims or ())[len(dims or ()) + first : len(dims or ()) + last + 1]
+        n = math.prod(size for size in row if isinstance(size, int))
+        rows = f"rows of {norm.n if norm.part else n}"
+        if not norm.part and not (row and all(isinstance(size, int) for size in row)):
+            rows = f"rows over axes {list(range(first, last + 1))}"
+        epsilon = _EPSILONS[norm.place].format(f"{norm.epsilon:.3g}")
+        begin, end = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
         self.refusals.append(refuse(
             region.nodes[-1], "spelling-unknown",
-            f"computes {what} of rows of {norm.n} with epsilon {norm.epsilon:.3g} by nodes from "
-            f"{first} to {last} that recognition does not follow",
-            f"{plural(len(region.nodes), 'node')} from {self._describe(region.x)}",
+            f"computes {'an L2 norm' if norm.length else 'an RMSNorm'} of {rows} with {epsilon}, "
+            f"by nodes from {begin} to {end} that recognition does not follow",
+            f"{plural(len(region.nodes), 'node')} from {self._described(region.x)}",
             "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
             "is one to be followed", self._scope,
         ))  # fmt: skip
 
-    def _describe(self, x: ir.Value) -> str:
+    def _described(self, x: ir.Value) -> str:
         dtype, dims = self._types.info(x)
-        kind = "unknown type" if dtype is None else dtype.name
-        return f"{x.name!r} ({kind}, {'unknown shape' if dims is None else f'shape {list(dims)}'})"
+        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
+        return f"{x.name!r} ({'unknown type' if dtype is None else dtype.name}, {shape})"

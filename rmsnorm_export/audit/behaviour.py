@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +17,10 @@ _LOW, _HIGH = 1e-3, 30.0
 a constant of 1 there, and float16 holds them."""
 _TOLERANCE = 1e-5
 """Of y / x: what constants that were rounded to float32 explain, as exponents of large numbers."""
+_LEAST = 1e-15
+"""Epsilon that shows in the smallest rows."""
 _MOST_GROUPS = 16
+EpsilonPlace = Literal["inside", "behind", "floor"]
 Part = Callable[[Array], Sequence[Array]]
 """Computes y from x, and then the parts of rows that the squares may be taken of."""
 
@@ -26,17 +30,19 @@ class Norm:
     """``y = x * gain * (M + epsilon) ** -0.5``, with M the mean square of ``rows``.
 
     Attributes:
-        n: elements of a row; of a part of it, where M is that of a part.
+        n: elements of the rows that were seen.
         epsilon: fitted; 0 where it is too small to be seen.
         place: of the epsilon: under the root, behind it, or the least that the root may be.
         axes: first and last of the normalised ones, negative.
+        part: M is that of a part of these, or of groups.
         length: the gain is 1 / sqrt(n): rows of length one.
     """
 
     n: int
     epsilon: float
-    place: str
+    place: EpsilonPlace
     axes: tuple[int, int]
+    part: bool
     length: bool
 
 
@@ -67,18 +73,20 @@ def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Norm | None:
         highest: magnitude of the largest rows.
     """
     rng = np.random.default_rng(0)
-    samples: list[tuple[Array, Sequence[Array]]] = []
     base = _random(rng, shape)
     others = (_random(rng, shape), 1e-2 * _with_zeros(rng, shape), highest * base[..., ::-1])
-    for x in (_HIGH * base, _LOW * base, *others):
+    samples: list[tuple[Array, Sequence[Array]]] = []
+    gains: list[Array] = []
+    for x in (_HIGH * base, -_LOW * base, *others):
         outputs = compute(np.ascontiguousarray(x))
-        # Of most parts one look is enough.
-        if outputs[0].shape != x.shape or not np.isfinite(outputs[0][x != 0]).all():
+        if outputs[0].shape != x.shape or np.isnan(outputs[0][x != 0]).any():
             return None
         samples.append((x, outputs))
-    gains = [_inverse(x, outputs[0]) for x, outputs in samples]
+        gains.append(_inverse(x, outputs[0]))
+        if not _alike(gains[0], gains[-1]):  # most parts are told from a norm by one look or two
+            return None
     scaled = np.isfinite(gains[0])
-    if scaled.mean() < 0.5 or not all(_alike(gains[0], one) for one in gains[1:]):
+    if scaled.mean() < 0.5:
         return None
     for rows in _rows(shape, [part.shape for part in samples[0][1][1:]]):
         means = [
@@ -88,7 +96,8 @@ def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Norm | None:
         if fitted is not None:
             place, epsilon, gain = fitted
             length = bool(np.allclose(gain[scaled] ** 2 * rows.n, 1, rtol=_TOLERANCE))
-            return Norm(rows.n, epsilon, place, rows.axes, length)
+            part = rows.part >= 0 or rows.groups > 1
+            return Norm(rows.n, epsilon, place, rows.axes, part, length)
     return None
 
 
@@ -145,7 +154,9 @@ def _rows(shape: Sequence[int], parts: Sequence[Sequence[int]]) -> Iterator[_Row
         yield _Rows(shape[-1] // count, (-1, -1), groups=count)
 
 
-def _fitted(gains: Sequence[Array], means: Sequence[Array]) -> tuple[str, float, Array] | None:
+def _fitted(
+    gains: Sequence[Array], means: Sequence[Array]
+) -> tuple[EpsilonPlace, float, Array] | None:
     """Return where the epsilon stands, the epsilon and the gain, if x / y is explained by these.
 
     Args:
@@ -154,20 +165,20 @@ def _fitted(gains: Sequence[Array], means: Sequence[Array]) -> tuple[str, float,
         means: their mean squares.
     """
     high, low = gains[:2]
-    roots = [np.sqrt(mean) for mean in means]
+    scaled, roots = np.isfinite(high), [np.sqrt(mean) for mean in means]
     with np.errstate(all="ignore"):
         slope = (high**2 - low**2) / (means[0] - means[1])
-        inside = np.nanmedian(low**2 / slope - means[1])
+        inside = np.median((low**2 / slope - means[1])[scaled])
         line = (high - low) / (roots[0] - roots[1])
-        behind = np.nanmedian(low / line - roots[1])
-        floor = np.nanmedian(low / (high / roots[0]))
-        trials: tuple[tuple[str, float, Array, Callable[[float, int], Array]], ...] = (
+        behind = np.median((low / line - roots[1])[scaled])
+        floor = np.median((low / high * roots[0])[scaled])
+        trials: tuple[tuple[EpsilonPlace, float, Array, Callable[[float, int], Array]], ...] = (
             ("inside", inside, np.sqrt(slope), lambda e, i: np.sqrt(means[i] + e)),
             ("behind", behind, line, lambda e, i: roots[i] + e),
             ("floor", floor, high / roots[0], lambda e, i: np.maximum(roots[i], e)),
         )
         for place, epsilon, gain, root in trials:
-            epsilon = max(float(epsilon), 0.0)
+            epsilon = float(epsilon) if epsilon > _LEAST else 0.0
             off = (np.abs(gain * root(epsilon, i) / g - 1) for i, g in enumerate(gains))
             seen = (one[np.isfinite(g)] for one, g in zip(off, gains, strict=True))
             if all((one <= _TOLERANCE).all() for one in seen):

@@ -20,9 +20,9 @@ PARTS = ("Split", "Slice", "Gather", "GatherElements", "GatherND")
 
 _SUMS = frozenset((
     "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceLogSum", "CumSum",
-    "AveragePool", "GlobalAveragePool", *PARTS,
+    "AveragePool", "GlobalAveragePool",
 ))  # fmt: skip
-_BOTH = frozenset(("ReduceL2", "ReduceLogSumExp", "LpNormalization", "LpPool", "GlobalLpPool"))
+_BOTH = frozenset(("ReduceL2", "ReduceLogSumExp", "LpPool", "GlobalLpPool"))
 _ROOTS = frozenset(("Sqrt", "Exp"))
 _CENTRED = frozenset((
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
@@ -44,14 +44,21 @@ _TERM = re.compile(r"\.\.\.|[A-Za-z]")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
-    """What a node does to a row: as part of a norm, or so that none goes through it."""
+    """What a node does to a row.
+
+    Attributes:
+        sums, roots: as the mean square and its root in a norm of any spelling.
+        mixes: none of its outputs has the elements of a row any more, as what is normalised has.
+        ends: nothing is known of it, or recognition knows it.
+    """
 
     sums: bool = False
     roots: bool = False
+    mixes: bool = False
     ends: bool = False
 
 
-NOTHING, ENDS = Traits(), Traits(ends=True)
+NOTHING, ENDS, SUM = Traits(), Traits(ends=True), Traits(sums=True, mixes=True)
 
 
 class Operators:
@@ -71,7 +78,7 @@ class Operators:
     def may_root(self, node: ir.Node) -> bool:
         """Return whether there may be a root in what the node computes; asked of every node."""
         op = node.op_type
-        if op in _ROOTS or op in _BOTH or op in _CENTRED:
+        if op in _ROOTS or op in _BOTH or op in _CENTRED or op == "LpNormalization":
             return True
         if op == "Pow":
             number = self._constants.scalar(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -91,9 +98,11 @@ class Operators:
         if not op or op in _ENDS or bodies_of(node):
             return ENDS
         if op in _SUMS:
+            return SUM
+        if op in PARTS:
             return Traits(sums=True)
-        if op in _BOTH:
-            return Traits(sums=True, roots=True)
+        if op in _BOTH or op == "LpNormalization":
+            return Traits(sums=True, roots=True, mixes=op in _BOTH)
         if op in _CENTRED:
             data = node.inputs[0]
             beside = data is not None and _beside(data)
@@ -107,14 +116,14 @@ class Operators:
     def _product(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         if len(variables) == 1 and len(node.inputs) > 1:
             other = node.inputs[0] if node.inputs[1] in variables else node.inputs[1]
-            return Traits(sums=True) if self._takes_sums(other) else ENDS
+            return self._with(other)
         left, right = (self._types.shape(value) or () for value in variables[:2])
         if node.op_type != "MatMul" or len(variables) != 2 or not left or not right:
             return ENDS
         if 1 in (left[-1], right[-2:][0]):
             return NOTHING  # a multiple
         one = (len(left) == 1 or left[-2] == 1) and (len(right) == 1 or right[-1] == 1)
-        return Traits(sums=True) if one else ENDS
+        return SUM if one else ENDS
 
     def _einsum(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
@@ -125,32 +134,33 @@ class Operators:
         if all(label in kept for term in rows for label in term):
             return NOTHING
         if all(label in term for term in rows for label in kept):
-            return Traits(sums=True)
+            return SUM
         others = [value for value in node.inputs if value not in variables]
-        few = len(rows) == 1 and all(map(self._takes_sums, others))
-        return Traits(sums=True) if few else ENDS
+        return self._with(others[0]) if len(rows) == len(others) == 1 else ENDS
 
-    def _takes_sums(self, value: ir.Value | None) -> bool:
-        """Return whether a product with this constant may be a sum: not with a dense matrix."""
+    def _with(self, value: ir.Value | None) -> Traits:
+        """Return what a product with this constant does: with a dense matrix it ends a row."""
         if value is None:
-            return False
+            return ENDS
         node = value.producer()
         tensor = value.const_value
         if tensor is None and standard(node) == "Constant" and node is not None:
             tensor = constant_tensor(node.attributes)
         dims = self._types.shape(value) if tensor is None else tuple(tensor.shape)
         if dims is not None and sum(size != 1 for size in dims) <= 1:
-            return True
+            return SUM
+        matrix = Traits(sums=True)  # or an order of the elements
         if tensor is None:
-            return standard(node) in _FILLED
+            return matrix if standard(node) in _FILLED else ENDS
         if tensor.size > _MOST_READ or tensor.dtype == ir.DataType.STRING:
-            return False
+            return ENDS
         try:
             array = tensor.numpy().reshape(-1)
         except (OSError, ValueError, TypeError):
-            return False
+            return ENDS
         # A few numbers of a dense matrix tell that it is one.
-        return len(np.unique(array[:64])) <= 2 and len(np.unique(array)) <= 2
+        few = len(np.unique(array[:64])) <= 2 and len(np.unique(array)) <= 2
+        return matrix if few else ENDS
 
 
 def _beside(value: ir.Value) -> bool:

@@ -35,6 +35,7 @@ class Region:
     Attributes:
         nodes: those that depend on x, in topological order.
         weights: stored constants that they, and the nodes of constants, read.
+        parameters: vectors and numbers that the caller gives.
         pieces: of rows of x, of which the squares may be taken.
     """
 
@@ -42,22 +43,23 @@ class Region:
     y: ir.Value
     nodes: tuple[ir.Node, ...]
     weights: tuple[ir.Value, ...]
+    parameters: tuple[ir.Value, ...]
     pieces: tuple[ir.Value, ...]
 
 
 def region_of(x: ir.Value, y: ir.Value) -> Region | None:
     """Return what makes ``y``, all of which depends on x or on constants alone; None: too much."""
     order: list[ir.Node] = []
-    weights: dict[ir.Value, None] = {}
+    leaves: dict[ir.Value, None] = {}
     seen: set[ir.Node] = set()
     stack: list[tuple[ir.Value, bool]] = [(y, False)]
     while stack:
         value, done = stack.pop()
         node = value.producer()
-        if value is x or (node is None and value.const_value is None):
+        if value is x:
             continue
         if node is None:
-            weights[value] = None
+            leaves[value] = None
         elif done:
             order.append(node)
         elif node not in seen:
@@ -66,7 +68,8 @@ def region_of(x: ir.Value, y: ir.Value) -> Region | None:
             stack.extend((v, False) for v in reversed(node.inputs) if v is not None)
         if len(seen) > MOST_NODES:
             return None
-    if any(value.const_value.size > _MOST_WEIGHT for value in weights if value.const_value):
+    weights = [v for v in leaves if v.const_value is not None and not v.is_graph_input()]
+    if any(v.const_value is not None and v.const_value.size > _MOST_WEIGHT for v in weights):
         return None
     reached, nodes = {x}, []
     for node in order:
@@ -77,7 +80,8 @@ def region_of(x: ir.Value, y: ir.Value) -> Region | None:
         value for node in nodes if standard(node) in _PIECES and node.inputs[0] is x
         for value in node.outputs
     ]  # fmt: skip
-    return Region(x, y, tuple(nodes), tuple(weights), tuple(pieces[:_MOST_PIECES]))
+    given = tuple(value for value in leaves if value not in weights)
+    return Region(x, y, tuple(nodes), tuple(weights), given, tuple(pieces[:_MOST_PIECES]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,16 +139,31 @@ def model_of(
         ]  # fmt: skip
 
     return cut(
-        (region.y, *region.pieces), (region.x,), opset_imports=opset_imports, functions=functions,
-        type_of=types.dtype, sizes_of=sizes_of, constants=region.weights,
+        (region.y, *region.pieces), (region.x, *region.parameters), opset_imports=opset_imports,
+        functions=functions, type_of=types.dtype, sizes_of=sizes_of, constants=region.weights,
     )  # fmt: skip
 
 
-def run(model: ir.Model, x: Array) -> list[Array]:
+def arrays_of(region: Region, layout: Layout, types: Types) -> list[Array]:
+    """Return what the parameters of a region are given: their defaults, or positive numbers."""
+    arrays = []
+    for value in region.parameters:
+        dims = types.shape(value) or ()
+        shape = [d if isinstance(d, int) else layout.symbols.get(d or "", 1) for d in dims]
+        count = math.prod(shape)
+        if count > _MOST_WEIGHT:
+            raise ValueError(f"{count} elements")
+        default = np.linspace(0.5, 1.5, count).reshape(shape)
+        arrays.append(default if value.const_value is None else value.const_value.numpy())
+    return arrays
+
+
+def run(model: ir.Model, parameters: Sequence[Array], x: Array) -> list[Array]:
     """Compute the outputs of a region's model from x, in float64.
 
     Raises:
         InputError: an operator cannot be evaluated, or its result is too large.
     """
-    outputs = run_float64(model, {"x0": x}, most=_LARGE).outputs
+    feeds = {f"x{index}": array for index, array in enumerate((x, *parameters))}
+    outputs = run_float64(model, feeds, most=_LARGE).outputs
     return [np.asarray(outputs[f"y{index}"]) for index in range(len(outputs))]

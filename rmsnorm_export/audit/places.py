@@ -14,26 +14,36 @@ from rmsnorm_export.audit.operators import NOTHING, Traits
 
 
 class Place:
-    """A value in the tree of dominators, with the most sums, roots and ends on a way to it."""
+    """A value in the tree of dominators.
 
-    __slots__ = ("depth", "ends", "jump", "parent", "roots", "sums", "value")
+    Attributes:
+        sums, roots, ends: the most on a way to it.
+        mixes: the fewest.
+    """
+
+    __slots__ = ("depth", "ends", "jump", "mixes", "parent", "roots", "sums", "value")
 
     def __init__(self, value: ir.Value | None, parent: Place | None) -> None:
         self.value = value
         self.parent: Place = self if parent is None else parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.jump: Place = self if parent is None else _jump(parent)
-        self.sums = self.roots = self.ends = 0
+        self.sums = self.roots = self.ends = self.mixes = 0
 
     def through(self, before: Sequence[Place], traits: Traits) -> None:
         """Count what is on the ways that lead here through a node behind ``before``."""
         self.sums = max((one.sums for one in before), default=0) + traits.sums
         self.roots = max((one.roots for one in before), default=0) + traits.roots
         self.ends = max((one.ends for one in before), default=0) + traits.ends
+        self.mixes = min((one.mixes for one in before), default=0) + traits.mixes
 
     def explained(self, x: Place) -> None:
         """Forget what is between ``x`` and here."""
-        self.sums, self.roots, self.ends = x.sums, x.roots, x.ends
+        self.sums, self.roots, self.ends, self.mixes = x.sums, x.roots, x.ends, x.mixes
+
+    def may_be_of(self, x: Place) -> bool:
+        """Return whether a sum and a root are between ``x`` and here, and a way beside the sum."""
+        return x.sums < self.sums and x.roots < self.roots and x.mixes == self.mixes
 
 
 TOP = Place(None, None)
