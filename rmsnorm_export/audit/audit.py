@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rmsnorm_export.audit.behaviour import EpsilonPlace, Norm, Part, is_centred, norm_of
-from rmsnorm_export.audit.operators import SIZES, Operators, Traits
+from rmsnorm_export.audit.operators import ENDS, SIZES, Operators, Traits
 from rmsnorm_export.audit.parts import Layout, Region, arrays_of, layouts, model_of, region_of, run
 from rmsnorm_export.audit.places import TOP, Place, common, source
 from rmsnorm_export.op.spec import DOMAIN
@@ -38,6 +37,7 @@ costs that computes one element."""
 _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
 }  # fmt: skip
+_BOTH = 3
 _RUNS = 5
 _HIGHEST, _HIGHEST_HALF = 1e6, 30.0
 
@@ -56,18 +56,19 @@ def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
     """
     audit = _Audit(model, recognition)
     audit.run()
-    told = (refusal for node, refusal in recognition.told.items() if node not in audit.mistaken)
+    told = (r for candidate, r in recognition.told.items() if candidate.node not in audit.mistaken)
     return (*told, *audit.refusals)
 
 
 class _Audit:
     def __init__(self, model: ir.Model, recognition: Recognition) -> None:
         self._model, self._types = model, recognition.types
-        self._explained = {node for match in recognition.matches for node in match.nodes}
-        self._explained |= {
-            node for node, refusal in recognition.told.items()
-            if refusal.kind == "norm" or refusal.reason in _SETTLED
-        }  # fmt: skip
+        self._explained: set[ir.Node | None] = {
+            node for match in recognition.matches for node in match.nodes
+        }
+        for candidate, refusal in recognition.told.items():
+            if refusal.kind == "norm" or refusal.reason in _SETTLED:
+                self._explained |= {candidate.node, candidate.root}
         self._operators = Operators(recognition.types, self._explained)
         self._places: dict[ir.Value, Place] = {}
         self._tried: dict[Place, int] = {}
@@ -80,16 +81,37 @@ class _Audit:
 
     def run(self) -> None:
         functions = {k: f for k, f in self._model.functions.items() if f.domain != DOMAIN}
-        nodes = itertools.chain(
-            self._model.graph.all_nodes(), *(f.all_nodes() for f in functions.values())
-        )
-        if not any(self._operators.may_root(n) and n not in self._explained for n in nodes):
+        holders: list[ir.Graph | ir.Function] = [self._model.graph, *functions.values()]
+        nodes = (node for holder in holders for node in holder.all_nodes())
+        if not any(map(self._operators.takes_root, nodes)):
+            return
+        if not functions and not self._may_find(self._model.graph):
             return
         for key in callees_first(self._model):
             if key in functions:
                 scope = "::".join(part for part in key if part)
                 self._operators.calls[key] = self._visit(functions[key], scope)
         self._visit(self._model.graph, "main")
+
+    def _may_find(self, graph: ir.Graph) -> bool:
+        """Return whether a sum and a root are on one way anywhere; most files have none."""
+        marks = dict.fromkeys(graph.inputs, 0)
+        for node in graph:
+            if node.attributes and bodies_of(node):
+                return True
+            variables = [value for value in node.inputs if value in marks]
+            if not variables or node.op_type in SIZES:
+                continue
+            traits = self._operators.traits(node, variables, inferred=False)
+            mark = 0
+            if not traits.ends:
+                for value in variables:
+                    mark |= marks[value]
+                mark |= traits.sums | traits.roots << 1
+            if mark == _BOTH:
+                return True
+            marks |= dict.fromkeys(node.outputs, mark)
+        return False
 
     def _visit(self, holder: ir.Graph | ir.Function, scope: str) -> Traits:
         """Go through a graph and its subgraphs; return what a call of it does to a row."""
@@ -99,9 +121,10 @@ class _Audit:
             graph, self._scope = waiting.pop()
             self._places |= {value: source(value) for value in self._rows(graph)}
             for node in graph:
-                self._stand(node)
-                for label, body in bodies_of(node):
-                    waiting.append((body, f"{self._scope}/{node.name or node.op_type}.{label}"))
+                bodies = bodies_of(node)
+                self._stand(node, closed=not bodies)
+                within = f"{self._scope}/{node.name or node.op_type}"
+                waiting += [(body, f"{within}.{label}") for label, body in bodies]
         ends = [self._places[value] for value in holder.outputs if value in self._places]
         return Traits(
             sums=any(place.sums for place in ends),
@@ -116,18 +139,20 @@ class _Audit:
         rows = [v for v, rank in ranks.items() if rank not in (0, 1) and not v.is_initializer()]
         return rows or list(graph.inputs)
 
-    def _stand(self, node: ir.Node) -> None:
-        """Find the places of the outputs of a node, and try them as norms."""
+    def _stand(self, node: ir.Node, *, closed: bool) -> None:
+        """Find the places of the outputs of a node, and try them as norms.
+
+        ``closed``: it reads nothing but its inputs, as no body in it does.
+        """
         self._work += _WORK_OF_NODE
-        variables, bodies = [v for v in node.inputs if v in self._places], bodies_of(node)
-        if standard(node) in SIZES or not (variables or bodies):
+        variables = [value for value in node.inputs if value in self._places]
+        if standard(node) in SIZES or (closed and not variables):
             return
-        traits = self._operators.traits(node, variables)
+        traits = self._operators.traits(node, variables) if closed else ENDS
         if traits.sums:
             self._sums.add(node)
         before = [self._places[value] for value in variables]
-        # What a body sees of the outside is not among the inputs.
-        parent = TOP if bodies else common(before)
+        parent = common(before) if closed else TOP
         for value in node.outputs:
             place = self._places[value] = Place(value, parent)
             place.through(before, traits)

@@ -4,42 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import native
-from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import Constants, constant_tensor, standard
 from rmsnorm_export.recognize.types import Types
-
-SIZES = ("Shape", "Size")
-PARTS = ("Split", "Slice", "Gather", "GatherElements", "GatherND")
-"""Operators that take a row to pieces, so that any sum of these is one over the row."""
-
-_SUMS = frozenset((
-    "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceLogSum", "CumSum",
-    "AveragePool", "GlobalAveragePool",
-))  # fmt: skip
-_BOTH = frozenset(("ReduceL2", "ReduceLogSumExp", "LpPool", "GlobalLpPool"))
-_ROOTS = frozenset(("Sqrt", "Exp"))
-_CENTRED = frozenset((
-    "LayerNormalization", "InstanceNormalization", "GroupNormalization",
-    "MeanVarianceNormalization",
-))  # fmt: skip
-"""Operators that subtract the mean: of a row beside its negative they divide by the root."""
-_ENDS = frozenset((
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli", "Multinomial",
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-    native.RMS_NORMALIZATION, native.SIMPLIFIED,
-))  # fmt: skip
-_FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
-
-_MOST_READ = 1 << 20
-"""Elements of the matrix of a product that is read, to see whether it takes sums."""
-
-_TERM = re.compile(r"\.\.\.|[A-Za-z]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +30,39 @@ class Traits:
     ends: bool = False
 
 
-NOTHING, ENDS, SUM = Traits(), Traits(ends=True), Traits(sums=True, mixes=True)
+NOTHING, ENDS = Traits(), Traits(ends=True)
+_SUM, _PART, _ROOT = Traits(sums=True, mixes=True), Traits(sums=True), Traits(roots=True)
+
+SIZES = ("Shape", "Size")
+_CENTRED = (
+    "LayerNormalization", "InstanceNormalization", "GroupNormalization",
+    "MeanVarianceNormalization",
+)  # fmt: skip
+"""Operators that subtract the mean: of a row beside its negative they divide by the root."""
+_FIXED: Mapping[str, Traits] = {
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceLogSum",
+                     "CumSum", "AveragePool", "GlobalAveragePool"), _SUM),
+    # A sum of pieces of a row is one over the row.
+    **dict.fromkeys(("Split", "Slice", "Gather", "GatherElements", "GatherND"), _PART),
+    **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "LpPool", "GlobalLpPool"),
+                    Traits(sums=True, roots=True, mixes=True)),
+    "LpNormalization": Traits(sums=True, roots=True),
+    **dict.fromkeys(("Sqrt", "Exp"), _ROOT),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli",
+                     "Multinomial", "RandomNormalLike", "RandomUniformLike",
+                     native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
+}  # fmt: skip
+_PRODUCTS = ("MatMul", "Gemm", "Conv")
+_OTHERS = frozenset((*_FIXED, *_CENTRED, *_PRODUCTS, "Pow", "Einsum"))
+_WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow"))
+_FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
+
+_MOST_READ = 1 << 20
+"""Elements of the matrix of a product that is read, to see whether it takes sums."""
+
+_FIRST = 8
+
+_TERM = re.compile(r"\.\.\.|[A-Za-z]")
 
 
 class Operators:
@@ -70,60 +74,63 @@ class Operators:
         calls: what is known of functions; those of the callees are to be there before a caller.
     """
 
-    def __init__(self, types: Types, explained: Collection[ir.Node]) -> None:
+    def __init__(self, types: Types, explained: Collection[ir.Node | None]) -> None:
         self._types, self._explained = types, explained
         self._constants = Constants()
         self.calls: dict[ir.OperatorIdentifier, Traits] = {}
 
-    def may_root(self, node: ir.Node) -> bool:
-        """Return whether there may be a root in what the node computes; asked of every node."""
-        op = node.op_type
-        if op in _ROOTS or op in _BOTH or op in _CENTRED or op == "LpNormalization":
-            return True
-        if op == "Pow":
-            number = self._constants.scalar(node.inputs[1]) if len(node.inputs) > 1 else None
-            return number is None or number % 1 != 0
-        called = self.calls.get(node.op_identifier())
-        return called is not None and called.roots
+    def takes_root(self, node: ir.Node) -> bool:
+        """Return whether there is a root in what the node computes, that nobody has explained."""
+        return node.op_type in _WITH_ROOTS and self.traits(node, ()).roots
 
-    def traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
-        """Return what ``node`` does to those of its inputs that are no constants."""
-        if (called := self.calls.get(node.op_identifier())) is not None:
+    def traits(
+        self, node: ir.Node, variables: Sequence[ir.Value], *, inferred: bool = True
+    ) -> Traits:
+        """Return what ``node`` does to those of its inputs that are no constants.
+
+        ``inferred``: as far as shapes can be told; else as far as the file says them, which takes
+        no time.
+        """
+        if self.calls and (called := self.calls.get(node.op_identifier())) is not None:
             return called
-        traits = self._traits(node, variables)
+        if node.domain not in native.DEFAULT_DOMAINS:
+            return ENDS
+        op = node.op_type
+        if op not in _OTHERS:
+            return NOTHING
+        if (traits := _FIXED.get(op)) is None:
+            traits = self._traits(node, variables, inferred)
         return ENDS if (traits.sums or traits.roots) and node in self._explained else traits
 
-    def _traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
-        op = standard(node)
-        if not op or op in _ENDS or bodies_of(node):
-            return ENDS
-        if op in _SUMS:
-            return SUM
-        if op in PARTS:
-            return Traits(sums=True)
-        if op in _BOTH or op == "LpNormalization":
-            return Traits(sums=True, roots=True, mixes=op in _BOTH)
-        if op in _CENTRED:
-            data = node.inputs[0]
-            beside = data is not None and _beside(data)
-            return Traits(sums=beside, roots=beside)
-        if op in ("MatMul", "Gemm", "Conv"):
-            return self._product(node, variables)
+    def _traits(self, node: ir.Node, variables: Sequence[ir.Value], inferred: bool) -> Traits:
+        op, (first, *others) = node.op_type, (*node.inputs, None)
+        if op in _PRODUCTS:
+            return self._product(node, variables, inferred)
         if op == "Einsum":
             return self._einsum(node, variables)
-        return Traits(roots=True) if self.may_root(node) else NOTHING
+        if op == "Pow":
+            number = self._constants.scalar(others[0])
+            return _ROOT if number is None or number % 1 != 0 else NOTHING
+        beside = first is not None and _beside(first)
+        return Traits(sums=beside, roots=beside)
 
-    def _product(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
+    def _product(self, node: ir.Node, variables: Sequence[ir.Value], inferred: bool) -> Traits:
         if len(variables) == 1 and len(node.inputs) > 1:
-            other = node.inputs[0] if node.inputs[1] in variables else node.inputs[1]
-            return self._with(other)
-        left, right = (self._types.shape(value) or () for value in variables[:2])
-        if node.op_type != "MatMul" or len(variables) != 2 or not left or not right:
+            return self._with(node.inputs[0] if node.inputs[1] in variables else node.inputs[1])
+        if node.op_type != "MatMul" or len(variables) != 2:
+            return ENDS
+        if not inferred and any(value.shape is None for value in variables):
+            return _SUM
+        left, right = (
+            (self._types.shape(value) if inferred else tuple(value.shape or ())) or ()
+            for value in variables
+        )
+        if not left or not right:
             return ENDS
         if 1 in (left[-1], right[-2:][0]):
             return NOTHING  # a multiple
         one = (len(left) == 1 or left[-2] == 1) and (len(right) == 1 or right[-1] == 1)
-        return SUM if one else ENDS
+        return _SUM if one else ENDS
 
     def _einsum(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
@@ -134,7 +141,7 @@ class Operators:
         if all(label in kept for term in rows for label in term):
             return NOTHING
         if all(label in term for term in rows for label in kept):
-            return SUM
+            return _SUM
         others = [value for value in node.inputs if value not in variables]
         return self._with(others[0]) if len(rows) == len(others) == 1 else ENDS
 
@@ -148,18 +155,15 @@ class Operators:
             tensor = constant_tensor(node.attributes)
         dims = self._types.shape(value) if tensor is None else tuple(tensor.shape)
         if dims is not None and sum(size != 1 for size in dims) <= 1:
-            return SUM
-        matrix = Traits(sums=True)  # or an order of the elements
+            return _SUM
+        matrix = _PART  # or an order of the elements
         if tensor is None:
             return matrix if standard(node) in _FILLED else ENDS
-        if tensor.size > _MOST_READ or tensor.dtype == ir.DataType.STRING:
+        if tensor.size > _MOST_READ or isinstance(tensor, ir.ExternalTensor):
             return ENDS
-        try:
-            array = tensor.numpy().reshape(-1)
-        except (OSError, ValueError, TypeError):
-            return ENDS
+        array = tensor.numpy().reshape(-1)
         # A few numbers of a dense matrix tell that it is one.
-        few = len(np.unique(array[:64])) <= 2 and len(np.unique(array)) <= 2
+        few = len(set(array[:_FIRST].tolist())) <= 2 and len(np.unique(array)) <= 2
         return matrix if few else ENDS
 
 

@@ -32,10 +32,15 @@ class Place:
 
     def through(self, before: Sequence[Place], traits: Traits) -> None:
         """Count what is on the ways that lead here through a node behind ``before``."""
-        self.sums = max((one.sums for one in before), default=0) + traits.sums
-        self.roots = max((one.roots for one in before), default=0) + traits.roots
-        self.ends = max((one.ends for one in before), default=0) + traits.ends
-        self.mixes = min((one.mixes for one in before), default=0) + traits.mixes
+        for index, one in enumerate(before):
+            self.sums = max(self.sums, one.sums)
+            self.roots = max(self.roots, one.roots)
+            self.ends = max(self.ends, one.ends)
+            self.mixes = min(self.mixes, one.mixes) if index else one.mixes
+        self.sums += traits.sums
+        self.roots += traits.roots
+        self.ends += traits.ends
+        self.mixes += traits.mixes
 
     def explained(self, x: Place) -> None:
         """Forget what is between ``x`` and here."""

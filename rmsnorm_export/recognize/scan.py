@@ -16,7 +16,7 @@ from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.clamp import clamp
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.context import Context
-from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
+from rmsnorm_export.recognize.facts import Candidate, Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.finish import Fold, finish, unmatched
 from rmsnorm_export.recognize.functions import callees_first, reached
 from rmsnorm_export.recognize.match import Match
@@ -66,7 +66,7 @@ class Recognition:
     Attributes:
         matches: the norms, in graph order.
         opaque: nodes that are a norm by their operator, in a form that is not understood.
-        told: a reason for every other value that looked like a norm, by the node that sums it.
+        told: a reason for every other value that looked like a norm.
         types: element types and shapes, as far as they were asked for.
         crossed: functions that hold a part of what may be a norm, the rest of which does not stand
             in the same function.
@@ -74,7 +74,7 @@ class Recognition:
 
     matches: tuple[Match, ...]
     opaque: tuple[Refusal, ...]
-    told: Mapping[ir.Node, Refusal]
+    told: Mapping[Candidate, Refusal]
     types: Types
     crossed: frozenset[ir.OperatorIdentifier]
 
