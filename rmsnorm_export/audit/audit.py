@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.audit.behaviour import EpsilonPlace, Norm, Part, is_centred, norm_of
+from rmsnorm_export.audit.behaviour import Behaviour, EpsilonPlace, Part, is_centred, norm_of
 from rmsnorm_export.audit.operators import ENDS, SIZES, Operators, Traits
 from rmsnorm_export.audit.parts import Layout, Region, arrays_of, layouts, model_of, region_of, run
 from rmsnorm_export.audit.places import TOP, Place, common, source
@@ -25,14 +25,15 @@ from rmsnorm_export.recognize.scan import Recognition
 _SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean", "variance"))
 """Look-alikes that recognition has followed to the end."""
 
-_MOST_BEHIND = 8
-"""Values in front of one that it is tried as a norm of."""
+_MOST_BEHIND, _MOST_EXAMINED = 8, 2
+"""Values in front of one that it may be a norm of, and those of them that it is examined with."""
 _MOST_TRIED = 32
-"""Values that are tried as the norm of one."""
+"""Values that are examined as the norm of one."""
 
-_WORK, _WORK_OF_NODE, _COST = 1 << 26, 1 << 12, 1 << 10
-"""Elements that are computed of one model, whatever it asks for, and more of each node; what a node
-costs that computes one element."""
+_COST = 1 << 15
+"""Elements that are computed in the time that it takes to cut out and run a node, 0.2 ms."""
+_WORK, _WORK_OF_NODE = _COST << 12, _COST << 2
+"""Elements that are computed of one model, whatever it asks for, and more of each of its nodes."""
 
 _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
@@ -161,15 +162,17 @@ class _Audit:
 
     def _try(self, y: Place) -> None:
         """Examine ``y`` as a norm of the values that it depends on, the nearest first."""
-        x = y.parent
+        x, examined = y.parent, 0
         for _ in range(_MOST_BEHIND):
             if x.value is None or y.value is None or x.ends != y.ends:
                 return
             tried = self._tried.get(x, 0)
             if y.may_be_of(x) and tried < _MOST_TRIED and self._may_be(x.value, y.value):
-                self._tried[x] = tried + 1
+                self._tried[x], examined = tried + 1, examined + 1
                 if self._is_clear(x, x.value, y.value):
                     y.explained(x)
+                    return
+                if examined == _MOST_EXAMINED:
                     return
             x = x.parent
 
@@ -185,8 +188,8 @@ class _Audit:
 
     def _is_clear(self, x: Place, start: ir.Value, end: ir.Value) -> bool:
         """Say of a norm that it is one; return whether it is clear what ``end`` is."""
-        region = region_of(start, end)
         self._work -= _COST
+        region = region_of(start, end) if self._work > 0 else None
         if region is None:
             return False
         norm = self._norm(region)
@@ -194,7 +197,7 @@ class _Audit:
             self._report(region, norm)
         return norm is not None
 
-    def _norm(self, region: Region) -> Norm | None:
+    def _norm(self, region: Region) -> Behaviour | None:
         """Return the norm that a region is, with the first sizes with which it is one."""
         half = self._types.dtype(region.x) in (None, ir.DataType.FLOAT16)
         highest = _HIGHEST_HALF if half else _HIGHEST
@@ -202,7 +205,7 @@ class _Audit:
         norms = (self._judged(region, layout, norm_of, highest) for layout in sizes)
         return next(filter(None, norms), None)
 
-    def _is_variance(self, x: Place, norm: Norm) -> bool:
+    def _is_variance(self, x: Place, norm: Behaviour) -> bool:
         """Return whether the mean was taken from the rows of x: their mean square is a variance."""
         z = x.parent
         for _ in range(_MOST_BEHIND):
@@ -226,13 +229,13 @@ class _Audit:
 
         None where it cannot be evaluated, or the work that a model of this size may take is done.
         """
+        self._work -= len(region.nodes) * _COST
         try:
             model = model_of(region, layout, self._types, self._opsets, self._functions)
             content = ir.to_proto(model).SerializeToString(deterministic=True)
             key = (content, layout.shape, judge.__name__, about)
             if key not in self._known:
-                work = len(region.nodes) * (math.prod(layout.shape) + _COST) * _RUNS
-                self._work -= work
+                self._work -= len(region.nodes) * math.prod(layout.shape) * _RUNS
                 if self._work < 0:
                     return None
                 compute = functools.partial(run, model, arrays_of(region, layout, self._types))
@@ -241,7 +244,7 @@ class _Audit:
         except Exception:  # of any part of any file: what NumPy does not compute is not audited
             return None
 
-    def _report(self, region: Region, norm: Norm) -> None:
+    def _report(self, region: Region, norm: Behaviour) -> None:
         """Refuse a norm by its nodes, once for its sums; look-alikes that were seen there go."""
         sums = self._sums.intersection(region.nodes)
         if sums <= self.mistaken:

@@ -26,7 +26,7 @@ Part = Callable[[Array], Sequence[Array]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Norm:
+class Behaviour:
     """``y = x * gain * (M + epsilon) ** -0.5``, with M the mean square of ``rows``.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Rows:
         return np.asarray(np.square(values).mean(axis=over, keepdims=True))
 
 
-def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Norm | None:
+def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Behaviour | None:
     """Return the norm that ``compute`` is of rows of this shape, if it is one.
 
     Args:
@@ -97,7 +97,7 @@ def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Norm | None:
             place, epsilon, gain = fitted
             length = bool(np.allclose(gain[scaled] ** 2 * rows.n, 1, rtol=_TOLERANCE))
             part = rows.part >= 0 or rows.groups > 1
-            return Norm(rows.n, epsilon, place, rows.axes, part, length)
+            return Behaviour(rows.n, epsilon, place, rows.axes, part, length)
     return None
 
 
