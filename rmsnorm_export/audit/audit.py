@@ -18,9 +18,9 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS
-from rmsnorm_export.recognize.functions import callees_first
+from rmsnorm_export.recognize.functions import callees_first, reached
 from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
-from rmsnorm_export.recognize.scan import Recognition
+from rmsnorm_export.recognize.scan import NATIVE, Recognition
 
 _SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean", "variance"))
 """Look-alikes that recognition has followed to the end."""
@@ -39,8 +39,8 @@ _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
 }  # fmt: skip
 _BOTH = 3
-_RUNS = 5
-_HIGHEST, _HIGHEST_HALF = 1e6, 30.0
+_RUNS = 6
+_HIGHEST, _HIGHEST_HALF = 1e6, 1e4
 
 
 def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
@@ -81,7 +81,8 @@ class _Audit:
         self.mistaken: set[ir.Node] = set()
 
     def run(self) -> None:
-        functions = {k: f for k, f in self._model.functions.items() if f.domain != DOMAIN}
+        live = reached(self._model, NATIVE)
+        functions = {key: self._model.functions[key] for key in live if key[0] != DOMAIN}
         holders: list[ir.Graph | ir.Function] = [self._model.graph, *functions.values()]
         nodes = (node for holder in holders for node in holder.all_nodes())
         if not any(map(self._operators.takes_root, nodes)):

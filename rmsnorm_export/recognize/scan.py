@@ -55,7 +55,7 @@ _STANDARD: dict[str, Transfer] = {
 KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 """Operators of the default domain that a norm may be made of."""
 
-_NATIVE = frozenset(((operators.MICROSOFT_DOMAIN, operators.SKIP_SIMPLIFIED, ""),))
+NATIVE = frozenset(((operators.MICROSOFT_DOMAIN, operators.SKIP_SIMPLIFIED, ""),))
 """Read as an operator, as ONNX Runtime does, even where the file has a function of this name."""
 
 
@@ -99,7 +99,7 @@ def read_facts(model: ir.Model) -> Context:
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
     constants.info_of = ctx.types.info
     _graph(ctx, model.graph, "main", model)
-    live = reached(model, _NATIVE)
+    live = reached(model, NATIVE)
     for identifier in reversed(callees_first(model)):
         function = model.functions[identifier]
         if function.domain == DOMAIN or identifier not in live:

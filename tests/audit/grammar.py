@@ -459,6 +459,10 @@ def _positive(w: Writer) -> str:
     return w.op("Mul", w.op("Relu", w.x), _rsqrt(w, _mean_square(w, w.x)))
 
 
+def _without_signs(w: Writer) -> str:
+    return w.op("Mul", w.op("Abs", w.x), _rsqrt(w, _mean_square(w, w.x)))
+
+
 def _weighted_mean(w: Writer) -> str:
     weights = w.array(np.linspace(0.5, 1.5, N))
     mean = w.draw(MEANS, w.op("Mul", w.draw(SQUARES, w.x), weights))
@@ -489,7 +493,8 @@ ALIKE: list[Callable[[Writer], str]] = [
     _layer_norm, _layer_norm_twice_centred, _over_deviation, _variance_by_difference, _softmax,
     _root_of_softmax, _cosine, _of_another_row, _attention, _batch, _everything, _groups_across,
     _sizes, _largest, _fourth, _without_root, _times_root, _shifted, _permuted,
-    _of_those_not_zero, _positive, _weighted_mean, _clamped, _negative, _two_epsilons, _spread,
+    _of_those_not_zero, _positive, _without_signs, _weighted_mean, _clamped, _negative,
+    _two_epsilons, _spread,
 ]  # fmt: skip
 
 

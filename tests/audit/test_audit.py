@@ -81,25 +81,34 @@ def test_a_norm_takes_the_place_of_its_look_alike() -> None:
     assert [refusal.reason for refusal in report.refused] == [REASON]
 
 
-@pytest.mark.parametrize("spelled", ["decoder", "layer norm", "functions"])
+RECOGNIZED = {
+    "and an exponential": norm("x", "h", weight=None) + "z = Exp(h)\n y = Mul(h, z)",
+    "of a centred row": "u = ReduceMean<axes = [-1]>(x)\n c = Sub(x, u)\n"
+    + norm("c", "y", weight=None),
+}
+
+
+@pytest.mark.parametrize("name", RECOGNIZED)
 def test_where_all_norms_are_recognised_nothing_is_evaluated(
-    spelled: str, evaluations: list[object]
+    name: str, evaluations: list[object]
 ) -> None:
-    if spelled == "decoder":
-        source, count = graphs.decoder(300)
-        assert len(rx.optimize(source).report.fused) == count
-    else:
-        centred = "u = ReduceMean<axes = [-1]>(x)\n c = Sub(x, u)\n"
-        body = norm("x", "h", weight=None) + "z = Exp(h)\n y = Mul(h, z)"
-        body = centred + norm("c", "y", weight=None) if spelled == "layer norm" else body
-        rx.optimize(model(body))
+    report = rx.optimize(model(RECOGNIZED[name])).report
+    assert len(report.fused) + len(report.look_alikes) == 1
     assert evaluations == []
 
 
-def test_a_large_product_is_no_sum_and_is_not_read() -> None:
-    """The weight of a layer is between x and what is added to it."""
-    source, _ = graphs.decoder(120)
-    assert named(rx.inspect(source)) == []
+def test_of_a_whole_decoder_nothing_is_evaluated(evaluations: list[object]) -> None:
+    source, count = graphs.decoder(300)
+    assert len(rx.optimize(source).report.fused) == count
+    assert evaluations == []
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_dense_product_is_no_sum(dense: bool, evaluations: list[object]) -> None:
+    numbers = ", ".join(str(i % 7 if dense else 1) for i in range(64))
+    body = "e = Exp(x)\n p = MatMul(e, k)\n m = ReduceMean<axes = [-1]>(p)\n y = Mul(x, m)"
+    rx.inspect(model(body, constants=f"float[8,8] k = {{{numbers}}}"))
+    assert (evaluations == []) == dense
 
 
 def blocks(count: int) -> onnx.ModelProto:
