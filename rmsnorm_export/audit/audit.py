@@ -258,6 +258,8 @@ class _Audit:
         if not norm.part and not (row and all(isinstance(size, int) for size in row)):
             rows = f"rows over axes {list(range(first, last + 1))}"
         epsilon = _EPSILONS[norm.place].format(f"{norm.epsilon:.3g}")
+        if any(self._types.shape(value) in (None, (), (1,)) for value in region.parameters):
+            epsilon = "an epsilon that the caller may give"
         begin, end = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
         self.refusals.append(refuse(
             region.nodes[-1], "spelling-unknown",

@@ -180,8 +180,6 @@ def _fitted(
         )
         for place, epsilon, gain, root in trials:
             epsilon = float(epsilon) if epsilon > _LEAST else 0.0
-            if epsilon > roots[0].min():  # of which no row has seen the rest
-                continue
             off = (np.abs(gain * root(epsilon, i) / g - 1) for i, g in enumerate(gains))
             seen = (one[np.isfinite(g)] for one, g in zip(off, gains, strict=True))
             if all((one <= _TOLERANCE).all() for one in seen):

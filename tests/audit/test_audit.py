@@ -14,7 +14,7 @@ import rmsnorm_export as rx
 from bench import graphs
 from rmsnorm_export.audit import audit, parts
 from tests.audit import grammar
-from tests.audit.cases import CASES, built
+from tests.audit.cases import CASES, LAST, built, changed
 from tests.recognize.text_models import model, norm
 
 REASON = "spelling-unknown"
@@ -71,6 +71,24 @@ def test_a_norm_is_named_with_its_nodes_and_numbers(name: str) -> None:
         assert (report.fused, report.look_alikes) == ((), ())
         assert refusal.reason == REASON
         assert words in refusal.message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (LAST, "y = Div(a, r)"),
+        (LAST, "z = Relu(x)\n y = Div(z, r)"),
+        ("e = Add(m, eps)", "z = Sign(a)\n c = ReduceMean<axes = [-1]>(z)\n e = Div(m, c)"),
+        ("e = Add(m, eps)", "e = Min(m, w)"),
+        ("e = Add(m, eps)", "z = ReduceMax<axes = [-1]>(q)\n e = Max(m, z)"),
+        ("q = Exp(d)", "z = Add(d, l)\n q = Exp(z)"),
+    ],
+)
+def test_one_step_makes_it_none(change: tuple[str, str], evaluations: list[object]) -> None:
+    """The sizes of the row, its positive numbers, the mean of those that are not zero, a bound, the
+    largest of the row, third powers."""
+    assert rx.inspect(built(changed(change))).refused == ()
+    assert evaluations
 
 
 def test_a_norm_takes_the_place_of_its_look_alike() -> None:
@@ -133,10 +151,16 @@ def test_work_is_bounded_by_the_size_of_the_model() -> None:
     assert calls[2] < 2.2 * calls[1]
 
 
+def test_an_epsilon_of_the_caller_has_no_number() -> None:
+    change = ("Add(m, eps)", "Add(m, given)")
+    (refusal,) = rx.inspect(built(changed(change), given=", float given")).refused
+    assert "rows of 8 with an epsilon that the caller may give, by nodes" in refusal.message
+
+
 def test_what_is_beyond_the_bound_is_not_evaluated(
     monkeypatch: pytest.MonkeyPatch, evaluations: list[object]
 ) -> None:
-    monkeypatch.setattr(audit, "_WORK", 0)
+    monkeypatch.setattr(audit, "_WORK", 2 * audit._COST)
     monkeypatch.setattr(audit, "_WORK_OF_NODE", 10 * audit._COST)
     assert len(named(rx.inspect(CASES["plain"][0]))) == 1
     done = len(evaluations)
