@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from rmsnorm_export.audit.behaviour import Behaviour, EpsilonPlace, Part, is_centred, norm_of
-from rmsnorm_export.audit.operators import ENDS, SIZES, Operators, Traits
+from rmsnorm_export.audit.operators import (
+    ADDITIONS,
+    ENDS,
+    SIZES,
+    SOME,
+    WITH_ROOTS,
+    Operators,
+    Traits,
+)
 from rmsnorm_export.audit.parts import Layout, Region, arrays_of, layouts, model_of, region_of, run
 from rmsnorm_export.audit.places import TOP, Place, common, source
 from rmsnorm_export.op.spec import DOMAIN
@@ -38,7 +47,7 @@ _WORK, _WORK_OF_NODE = _COST << 12, _COST << 2
 _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
 }  # fmt: skip
-_BOTH = 3
+_BOTH, _PIECE = 3, 4
 _RUNS = 6
 _HIGHEST, _HIGHEST_HALF = 1e6, 1e4
 
@@ -81,10 +90,10 @@ class _Audit:
         self.mistaken: set[ir.Node] = set()
 
     def run(self) -> None:
-        live = reached(self._model, NATIVE)
+        live = reached(self._model, NATIVE) if self._model.functions else ()
         functions = {key: self._model.functions[key] for key in live if key[0] != DOMAIN}
         holders: list[ir.Graph | ir.Function] = [self._model.graph, *functions.values()]
-        nodes = (node for holder in holders for node in holder.all_nodes())
+        nodes = (n for holder in holders for n in holder.all_nodes() if n.op_type in WITH_ROOTS)
         if not any(map(self._operators.takes_root, nodes)):
             return
         if not functions and not self._may_find(self._model.graph):
@@ -104,13 +113,15 @@ class _Audit:
             variables = [value for value in node.inputs if value in marks]
             if not variables or node.op_type in SIZES:
                 continue
-            traits = self._operators.traits(node, variables, inferred=False)
+            traits = self._operators.traits(node, variables)
             mark = 0
             if not traits.ends:
-                for value in variables:
-                    mark |= marks[value]
-                mark |= traits.sums | traits.roots << 1
-            if mark == _BOTH:
+                before = [marks[value] for value in variables]
+                mark = functools.reduce(operator.or_, before)
+                mark |= traits.sums | traits.roots << 1 | traits.pieces << 2
+                if node.op_type in ADDITIONS and sum(one & _PIECE for one in before) > _PIECE:
+                    mark |= SOME.sums
+            if mark & _BOTH == _BOTH:
                 return True
             marks |= dict.fromkeys(node.outputs, mark)
         return False
@@ -131,6 +142,7 @@ class _Audit:
         return Traits(
             sums=any(place.sums for place in ends),
             roots=any(place.roots for place in ends),
+            pieces=any(place.pieces for place in ends),
             mixes=all(place.mixes for place in ends),
             ends=len(self.refusals) > said or any(place.ends for place in ends),
         )
@@ -151,10 +163,12 @@ class _Audit:
         if standard(node) in SIZES or (closed and not variables):
             return
         traits = self._operators.traits(node, variables) if closed else ENDS
-        if traits.sums:
-            self._sums.add(node)
         before = [self._places[value] for value in variables]
         parent = common(before) if closed else TOP
+        if node.op_type in ADDITIONS and sum(one.pieces > parent.pieces for one in before) > 1:
+            traits = SOME
+        if traits.sums:
+            self._sums.add(node)
         for value in node.outputs:
             place = self._places[value] = Place(value, parent)
             place.through(before, traits)

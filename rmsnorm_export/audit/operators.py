@@ -20,20 +20,24 @@ class Traits:
 
     Attributes:
         sums, roots: as the mean square and its root in a norm of any spelling.
+        pieces: takes a row to pieces, which may be added.
         mixes: none of its outputs has the elements of a row any more, as what is normalised has.
         ends: nothing is known of it, or recognition knows it.
     """
 
     sums: bool = False
     roots: bool = False
+    pieces: bool = False
     mixes: bool = False
     ends: bool = False
 
 
 NOTHING, ENDS = Traits(), Traits(ends=True)
-_SUM, _PART, _ROOT = Traits(sums=True, mixes=True), Traits(sums=True), Traits(roots=True)
+SOME = Traits(sums=True)
+"""Elements of a row are added, or put in another order."""
+_SUM, _ROOT = Traits(sums=True, mixes=True), Traits(roots=True)
 
-SIZES = ("Shape", "Size")
+SIZES, ADDITIONS = ("Shape", "Size"), ("Add", "Sum", "Mean")
 _CENTRED = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization",
@@ -42,8 +46,8 @@ _CENTRED = (
 _FIXED: Mapping[str, Traits] = {
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceLogSum",
                      "CumSum", "AveragePool", "GlobalAveragePool"), _SUM),
-    # A sum of pieces of a row is one over the row.
-    **dict.fromkeys(("Split", "Slice", "Gather", "GatherElements", "GatherND"), _PART),
+    **dict.fromkeys(("Split", "Slice", "Gather", "GatherElements", "GatherND"),
+                    Traits(pieces=True)),
     **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "LpPool", "GlobalLpPool"),
                     Traits(sums=True, roots=True, mixes=True)),
     "LpNormalization": Traits(sums=True, roots=True),
@@ -54,7 +58,7 @@ _FIXED: Mapping[str, Traits] = {
 }  # fmt: skip
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 _OTHERS = frozenset((*_FIXED, *_CENTRED, *_PRODUCTS, "Pow", "Einsum"))
-_WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow"))
+WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow"))
 _FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
 
 _MOST_READ = 1 << 20
@@ -80,17 +84,11 @@ class Operators:
         self.calls: dict[ir.OperatorIdentifier, Traits] = {}
 
     def takes_root(self, node: ir.Node) -> bool:
-        """Return whether there is a root in what the node computes, that nobody has explained."""
-        return node.op_type in _WITH_ROOTS and self.traits(node, ()).roots
+        """Return whether one of ``WITH_ROOTS`` takes a root that nobody has explained."""
+        return self.traits(node, ()).roots
 
-    def traits(
-        self, node: ir.Node, variables: Sequence[ir.Value], *, inferred: bool = True
-    ) -> Traits:
-        """Return what ``node`` does to those of its inputs that are no constants.
-
-        ``inferred``: as far as shapes can be told; else as far as the file says them, which takes
-        no time.
-        """
+    def traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
+        """Return what ``node`` does to those of its inputs that are no constants."""
         if self.calls and (called := self.calls.get(node.op_identifier())) is not None:
             return called
         if node.domain not in native.DEFAULT_DOMAINS:
@@ -99,13 +97,13 @@ class Operators:
         if op not in _OTHERS:
             return NOTHING
         if (traits := _FIXED.get(op)) is None:
-            traits = self._traits(node, variables, inferred)
+            traits = self._traits(node, variables)
         return ENDS if (traits.sums or traits.roots) and node in self._explained else traits
 
-    def _traits(self, node: ir.Node, variables: Sequence[ir.Value], inferred: bool) -> Traits:
+    def _traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         op, (first, *others) = node.op_type, (*node.inputs, None)
         if op in _PRODUCTS:
-            return self._product(node, variables, inferred)
+            return self._product(node, variables)
         if op == "Einsum":
             return self._einsum(node, variables)
         if op == "Pow":
@@ -114,20 +112,15 @@ class Operators:
         beside = first is not None and _beside(first)
         return Traits(sums=beside, roots=beside)
 
-    def _product(self, node: ir.Node, variables: Sequence[ir.Value], inferred: bool) -> Traits:
+    def _product(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         if len(variables) == 1 and len(node.inputs) > 1:
             return self._with(node.inputs[0] if node.inputs[1] in variables else node.inputs[1])
         if node.op_type != "MatMul" or len(variables) != 2:
             return ENDS
-        if not inferred and any(value.shape is None for value in variables):
-            return _SUM
-        left, right = (
-            (self._types.shape(value) if inferred else tuple(value.shape or ())) or ()
-            for value in variables
-        )
-        if not left or not right:
-            return ENDS
-        if 1 in (left[-1], right[-2:][0]):
+        left, right = (value.shape for value in variables)
+        if left is None or right is None:  # to infer a shape would take longer than to try
+            return SOME
+        if not len(left) or not len(right) or 1 in (left[-1], right[-2:][0]):
             return NOTHING  # a multiple
         one = (len(left) == 1 or left[-2] == 1) and (len(right) == 1 or right[-1] == 1)
         return _SUM if one else ENDS
@@ -156,15 +149,14 @@ class Operators:
         dims = self._types.shape(value) if tensor is None else tuple(tensor.shape)
         if dims is not None and sum(size != 1 for size in dims) <= 1:
             return _SUM
-        matrix = _PART  # or an order of the elements
         if tensor is None:
-            return matrix if standard(node) in _FILLED else ENDS
+            return SOME if standard(node) in _FILLED else ENDS
         if tensor.size > _MOST_READ or isinstance(tensor, ir.ExternalTensor):
             return ENDS
         array = tensor.numpy().reshape(-1)
         # A few numbers of a dense matrix tell that it is one.
         few = len(set(array[:_FIRST].tolist())) <= 2 and len(np.unique(array)) <= 2
-        return matrix if few else ENDS
+        return SOME if few else ENDS
 
 
 def _beside(value: ir.Value) -> bool:

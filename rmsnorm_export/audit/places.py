@@ -17,34 +17,37 @@ class Place:
     """A value in the tree of dominators.
 
     Attributes:
-        sums, roots, ends: the most on a way to it.
+        sums, roots, pieces, ends: the most on a way to it.
         mixes: the fewest.
     """
 
-    __slots__ = ("depth", "ends", "jump", "mixes", "parent", "roots", "sums", "value")
+    __slots__ = ("depth", "ends", "jump", "mixes", "parent", "pieces", "roots", "sums", "value")
 
     def __init__(self, value: ir.Value | None, parent: Place | None) -> None:
         self.value = value
         self.parent: Place = self if parent is None else parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.jump: Place = self if parent is None else _jump(parent)
-        self.sums = self.roots = self.ends = self.mixes = 0
+        self.sums = self.roots = self.pieces = self.ends = self.mixes = 0
 
     def through(self, before: Sequence[Place], traits: Traits) -> None:
         """Count what is on the ways that lead here through a node behind ``before``."""
         for index, one in enumerate(before):
             self.sums = max(self.sums, one.sums)
             self.roots = max(self.roots, one.roots)
+            self.pieces = max(self.pieces, one.pieces)
             self.ends = max(self.ends, one.ends)
             self.mixes = min(self.mixes, one.mixes) if index else one.mixes
         self.sums += traits.sums
         self.roots += traits.roots
+        self.pieces += traits.pieces
         self.ends += traits.ends
         self.mixes += traits.mixes
 
     def explained(self, x: Place) -> None:
         """Forget what is between ``x`` and here."""
-        self.sums, self.roots, self.ends, self.mixes = x.sums, x.roots, x.ends, x.mixes
+        self.sums, self.roots, self.pieces = x.sums, x.roots, x.pieces
+        self.ends, self.mixes = x.ends, x.mixes
 
     def may_be_of(self, x: Place) -> bool:
         """Return whether a sum and a root are between ``x`` and here, and a way beside the sum."""

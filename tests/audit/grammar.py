@@ -460,7 +460,8 @@ def _positive(w: Writer) -> str:
 
 
 def _without_signs(w: Writer) -> str:
-    return w.op("Mul", w.op("Abs", w.x), _rsqrt(w, _mean_square(w, w.x)))
+    sizes = w.op("Sqrt", w.op("Mul", w.x, w.x))
+    return w.op("Mul", sizes, _rsqrt(w, _mean_square(w, w.x)))
 
 
 def _weighted_mean(w: Writer) -> str:
