@@ -76,9 +76,10 @@ class _Audit:
         self._explained: set[ir.Node | None] = {
             node for match in recognition.matches for node in match.nodes
         }
-        for candidate, refusal in recognition.told.items():
-            if refusal.kind == "norm" or refusal.reason in _SETTLED:
-                self._explained |= {candidate.node, candidate.root}
+        told = recognition.told.items()
+        settled = (c for c, r in told if r.kind == "norm" or r.reason in _SETTLED)
+        for candidate in (*recognition.sums, *settled):
+            self._explained |= {candidate.node, candidate.root}
         self._operators = Operators(recognition.types, self._explained)
         self._places: dict[ir.Value, Place] = {}
         self._tried: dict[Place, int] = {}

@@ -66,6 +66,7 @@ class Recognition:
     Attributes:
         matches: the norms, in graph order.
         opaque: nodes that are a norm by their operator, in a form that is not understood.
+        sums: the mean squares of the matches.
         told: a reason for every other value that looked like a norm.
         types: element types and shapes, as far as they were asked for.
         crossed: functions that hold a part of what may be a norm, the rest of which does not stand
@@ -74,6 +75,7 @@ class Recognition:
 
     matches: tuple[Match, ...]
     opaque: tuple[Refusal, ...]
+    sums: tuple[Candidate, ...]
     told: Mapping[Candidate, Refusal]
     types: Types
     crossed: frozenset[ir.OperatorIdentifier]
@@ -89,7 +91,10 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
     ctx = read_facts(model)
     told = unmatched(ctx)
     matches = finish(ctx, folds)
-    return Recognition(matches, tuple(ctx.opaque), told, ctx.types, frozenset(ctx.crossed))
+    sums = tuple(candidate for candidate in ctx.candidates if candidate.taken)
+    return Recognition(
+        matches, tuple(ctx.opaque), sums, told, ctx.types, frozenset(ctx.crossed)
+    )  # fmt: skip
 
 
 def read_facts(model: ir.Model) -> Context:

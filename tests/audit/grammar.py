@@ -402,13 +402,14 @@ def _batch(w: Writer) -> str:
 
 def _everything(w: Writer) -> str:
     mean = w.g.reduce("ReduceMean", w.draw(MEANS, w.draw(SQUARES, w.x)), [0, 1], 1)
-    return w.op("Mul", w.disguised(w.x), _rsqrt(w, mean))
+    wide = w.op("Expand", mean, w.g.ints(1, S, 1))
+    return w.op("Mul", w.disguised(w.x), _rsqrt(w, wide))
 
 
 def _groups_across(w: Writer) -> str:
     cut = w.op("Reshape", w.draw(SQUARES, w.x), w.g.ints(B, S, 2, N // 2))
     means = w.op("Reshape", w.g.reduce("ReduceMean", cut, [1, 3], 1), w.g.ints(B, 1, 2))
-    halves = (w.op("Expand", v, w.g.ints(1, 1, N // 2)) for v in w.split(means, (1, 1)))
+    halves = (w.op("Expand", v, w.g.ints(1, S, N // 2)) for v in w.split(means, (1, 1)))
     wide = w.op("Concat", *halves, axis=-1)
     return w.op("Mul", w.disguised(w.x), _rsqrt(w, wide))
 

@@ -49,7 +49,7 @@ def test_a_norm_of_any_spelling_is_fused_or_refused_as_one(offset: int) -> None:
     for seed in range(offset, 200, 5):
         report = rx.inspect(grammar.norm(seed))
         found += len(named(report))
-        if not report.fused and {refusal.kind for refusal in report.refused} != {"norm"}:
+        if not (report.fused or report.unfused):
             silent.append(seed)
     assert silent == []
     assert found > 20  # or the grammar has spellings that are followed
