@@ -13,7 +13,7 @@ import pytest
 import rmsnorm_export as rx
 from bench import graphs
 from rmsnorm_export.audit import audit, parts
-from tests.audit import grammar
+from tests.audit import alike, grammar
 from tests.audit.cases import CASES, LAST, built, changed
 from tests.recognize.text_models import model, norm
 
@@ -59,7 +59,7 @@ def test_a_norm_of_any_spelling_is_fused_or_refused_as_one(offset: int) -> None:
 def test_what_looks_like_one_is_not_named(offset: int, evaluations: list[object]) -> None:
     """More than 500, of which every kind is in the default run."""
     seeds = range(offset, 520, 11)
-    assert [seed for seed in seeds if named(rx.inspect(grammar.look_alike(seed)))] == []
+    assert [seed for seed in seeds if named(rx.inspect(alike.look_alike(seed)))] == []
     assert len(evaluations) > 2 * len(seeds)
 
 

@@ -218,7 +218,7 @@ MUTANTS = (
     Mutant("audit/behaviour.py", "highest * base", "1.0 * base",
            _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
     Mutant("audit/audit.py", " and not self._is_variance(x, norm)", "", _ALIKE),
-    Mutant("audit/audit.py", "or refusal.reason in _SETTLED", "",
+    Mutant("audit/audit.py", " or r.reason in _SETTLED", "",
            "audit/test_audit.py::test_where_all_norms_are_recognised_nothing_is_evaluated"),
     Mutant("audit/audit.py", "if self._work < 0:", "if self._work is None:",
            "audit/test_audit.py::test_what_is_beyond_the_bound_is_not_evaluated"),
