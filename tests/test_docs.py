@@ -234,10 +234,11 @@ POSITION = {"flaw": 2, "spoil": 2, "opaque": 0, "refuse": 1, "refuse_match": 1}
 
 
 def reasons_in_the_code() -> Iterator[str]:
-    """Yield every identifier that recognition or lowering can give as a reason."""
+    """Yield every identifier that recognition, the audit or lowering can give as a reason."""
     yield from {*STRUCTURAL, "proof-failed", "not-provable"}  # the last are those of proofs
     package = ROOT / "rmsnorm_export"
-    for path in (*package.glob("recognize/*.py"), *package.glob("lower/*.py")):
+    rooms = ("recognize", "audit", "lower")
+    for path in (path for room in rooms for path in package.glob(f"{room}/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -26,7 +26,7 @@ SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
     "errors", "printable", "records", "system", "options", "op", "recognize", "runtime",
-    "graph", "lower", "proof", "health", "quantize", "rewrite", "torch_options", "torch",
+    "graph", "lower", "proof", "audit", "health", "quantize", "rewrite", "torch_options", "torch",
     "tensorrt", "compare", "decoder", "api", "benchmark", "deploy", "diagnosis", "show", "cli",
 ]  # fmt: skip
 """From the ground up: imports stay on a floor or go down this list."""

@@ -135,7 +135,7 @@ def test_look_alike_keeps_its_numbers(name, target):
 
 
 REASONS = {
-    "epsilon_negative": "epsilon-negative", "epsilon_twice_inside": "two-epsilons",
+    "epsilon_negative": "epsilon-negative", "epsilon_twice_inside": "spelling-unknown",
     "epsilon_of_higher_rank": "epsilon-rank", "epsilon_is_overridable": "epsilon-not-constant",
     "rows_without_elements": "empty-row", "exponent_next_to_two": "exponent-not-two",
     "mean_over_first_and_last": "axes-not-trailing", "count_is_a_little_off": "not-the-mean",

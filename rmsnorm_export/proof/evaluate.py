@@ -98,19 +98,23 @@ def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return _Evaluator(model, promote=False).run(feeds)
 
 
-def run_float64(model: ir.Model, feeds: Mapping[str, Array]) -> Float64Result:
+def run_float64(
+    model: ir.Model, feeds: Mapping[str, Array], most: int = _MOST_IN_ALL
+) -> Float64Result:
     """Compute the outputs with every float type that depends on an input turned into float64.
 
-    Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded.
+    Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded. ``most``: elements of
+    all results.
     """
-    evaluator = _Evaluator(model, promote=True)
+    evaluator = _Evaluator(model, promote=True, most=most)
     return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
 
 
 class _Evaluator:
-    def __init__(self, model: ir.Model, *, promote: bool) -> None:
+    def __init__(self, model: ir.Model, *, promote: bool, most: int = _MOST_IN_ALL) -> None:
         self._model = model
         self._promote = promote
+        self._most = most
         self.constants: list[Array] = []
         self._elements = 0
 
@@ -150,8 +154,8 @@ class _Evaluator:
                 if result is not None:
                     values[value] = result
                     self._elements += result.array.size
-            if self._elements > _MOST_IN_ALL:
-                raise _too_much("elements", self._elements, _MOST_IN_ALL)
+            if self._elements > self._most:
+                raise _too_much("elements", self._elements, self._most)
             for operand in set(node.inputs):
                 if operand is not None and last[operand] is node and not operand.is_graph_output():
                     values.pop(operand, None)
@@ -185,7 +189,7 @@ class _Evaluator:
         opset = opsets.get("", opsets.get("ai.onnx", 1))
         floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
         results: list[_Tensor | None] = []
-        for result in _outputs_of(node, arrays, attributes, opset):
+        for result in _outputs_of(node, arrays, attributes, opset, self._most):
             if result is None:
                 results.append(None)
             elif promote and is_floating(result.dtype):
@@ -220,11 +224,15 @@ def _constant(array: Array) -> _Tensor:
 
 
 def _outputs_of(
-    node: ir.Node, arrays: Sequence[Array | None], attributes: _Attributes, opset: int
+    node: ir.Node,
+    arrays: Sequence[Array | None],
+    attributes: _Attributes,
+    opset: int,
+    most: int,
 ) -> Sequence[Array | None]:
     """Compute a node by its kernel here, or by ``onnx.reference``."""
     kernel = kernel_of(node.domain, node.op_type)
-    _check_size(node, arrays, opset, sized=kernel is not None)
+    _check_size(node, arrays, opset, min(most, _MOST_ELEMENTS), sized=kernel is not None)
     if kernel is not None:
         try:
             return kernel(arrays, {name: _stored_value(a) for name, a in attributes.items()})
@@ -245,11 +253,14 @@ def _outputs_of(
     return run_reference(proto, opset, feeds)
 
 
-def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, sized: bool) -> None:
+def _check_size(
+    node: ir.Node, arrays: Sequence[Array | None], opset: int, most: int, *, sized: bool
+) -> None:
     """Refuse a node whose result is larger than a proof needs, before it is computed.
 
     Args:
         node, arrays, opset: the node, its operands, and the version of its operator.
+        most: elements of a result.
         sized: its kernel gives no more than its operands broadcast to.
     """
     if node.domain not in DEFAULT_DOMAINS:
@@ -268,8 +279,8 @@ def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, si
             raise cannot_evaluate(
                 node.op_type, "nothing says how large its result is", "keep the original nodes"
             )
-        if math.prod(sizes) > _MOST_ELEMENTS:
-            raise _too_much(f"elements made by {node.op_type}", math.prod(sizes), _MOST_ELEMENTS)
+        if math.prod(sizes) > most:
+            raise _too_much(f"elements made by {node.op_type}", math.prod(sizes), most)
 
 
 def _too_much(what: str, count: int, most: int) -> InputError:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from rmsnorm_export.audit.audit import audited
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
@@ -102,7 +103,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         }
         parts = dict.fromkeys(_named(named, options.sites))
     else:
-        refusals += recognition.refusals
+        refusals += audited(model, recognition)
     if options.sites and row.form == "one node":
         named = {match: _site_names(match) for match in parts}
         allowed = {match.output for match in _named(named, options.sites)}
@@ -185,9 +186,8 @@ def _recognized(
     inlined, more = model, recognition
     for _ in range(_MOST_ROUNDS):
         parts |= more.crossed
-        for key in callees_first(
-            model
-        ):  # an attribute that is handed on has its number further out
+        for key in callees_first(model):
+            # An attribute that is handed on has its number further out.
             handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
             if not parts.isdisjoint(node.op_identifier() for node in handed_on):
                 parts.add(key)
@@ -202,9 +202,13 @@ def _recognized(
         return inlined, more
     # Two calls are one function in the file, and names that it does not have are of the second.
     names = {name_of(node) for graph in all_graphs(model) for node in graph}
-    told = {(one.node, one.reason): one for one in more.refusals if one.node in names}
-    told |= {(one.node, one.reason): one for one in recognition.refusals}
-    return model, dataclasses.replace(recognition, refusals=tuple(told.values()))
+    known = {(refusal.node, refusal.reason) for refusal in recognition.told.values()}
+    told = {
+        candidate: refusal
+        for candidate, refusal in more.told.items()
+        if refusal.node in names and (refusal.node, refusal.reason) not in known
+    }
+    return model, dataclasses.replace(recognition, told={**told, **recognition.told})
 
 
 def _could_be_part(function: ir.Function) -> bool:

@@ -15,7 +15,6 @@ from typing import Literal, TypeVar
 import msgspec
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, HALF_TYPES
 from rmsnorm_export.printable import did_you_mean
@@ -107,7 +106,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return f"{label} loses the scale of such a node in float16"
         if self.cuda is None or element_type not in HALF_TYPES:
             return ""
-        name = type_name(element_type)
+        name = "float16" if element_type == FLOAT16 else "bfloat16"
         if element_type == BFLOAT16 and SKIP_SIMPLIFIED not in self.cuda.bfloat16:
             return f"the CUDA provider of {self.cuda.since} has no such kernel for {name}"
         if not self.cuda.float32_sums:

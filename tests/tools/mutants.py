@@ -75,6 +75,7 @@ _SESSIONS = "lower/test_default_sessions.py::"
 _LIMITS = "lower/test_plugin_limits.py::"
 _REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
 _ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
+_ALIKE = "audit/test_audit.py::test_what_looks_like_one_is_not_named"
 _HOSTILE = "cli/test_cli_hostile.py::test_hostile_file"
 _LOWERED = "graph/test_lowered_opset.py::test_what_prevents_it_is_named"
 _RAISED = "rewrite/test_converted.py::test_a_raised_model_computes_what_it_did_or_is_not_raised"
@@ -182,8 +183,8 @@ MUTANTS = (
            _FORMS + "test_a_weight_that_the_source_rounds_is_used_as_it_is_rounded"),
     Mutant("lower/ort_target.py", "part.n < least_row", "part.n < least_row - 1",
            _FORMS + "test_ort_refuses_rows_of_one_and_bf16_below_opset_13"),
-    Mutant("lower/ort_target.py", 'elif half and not context.allows("upcast"):',
-           'elif half and not context.allows("reordered"):',
+    Mutant("lower/ort_target.py", 'return "upcast" if runtime is None or runtime.cuda is None',
+           'return "reordered" if runtime is None or runtime.cuda is None',
            _FORMS + "test_a_residual_in_half_is_folded_at_class_upcast_only"),
     Mutant("lower/ort_target.py", "elif len(x) not in rows[0].ranks:", "elif len(x) < 2:",
            _FORMS + "test_ort_keeps_a_residual"),
@@ -230,6 +231,22 @@ MUTANTS = (
     Mutant("system/libraries.py", "(*reversed(own.parents), own, *reversed(place.parents), place)",
            "(*reversed(place.parents), place)",
            "system/test_libraries.py::test_a_link_is_followed_and_both_ends_are_checked"),
+    # audit/: what is a norm by behaviour, and how much is computed
+    Mutant("audit/behaviour.py", "_TOLERANCE = 1e-5", "_TOLERANCE = 1e-2",
+           _ALGEBRA + "[a larger maximum]"),
+    Mutant("audit/behaviour.py", " & (np.signbit(one) == np.signbit(other))", "",
+           "audit/test_audit.py::test_one_step_makes_it_none"),
+    Mutant("audit/behaviour.py", "] = 0\n    return x", "] = 1\n    return x",
+           "audit/test_audit.py::test_one_step_makes_it_none"),
+    Mutant("audit/behaviour.py", "highest * base", "1.0 * base",
+           _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
+    Mutant("audit/audit.py", " and not self._is_variance(x, norm)", "", _ALIKE),
+    Mutant("audit/audit.py", " or r.reason in _SETTLED", "",
+           "audit/test_audit.py::test_where_all_norms_are_recognised_nothing_is_evaluated"),
+    Mutant("audit/audit.py", "if self._work < 0:", "if self._work is None:",
+           "audit/test_audit.py::test_what_is_beyond_the_bound_is_not_evaluated"),
+    Mutant("audit/operators.py", "return SOME if few else ENDS", "return SOME",
+           "audit/test_audit.py::test_a_dense_product_is_no_sum"),
 )  # fmt: skip
 
 
