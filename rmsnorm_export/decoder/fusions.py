@@ -174,7 +174,7 @@ def _attempts(
     def attempt(*, rotary: bool, lifted: bool) -> ir.Model:
         how = {} if rotary else {"rotary": False}
         rest = [functools.partial(s, **how) if _may_rotate(s) else s for s in listed[attention:]]
-        caps = [functools.partial(put_caps, cap=cap, count=every)] * lifted
+        caps = [functools.partial(put_caps, cap=cap or 0.0, count=every)] * lifted
         return applied([*rest, *last, *caps], common(lifted))
 
     capped, attempts = cap is not None, dict[str, _Attempt]()

@@ -63,7 +63,9 @@ def load_and_convert(
     return (
         dataclasses.replace(decoder, results=results),
         decoder.log,
-        lambda place: verify_generation(model, place, feeds, **how, rtol=bounds.rtol),
+        lambda place: verify_generation(
+            model, place, feeds, **how, rtol=bounds.rtol, progress=bounds.progress
+        ),
     )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from rmsnorm_export.deploy.packaged import Packaged, PackagedModel
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.show.text import Block, Line, Table, note_lines
+
+Request = tuple[str, ...]
+"""Input or output, name, type and shape."""
 
 
 def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
@@ -13,11 +18,12 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     if verbose < 0:
         return lines
     for model in packaged.models:
-        requests = [
+        requests: list[Request] = [
             (way, item.name, item.dtype.removeprefix("TYPE_"), str(list(item.shape)))
             for way, items in (("input", model.inputs), ("output", model.outputs))
             for item in items
         ]
+        requests = requests if verbose > 0 else _by_pattern(requests)
         lines.append(Table(f"requests of {model.name}", ("", "name", "type", "shape"), requests))
         lines += ["", f"asked: {one_line(model.answers, 300)}"]
         if model.load:
@@ -26,6 +32,18 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
             lines.append(Table("files", ("file", "SHA-256"), [*model.files.items()]))
         lines += [*note_lines(model.notes), f"wrote {packaged.path / model.name}"]
     return lines
+
+
+def _by_pattern(requests: list[Request]) -> list[Request]:
+    """Return requests that differ in one number of their names in one row, e.g. of every layer."""
+    groups: dict[Request, list[str]] = {}
+    for way, name, *rest in requests:
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{}", name)
+        groups.setdefault((way, pattern, *rest), []).append(name)
+    return [
+        (way, names[0] if len(names) == 1 else f"{names[0]}, {len(names) - 1} more", *rest)
+        for (way, _, *rest), names in groups.items()
+    ]
 
 
 def _package_verdict(model: PackagedModel) -> Line:

@@ -226,10 +226,22 @@ def _rename(folder: Path, before: str, after: str) -> None:
     onnx.save(model, folder / "model.onnx")
 
 
+def _say(folder: Path, part: str, **names: str) -> None:
+    """Change what genai_config.json says of the decoder."""
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["model"]["decoder"][part] |= names
+    (folder / "genai_config.json").write_text(json.dumps(config))
+
+
 DISAGREEMENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no such graph": (lambda f: (f / "model.onnx").rename(f / "other.onnx"), "no file"),
     "another cache": (lambda f: _rename(f, "past_key_values.", "cache."), "layers none"),
     "a layer is not given": (lambda f: _rename(f, "present.1.key", "grown"), "it gives 0"),
+    "values follow keys": (
+        lambda f: _say(f, "outputs", present_key_names="present.%d.value"),
+        "is to follow",
+    ),
+    "logits are a cache": (lambda f: _say(f, "outputs", logits="present.0.key"), "no logits"),
     "no JSON": (lambda f: (f / "genai_config.json").write_text("{"), "genai_config"),
     "a path": (
         lambda f: (f / "genai_config.json").write_text(
@@ -252,6 +264,15 @@ def test_names_files_and_graphs_that_disagree_are_refused(
         place = [] if command == "inspect" else ["-o", str(tmp_path / "out")]
         assert main([command, str(broken), *place]) == ExitCode.INPUT
     assert not (tmp_path / "out").exists()
+
+
+def test_a_buffer_that_the_graph_does_not_share_is_refused(source: Path, tmp_path: Path) -> None:
+    place = exported(source, tmp_path / "made", "--names", "genai")
+    config = json.loads((place / "genai_config.json").read_text())
+    config["search"]["past_present_share_buffer"] = True
+    (place / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(rx.InputError, match="in the buffer of"):
+        rx.verify(source, place, generate=3)
 
 
 @pytest.mark.parametrize("names", ["optimum", "genai"])
