@@ -27,6 +27,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.source import load_generative
+from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.source.load import SourceOptions
 from toolbox.corpus.decoders import DECODERS
@@ -422,6 +423,14 @@ def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Pa
 
 
 # Fusions of ONNX Runtime behind.
+
+
+def test_what_cannot_be_compared_here_is_said_before_the_export(tmp_path: Path) -> None:
+    decoder_of("llama").save_pretrained(tmp_path / "source")
+    command = ["export", str(tmp_path / "source"), "--task", "generation", "--dtype", "bf16"]
+    command += ["-o", str(tmp_path / "made")]
+    assert main([*command, "--verify"]) == ExitCode.USAGE
+    assert not (tmp_path / "made").exists()
 
 
 def test_the_command_with_fusions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
