@@ -40,6 +40,7 @@ OURS = {
     "genai, fused": "--names genai --fusions cpu",
     "two graphs, fused": "--fusions cpu",
     f"static {STATIC}": f"--static-cache {STATIC}",
+    f"static {STATIC}, fused": f"--static-cache {STATIC} --fusions cpu",
 }
 """Forms of our export, by the options of the command."""
 Record = dict[str, Any]
@@ -141,7 +142,7 @@ def measure(source: Path, place: Path, arguments: Any) -> list[Record]:
         out = place / name.replace(" ", "_")
         rows.append({"exporter": name, **export})
         if "detail" not in rows[-1]:
-            static = name.endswith(f"static {STATIC}")
+            static = f"static {STATIC}" in name
             rows[-1]["tokens"] = _written(model, tokenizer, out, static)
             if not static:
                 prompt = _graph(out, "prefill")

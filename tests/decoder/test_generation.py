@@ -425,6 +425,17 @@ def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Pa
 # Fusions of ONNX Runtime behind.
 
 
+def test_a_static_cache_is_compared_on_rows_without_padding(tmp_path: Path) -> None:
+    """``generate`` gives no mask then, and the graph takes one over all slots."""
+    model = decoder_of("llama")
+    rx.export_generation(model, tmp_path / "made", static_cache=16)
+    ids = torch.tensor([[5, 9, 2], [7, 1, 3]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    outcome = verify_generation(model, tmp_path / "made", inputs, tokens=6, static_cache=16)
+    assert outcome.passed
+    assert outcome.notes[0] == "12 of 12 greedy tokens are the same"
+
+
 def test_what_cannot_be_compared_here_is_said_before_the_export(tmp_path: Path) -> None:
     decoder_of("llama").save_pretrained(tmp_path / "source")
     command = ["export", str(tmp_path / "source"), "--task", "generation", "--dtype", "bf16"]
