@@ -17,7 +17,7 @@ _VIEWS = ("Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Mul", "Div"
 """What stands between a cache and the products of an attention that reads it."""
 _JOINS = ("Concat", "ScatterND")
 """What puts keys together of parts, e.g. those that are rotated and the others."""
-_STEPS = 16
+_FAR = 16
 """More than there are nodes on a way through one attention."""
 
 UNKNOWN = "the number of its heads is computed in the graph, as TorchScript's exporter writes it"
@@ -110,7 +110,7 @@ def _product_above(softmax: ir.Node) -> tuple[ir.Node | None, tuple[ir.Node, ...
     ways: list[tuple[ir.Value | None, tuple[ir.Node, ...]]] = [(softmax.inputs[0], ())]
     for value, between in ways:
         node = None if value is None else value.producer()
-        if node is None or len(between) > _STEPS // 2:
+        if node is None or len(between) > _FAR // 2:
             continue
         if node.op_type in _PRODUCTS and node.inputs[1] and node.inputs[1].producer():
             return node, between
@@ -126,7 +126,7 @@ def _below(softmax: ir.Node) -> Iterator[ir.Node]:
         for use in value.uses():
             if use.node.op_type in _PRODUCTS:
                 yield use.node
-            elif len(ways) < _STEPS:
+            elif len(ways) < _FAR:
                 ways.append(use.node.outputs[0])
 
 
@@ -140,7 +140,7 @@ def _cached(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
         if one is not None and one.is_graph_output():
             return one, derived
         node = None if one is None else one.producer()
-        if node is not None and len(ways) < 4 * _STEPS:
+        if node is not None and len(ways) < 4 * _FAR:
             parts = node.inputs if node.op_type in _JOINS else node.inputs[:1]
             ways += [(part, derived or node.op_type not in _VIEWS) for part in parts]
     return None, False
