@@ -22,7 +22,7 @@ def trained_model() -> Path | None:
     """Return the folder of the model, in the user's cache; None where a package is missing."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "rmsnorm-export" / "smollm2-135m"
-    if (folder / "config.json").exists():
+    if (folder / "model.safetensors").exists():  # written last
         return folder
     specs = [importlib.util.find_spec(name) for name in _NEEDED]
     if None in specs or specs[0] is None or specs[0].origin is None:
