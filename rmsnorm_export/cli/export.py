@@ -110,8 +110,8 @@ def command(
 
         step("loading the module", 0, 1)
         own |= {"drawings": files.drawn, "progress": step}
-        bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]))
-        exported, _, compare = load_and_convert(source, loading, task, own, bounds)
+        bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]), progress=step)
+        exported, _, compare = load_and_convert(source, loading, task, own, bounds, compared=verify)
         reports = exported.reports
         unmet, error = first_problem(reports, requirement)
         saved, more = None, {}

@@ -109,7 +109,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         if by_layer:
             name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
-        result = finish(optimize_model(component.model, shared), shared, prompts_alone=genai)
+        result = finish(optimize_model(component.model, shared), shared, one_buffer=genai)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]

@@ -11,13 +11,13 @@ from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
 
-def finish(result: Result, options: RewriteOptions, *, prompts_alone: bool = False) -> Result:
+def finish(result: Result, options: RewriteOptions, *, one_buffer: bool = False) -> Result:
     """Return the result with the fusions and the quantization that the options ask for.
 
     Args:
         result: with norms of one node.
         options: of the command.
-        prompts_alone: as for `fuse`.
+        one_buffer: as for `fuse`.
 
     Raises:
         InputError: the model cannot be quantized.
@@ -29,9 +29,7 @@ def finish(result: Result, options: RewriteOptions, *, prompts_alone: bool = Fal
     if options.fusions is not None:
         from rmsnorm_export.decoder.fusions import fuse
 
-        model, fusions = fuse(
-            model, options.fusions, seed=options.seed, prompts_alone=prompts_alone
-        )
+        model, fusions = fuse(model, options.fusions, seed=options.seed, one_buffer=one_buffer)
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))

@@ -56,7 +56,8 @@ def package_model(model: Source, repository: StrPath, options: PackageOptions) -
 
     Args:
         model: ONNX model, as for ``optimize``; path of a TensorRT engine that ``build_engine``
-            wrote; or a folder of graphs, of which each becomes a model ``NAME_COMPONENT``.
+            wrote; or a folder of graphs: each becomes a model ``NAME_COMPONENT``, one
+            alone ``NAME``.
         repository: folder; made if it is missing.
 
     Raises:
@@ -76,7 +77,8 @@ def package_model(model: Source, repository: StrPath, options: PackageOptions) -
 def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) -> Packaged:
     """Put every graph of a folder into the repository; what is new is taken back if one fails."""
     base = options.name or model_name(None, bundle.folder)
-    names = {name: model_name(f"{base}_{name}", None) for name in bundle.files}
+    alone = len(bundle.files) == 1
+    names = {n: model_name(base if alone else f"{base}_{n}", None) for n in bundle.files}
     places = [find_place(repository, one, options) for one in names.values()]
     models: list[PackagedModel] = []
     root = places[0].folder.parent

@@ -130,9 +130,11 @@ class ExportStep(Step):
         if table.task is not None:
             options |= {"static_cache": table.static_cache, "multi_token": table.multi_token}
         source = self.settings.source, table, table.task
-        bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
+        bounds = VerifyOptions(rtol=table.rtol, seed=table.seed, progress=progress)
         with working_beside(self.settings.path.parent):
-            exported, log, compare = load_and_convert(*source, options, bounds)
+            exported, log, compare = load_and_convert(
+                *source, options, bounds, compared=table.verify
+            )
             progress("writing the model", 0, 1)
             exported.save(place)
             size = sum(file.stat().st_size for file in files_of(folder)) / 2**20

@@ -88,6 +88,8 @@ class Fusions:
         residuals: residual sums that are in the node of their norm now, and were not before.
         left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
         problem: why it was undone, or "".
+        apart: the layers whose attention is no node of its own, by the reason.
+        one_row: several tokens after a cache are taken for one row alone.
         compared: how the outputs compare with those of the graph before, or "".
         not_compared: why they were not, or "".
     """
@@ -98,6 +100,8 @@ class Fusions:
     residuals: int
     left_out: str = ""
     problem: str = ""
+    apart: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    one_row: bool = False
     compared: str = ""
     not_compared: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.text import Block, Line, Table, note_lines
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
+
+_Request = tuple[str, ...]
+"""Input or output, name, type and shape."""
 
 _STATE_STYLES = {"done": "good", "failed": "bad", "not run": "warn"}
 
@@ -97,11 +101,12 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     if verbose < 0:
         return lines
     for model in packaged.models:
-        requests = [
+        requests: list[_Request] = [
             (way, item.name, item.dtype.removeprefix("TYPE_"), str(list(item.shape)))
             for way, items in (("input", model.inputs), ("output", model.outputs))
             for item in items
         ]
+        requests = requests if verbose > 0 else _by_pattern(requests)
         lines.append(Table(f"requests of {model.name}", ("", "name", "type", "shape"), requests))
         lines += ["", f"asked: {one_line(model.answers, 300)}"]
         if model.load:
@@ -110,6 +115,18 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
             lines.append(Table("files", ("file", "SHA-256"), [*model.files.items()]))
         lines += [*note_lines(model.notes), f"wrote {packaged.path / model.name}"]
     return lines
+
+
+def _by_pattern(requests: list[_Request]) -> list[_Request]:
+    """Return requests that differ in one number of their names in one row, e.g. of every layer."""
+    groups: dict[_Request, list[str]] = {}
+    for way, name, *rest in requests:
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{}", name)
+        groups.setdefault((way, pattern, *rest), []).append(name)
+    return [
+        (way, names[0] if len(names) == 1 else f"{names[0]}, {len(names) - 1} more", *rest)
+        for (way, _, *rest), names in groups.items()
+    ]
 
 
 def _package_verdict(model: PackagedModel) -> Line:
