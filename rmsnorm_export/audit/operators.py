@@ -56,8 +56,8 @@ _FIXED: Mapping[str, Traits] = {
                      "Multinomial", "RandomNormalLike", "RandomUniformLike",
                      native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
 }  # fmt: skip
-_PRODUCTS = ("MatMul", "Gemm", "Conv")
-_OTHERS = frozenset((*_FIXED, *_CENTRED, *_PRODUCTS, "Pow", "Einsum"))
+_LINEAR = ("MatMul", "Gemm", "Conv")
+_OTHERS = frozenset((*_FIXED, *_CENTRED, *_LINEAR, "Pow", "Einsum"))
 WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow"))
 _FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
 
@@ -102,7 +102,7 @@ class Operators:
 
     def _traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         op, (first, *others) = node.op_type, (*node.inputs, None)
-        if op in _PRODUCTS:
+        if op in _LINEAR:
             return self._product(node, variables)
         if op == "Einsum":
             return self._einsum(node, variables)

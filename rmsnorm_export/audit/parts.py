@@ -145,7 +145,10 @@ def model_of(
 
 
 def arrays_of(region: Region, layout: Layout, types: Types) -> list[Array]:
-    """Return what the parameters of a region are given: their defaults, or positive numbers."""
+    """Return what the parameters of a region are given: positive numbers, other than defaults.
+
+    What a caller may replace makes a norm where it does so with any number. Integers keep theirs.
+    """
     arrays = []
     for value in region.parameters:
         dims = types.shape(value) or ()
@@ -153,8 +156,11 @@ def arrays_of(region: Region, layout: Layout, types: Types) -> list[Array]:
         count = math.prod(shape)
         if count > _MOST_WEIGHT:
             raise ValueError(f"{count} elements")
-        default = np.linspace(0.5, 1.5, count).reshape(shape)
-        arrays.append(default if value.const_value is None else value.const_value.numpy())
+        array = np.linspace(0.5, 1.5, count).reshape(shape)
+        if value.const_value is not None:
+            default = value.const_value.numpy()
+            array = default * 0.75 if default.dtype.kind == "f" else default
+        arrays.append(array)
     return arrays
 
 
