@@ -75,6 +75,7 @@ class OptionFacts:
         written: the type as people write it, where ``read`` makes another of it.
         read: makes the value of what was written, or refuses it with ``UsageError``.
         choices: the names that there are, where the type may not list them all.
+        meant: says of a name that is none of them what it is, and which option takes it; or "".
         cli, toml: whether the command line and the pipeline file have it.
         file: the value may be a path, although its type does not say so.
     """
@@ -86,6 +87,7 @@ class OptionFacts:
     written: Any = None
     read: Callable[[Any], Any] | None = None
     choices: Callable[[], tuple[str, ...]] | None = None
+    meant: Callable[[str], str] | None = None
     cli: bool = True
     toml: bool = True
     file: bool = False
@@ -177,7 +179,8 @@ class OptionEntry:
         names = names_in(self.written)
         items = value if isinstance(value, list | tuple) else [value]
         wrong = next((one for one in items if one not in names), "")
-        hint = did_you_mean(str(wrong), names)
+        meant = "" if self.facts.meant is None else self.facts.meant(str(wrong))
+        hint = meant or did_you_mean(str(wrong), names)
         words = str(error).replace("`", "").replace(" - at $", " at ")
         return f"{hint}give {expected(self.hint if self.facts.written else self.written)} ({words})"
 
@@ -322,10 +325,14 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
         signature = inspect.signature(function)
         *own, last = signature.parameters.values()
         hints = {field.name: field.type for field in dataclasses.fields(cls)}
+        named = f"its options are {', '.join(hints)}"
 
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
             own_ones = {p.name: options.pop(p.name) for p in own if p.name in options}
+            if unknown := next((one for one in options if one not in hints), None):
+                hint = did_you_mean(unknown, hints).strip()
+                raise TypeError(f"{function.__name__}() has no option {unknown!r}; {hint or named}")
             return function(*args, **own_ones, **{last.name: cls(**options)})
 
         listed = [

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import Meta
 
+import rmsnorm_export as rx
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli.options import flags_of
 from rmsnorm_export.compare.options import VerifyOptions
@@ -192,3 +193,14 @@ def test_a_name_is_no_first_word_of_a_sentence() -> None:
     error = UsageError("TensorRT-RTX builds none.").at("--backend")
     assert error.what == "--backend: TensorRT-RTX builds none."
     assert UsageError("There is none.").at("--x").what == "--x: there is none."
+
+
+def test_an_option_that_there_is_not_is_a_mistake_of_the_call() -> None:
+    with pytest.raises(
+        TypeError, match=r"optimize\(\) has no option 'targt'; did you mean 'target'"
+    ):
+        rx.optimize("model.onnx", targt="ort")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="has no option 'zzz'; its options are target, "):
+        rx.optimize("model.onnx", zzz=1)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="tensorrt is a runtime: use --for tensorrt"):
+        rx.optimize("model.onnx", target="tensorrt")  # type: ignore[arg-type]

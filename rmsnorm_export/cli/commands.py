@@ -17,7 +17,7 @@ REPORT = click.Option(
     multiple=True,
     metavar="FILE",
     help="Write the report to FILE, too: as JSON where it ends in .json, as a page for a browser "
-    "in .html, else as text. May be repeated.",
+    "in .html, as text in .txt. May be repeated; a report of an earlier run is replaced.",
 )
 MODEL = click.Argument(["model"], type=FILE)
 OUTPUT = click.Option(

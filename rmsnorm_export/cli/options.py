@@ -155,10 +155,17 @@ def _flag(entry: OptionEntry) -> click.Option:
     return click.Option([entry.flag, entry.name], **settings)
 
 
+class _Names(click.Choice[str]):
+    """Names, which help and completion list; the record says of another what to write."""
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:  # noqa: ARG002 (click's signature)
+        return value
+
+
 def _click_type(kind: Any) -> Any:
     """Return the type of one value."""
     if typing.get_origin(kind) is Literal:
-        return click.Choice(typing.get_args(kind))
+        return _Names(typing.get_args(kind))
     return PATH if kind is Path else kind if kind in (int, float) else str
 
 

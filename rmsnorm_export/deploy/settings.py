@@ -230,6 +230,8 @@ def _parsed(path: Path) -> dict[str, Any]:
         problem, fix = error.strerror or str(error), "check the path"
     except (ValueError, RecursionError) as error:  # DecodeError is a ValueError
         problem, fix = one_line(str(error), 300), "correct it there; strings need quotes"
+        if path.suffix != ".toml":
+            fix = "give a pipeline file: rmsnorm-export deploy --init pipeline.toml writes one"
     found = f"{short(str(path), 300)}: {problem}"
     raise InputError("The pipeline file cannot be read.", found=found, fix=fix)
 

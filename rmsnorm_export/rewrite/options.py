@@ -17,7 +17,7 @@ from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, opt
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.runtime.consumers import BY_NAME, Consumer, consumer
+from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, Consumer, consumer
 from rmsnorm_export.runtime.sizes import Inputs
 from rmsnorm_export.system.packages import require_package
 
@@ -80,6 +80,17 @@ def _known_runtime(text: str) -> str:
     return text.strip().lower()
 
 
+def _is_runtime(name: str) -> str:
+    """Say of a target that there is not that it is a runtime, for which --for chooses one."""
+    runtime = name.partition("@")[0].strip().lower()
+    known = runtime in BY_NAME or runtime in ENGINES
+    return (
+        f"{runtime} is a runtime: use --for {runtime}, which chooses the target; or "
+        if known
+        else ""
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions(Options):
     """The options of ``inspect``."""
@@ -87,6 +98,7 @@ class InspectOptions(Options):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
+        meant=_is_runtime,
         help="List the norms that this target can express; without it, all RMSNorms.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
@@ -114,6 +126,7 @@ class RewriteOptions(InspectOptions):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
+        meant=_is_runtime,
         help="; ".join(f"{name}: {row.summary}" for name, row in TARGETS.items()) + ".",
         shown="portable, or what --for chooses",
     )
