@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import inspect
 import numbers
+import re
 import sys
 import textwrap
 import types
@@ -348,12 +349,24 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
     return typing.cast("_Taker[P, R]", decorate)
 
 
+def _of_python(text: str, listed: Sequence[OptionEntry]) -> str:
+    """Return a sentence of ``--help`` for Python: keywords for flags, and no exit codes."""
+    keywords_of = {entry.flag: entry.name for entry in listed}
+    text = re.sub(r" \(exit code \d\)", "", text)
+    return re.sub(
+        r"--[a-z][a-z-]*[a-z]",
+        lambda flag: keywords_of.get(flag[0], flag[0][2:].replace("-", "_")),
+        text,
+    )
+
+
 def _documented(doc: str, listed: Sequence[OptionEntry]) -> str:
     """Put the options at the end of the arguments of a docstring."""
     lines = ""
     for entry in listed:
         facts = entry.facts
-        text = f"{entry.name}: {facts.help}" + (f" Default: {facts.shown}." if facts.shown else "")
+        said = facts.help + (f" Default: {facts.shown}." if facts.shown else "")
+        text = f"{entry.name}: {_of_python(said, listed)}"
         lines += "\n" + textwrap.fill(
             text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
         )

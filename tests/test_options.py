@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -204,3 +205,15 @@ def test_an_option_that_there_is_not_is_a_mistake_of_the_call() -> None:
         rx.optimize("model.onnx", zzz=1)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="tensorrt is a runtime: use --for tensorrt"):
         rx.optimize("model.onnx", target="tensorrt")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", ["optimize", "inspect", "verify", "build_engine", "export", "bench"]
+)
+def test_docstrings_speak_of_python(name: str) -> None:
+    doc = getattr(rx, name).__doc__
+    assert "Args:" in doc
+    assert re.findall(r"--[a-z]\S*|[Ee]xit code", doc) == []
+    if name == "optimize":
+        assert "of a newer opset than the runtime" in " ".join(doc.split())
+        assert "With runtime a model" in " ".join(doc.split())  # the keyword of --for

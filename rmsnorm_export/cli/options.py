@@ -85,14 +85,15 @@ FORMAT = click.Option(
 )
 
 
-_ALWAYS = ("force", "format", "verbose", "help-all")
+_ALWAYS = ("force", "verbose", "help-all")
 BRIEF = {
-    "bench": "target provider native shapes seconds threads report",
-    "build": "output backend shapes dims plugin hardware-compatible",
-    "export": "output task shapes dtype for prove verify report",
-    "optimize": "output target numerics for prove require weights report",
-    "package": "output name version max-batch kind shapes plugin",
-    "verify": "inputs shapes rtol atol backend-b generate report",
+    "bench": "target provider native shapes seconds threads report format",
+    "build": "output backend shapes dims plugin hardware-compatible format",
+    "export": "output task names static-cache shapes dtype for prove fusions quantize verify"
+    " report",
+    "optimize": "output target numerics for prove require weights report format",
+    "package": "output name version max-batch kind shapes plugin format",
+    "verify": "inputs shapes rtol atol backend-b generate report format",
 }
 """Command -> flags that ``--help`` lists beside those of all; ``--help-all`` lists every one."""
 

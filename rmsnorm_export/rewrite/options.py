@@ -141,7 +141,7 @@ class RewriteOptions(InspectOptions):
     prove: bool = option(
         False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
-        "the output is written, and the exit code is 4.",
+        "the output is written, and the report says so (exit code 4).",
     )
     seed: Seed = option(
         0, cli=False, help="Of the random inputs of the proofs, and of export --verify."
@@ -161,8 +161,8 @@ class RewriteOptions(InspectOptions):
     quantize: Quantize | None = option(
         None,
         help="Then quantize the weights of products by ONNX Runtime's quantizers (MatMulNBits for "
-        "int4, dynamic for int8). The target is ort. Exit code 4 where outputs change by more "
-        "than 0.5, for int8 0.1, of their largest element.",
+        "int4, dynamic for int8). The target is ort. Outputs that change by more than 0.5, for "
+        "int8 0.1, of their largest element are too far off (exit code 4).",
     )
     progress: Progress | None = progress_option()
 
