@@ -76,6 +76,17 @@ def blocks(page: str, language: str) -> list[str]:
     return [text for _, kind, text in BLOCK.findall(PAGES[page]) if kind == language]
 
 
+_LISTED = re.findall(r"^(tutorials/\w+)$", PAGES["docs/index.md"], re.MULTILINE)
+TUTORIALS = tuple(f"docs/{page}.md" for page in _LISTED)
+"""In the order of the site."""
+
+OTHER_PAGES = [
+    (page,)
+    for page in PAGES
+    if page not in TUTORIALS and (blocks(page, "console") or blocks(page, "python"))
+]
+
+
 def missing(mark: str, config: pytest.Config) -> str:
     """Return why a block is not run, or ""."""
     word, _, reason = mark.partition(": ")
@@ -151,12 +162,13 @@ def run_block(mark: str, kind: str, text: str, folder: Path) -> None:
 
 @pytest.mark.export
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console") or blocks(p, "python")])
+@pytest.mark.parametrize("pages", [TUTORIALS, *OTHER_PAGES], ids=" ".join)
 def test_examples_print_what_the_page_says(
-    page: str, folder: Path, tmp_path: Path, pytestconfig: pytest.Config
+    pages: tuple[str, ...], folder: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
+    """Those of all tutorials in one folder, as somebody reads on."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    for mark, kind, text in BLOCK.findall(PAGES[page]):
+    for mark, kind, text in (block for page in pages for block in BLOCK.findall(PAGES[page])):
         if kind in ("console", "python") and not missing(mark, pytestconfig):
             run_block(mark, kind, text, tmp_path)
 
