@@ -66,6 +66,7 @@ VARIES = {
     r"-?\d+(\.\d+)?(e-\d+)? ulp": "U ulp",
     r"(float16 1x16x64) .*(ok|FAILED)": r"\1 \2",  # kernels differ by machine
     r"differs by [\d.]+, [\d.]+ allowed": "differs by D, B allowed",
+    r"nodes executed +\d+ +\d+": "nodes executed N N",
     r"within \d+% of its bound": "within P of its bound",
     r" +": " ",
 }

@@ -111,6 +111,13 @@ class InspectOptions(Options):
 class HealthOptions(InspectOptions):
     """The options of ``inspect`` alone."""
 
+    runtime: str | None = option(
+        None,
+        flag="--for",
+        metavar="RUNTIME[@VERSION]",
+        read=_known_runtime,
+        help="List what optimize would do for this runtime; a model that it cannot run is refused.",
+    )
     health: bool = option(
         False, help="Say what norms and residual sums survive in half precision, and run the model."
     )
