@@ -159,7 +159,7 @@ def _headline(result: Benchmark, provider: str) -> str:
         else:
             takes = "-".join(ends)
             moved.append(f"{name} takes {takes} of raw's time ({', '.join(verdicts)})")
-    nodes = _nodes(result, next(iter(others)))
+    nodes = _node_change(result, next(iter(others)))
     if any(timing.verdict == "no verdict" for timing in timings):
         return f"no verdict, the machine was busy{nodes}"
     if not moved:
@@ -167,7 +167,7 @@ def _headline(result: Benchmark, provider: str) -> str:
     return ", ".join(moved) + (f"; no measurable gain with {', '.join(same)}" if same else "")
 
 
-def _nodes(result: Benchmark, name: str) -> str:
+def _node_change(result: Benchmark, name: str) -> str:
     """Return what became of the nodes all the same: of those executed, or of the file."""
     files = {variant.name: variant for variant in result.variants}
     before, after = files.get(RAW), files.get(name)

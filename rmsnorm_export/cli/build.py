@@ -9,10 +9,10 @@ from rmsnorm_export.cli.commands import MODEL, define, output_on_disk
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
-_OUTPUT = output_on_disk("The engine to write; of a folder of graphs a folder.")
+_ENGINE = output_on_disk("The engine to write; of a folder of graphs a folder.")
 
 
-@define("build", BuildOptions, params=[MODEL, _OUTPUT], reports=False)
+@define("build", BuildOptions, params=[MODEL, _ENGINE], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
 
-_OUTPUT = output("The file to write, - for stdout; of a folder a folder.")
+_WRITTEN = output("The file to write, - for stdout; of a folder a folder.")
 
 
-@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, _OUTPUT])
+@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, _WRITTEN])
 def command(
     files: Files, model: str, output: str, require: Any, weights: WeightsPolicy, **options: Any
 ) -> None:

@@ -9,10 +9,10 @@ from rmsnorm_export.cli.commands import MODEL, define, output_on_disk
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.deploy.options import PackageOptions
 
-_OUTPUT = output_on_disk("Folder of the model repository, which may hold other models.")
+_REPOSITORY = output_on_disk("Folder of the model repository, which may hold other models.")
 
 
-@define("package", PackageOptions, params=[MODEL, _OUTPUT], reports=False)
+@define("package", PackageOptions, params=[MODEL, _REPOSITORY], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as OUT/NAME/VERSION.
 

@@ -116,7 +116,7 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = json.loads(three.with_name("a.json").read_text(encoding="utf-8"))
     assert {t["variant"] for t in report["timings"]} == {"raw", "raw again", "ort", "onnx"}
     assert [v["fused"] for v in report["variants"]] == [None, 3, 3]
-    assert "ort: 7 nodes, 3 norms are one node, 0 refused" in done.text
+    assert ["ort", "7", "6", "3", "0", "3"] in [row.split()[:6] for row in done.text.splitlines()]
     assert "95 % interval" in three.with_name("a.html").read_text(encoding="utf-8")
     onnx.save(model(3, scale=3.0), three.with_name("wrong.onnx"))
     real, wrong = bench_of_models.optimize, three.with_name("wrong.onnx")
@@ -136,8 +136,8 @@ def test_deploy(run: Run, tmp_path: Path) -> None:
     page = Page((tmp_path / "page.html").read_text()).text
     for words in ("net: verify FAILED", "3 of 3 RMSNorms are one node", "fix "):
         assert words in page
-    run(*arguments).assert_error(2, "--force")
-    assert run(*arguments, "--force").code == 4
+    assert run(*arguments).code == 4
+    assert (tmp_path / "page.html").read_text().count("net: verify FAILED") > 0
 
 
 @needs_compiler
