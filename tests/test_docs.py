@@ -321,6 +321,26 @@ def test_the_counts_of_the_readme_are_those_of_the_chart() -> None:
     assert set(quoted) <= counted
 
 
+def test_the_readme_is_read_in_one_go() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 150
+
+
+def test_every_install_with_constraints_has_its_torch_first() -> None:
+    """The index of PyPI has no PyTorch of the pinned version for x86-64."""
+    lines = {
+        page: re.findall(r"^pip install .*", text, re.MULTILINE) for page, text in PAGES.items()
+    }
+    found = 0
+    for page, commands in lines.items():
+        for before, command in zip(["", *commands], commands, strict=False):
+            extras = re.findall(r"\.\[([\w,-]+)\]", command)
+            if "constraints.txt" in command and {"torch", "decoder"} & {*extras[0].split(",")}:
+                assert before.startswith("pip install --no-deps torch=="), page
+                found += 1
+        assert "`pip install -c" not in PAGES[page], page
+    assert found == 3
+
+
 def test_links_lead_somewhere() -> None:
     for page, text in PAGES.items():
         for link in re.findall(r"\]\(([^)]+)\)", BLOCK.sub("", text)):

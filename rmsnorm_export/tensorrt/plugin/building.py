@@ -57,7 +57,7 @@ def build(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Built:
-    """Compile the plugin, or the kernels of another runtime, as far as it is not done.
+    """Compile the plugin or the kernels of another runtime, unless they are compiled already.
 
     The CPU kernels for ONNX Runtime that a wheel brings are taken as they are.
 
