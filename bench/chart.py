@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from html import escape
 
-_WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 640, 62, 76, 14, 14
-_INK, _FAINT, _OURS, _OTHERS = "#1b1f24", "#d8dee4", "#0a5fb4", "#6e7781"
+_WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 640, 62, 50, 14, 14
+_LINE = 26
+_INK, _FRAME, _PALE, _OURS, _OTHERS = "#1b1f24", "#d8dee4", "#b8c4d0", "#0a5fb4", "#4b5563"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +30,33 @@ class Bar:
     ours: bool
 
 
-def bars(title: str, below: str, rows: Sequence[Bar], whole: int) -> str:
+def bars(title: str, below: Sequence[str], rows: Sequence[Bar], whole: int) -> str:
     """Return the SVG; a bar of ``whole`` is as long as the chart is wide."""
-    width, height = _WIDTH - _LEFT - _RIGHT, _TOP + _ROW * len(rows) + 8
+    top = _TOP + _LINE * len(below)
+    width, height = _WIDTH - _LEFT - _RIGHT, top + _ROW * len(rows) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
         f'font-family="system-ui, sans-serif" font-size="21" fill="{_INK}">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="32" font-size="22" font-weight="600">{escape(title)}</text>',
-        f'<text x="{_LEFT}" y="60" font-size="19">{escape(below)}</text>',
     ]
+    for number, line in enumerate(below):
+        y = 60 + _LINE * number
+        parts.append(f'<text x="{_LEFT}" y="{y}" font-size="19">{escape(line)}</text>')
     for index, row in enumerate(rows):
-        y, colour = _TOP + _ROW * index, _OURS if row.ours else _OTHERS
+        y, colour = top + _ROW * index, _OURS if row.ours else _OTHERS
         weight = ' font-weight="600"' if row.ours else ""
         parts.append(f'<text x="{_LEFT}" y="{y + 26}"{weight}>{escape(row.name)}</text>')
         parts.append(
             f'<text x="{_WIDTH - _RIGHT}" y="{y + 26}" text-anchor="end">{row.text}</text>'
         )
-        for length, fill in ((whole, _FAINT), (row.outline, "#a9b4c0"), (row.length, colour)):
+        frame = f'fill="#ffffff" stroke="{_FRAME}"'
+        for length, fill in (
+            (whole, frame),
+            (row.outline, f'fill="{_PALE}"'),
+            (row.length, f'fill="{colour}"'),
+        ):
             size = f'width="{width * length / whole:.1f}" height="16"'
-            parts.append(f'<rect x="{_LEFT}" y="{y + 36}" {size} fill="{fill}"/>')
+            parts.append(f'<rect x="{_LEFT}" y="{y + 36}" {size} {fill}/>')
     return "\n".join([*parts, "</svg>", ""])

@@ -104,10 +104,10 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
         InputError: a model cannot be read or is not well-formed, its external data is missing or
             outside its folder, the inputs do not fit the model, or an engine was made by another
             version or for another GPU.
-        UsageError: a negative bound, ``shapes`` together with ``inputs``, or a backend that does
-            not run such a model.
+        UsageError: a negative bound, ``shapes`` together with ``inputs``, a backend that does not
+            run such a model, or the two take different inputs.
         VerificationError: a backend rejects or cannot run a model, or the two have different
-            inputs, outputs, types or shapes.
+            outputs, or types or shapes of these.
         BackendMissingError: a package that a backend needs, or the GPU, is not there; known before
             anything is run.
     """

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import inspect
 import numbers
+import re
 import sys
 import textwrap
 import types
@@ -75,6 +76,7 @@ class OptionFacts:
         written: the type as people write it, where ``read`` makes another of it.
         read: makes the value of what was written, or refuses it with ``UsageError``.
         choices: the names that there are, where the type may not list them all.
+        meant: says of a name that is none of them what it is, and which option takes it; or "".
         cli, toml: whether the command line and the pipeline file have it.
         file: the value may be a path, although its type does not say so.
     """
@@ -86,6 +88,7 @@ class OptionFacts:
     written: Any = None
     read: Callable[[Any], Any] | None = None
     choices: Callable[[], tuple[str, ...]] | None = None
+    meant: Callable[[str], str] | None = None
     cli: bool = True
     toml: bool = True
     file: bool = False
@@ -177,7 +180,8 @@ class OptionEntry:
         names = names_in(self.written)
         items = value if isinstance(value, list | tuple) else [value]
         wrong = next((one for one in items if one not in names), "")
-        hint = did_you_mean(str(wrong), names)
+        meant = "" if self.facts.meant is None else self.facts.meant(str(wrong))
+        hint = meant or did_you_mean(str(wrong), names)
         words = str(error).replace("`", "").replace(" - at $", " at ")
         return f"{hint}give {expected(self.hint if self.facts.written else self.written)} ({words})"
 
@@ -322,10 +326,14 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
         signature = inspect.signature(function)
         *own, last = signature.parameters.values()
         hints = {field.name: field.type for field in dataclasses.fields(cls)}
+        named = f"its options are {', '.join(hints)}"
 
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
             own_ones = {p.name: options.pop(p.name) for p in own if p.name in options}
+            if unknown := next((one for one in options if one not in hints), None):
+                hint = did_you_mean(unknown, hints).strip()
+                raise TypeError(f"{function.__name__}() has no option {unknown!r}; {hint or named}")
             return function(*args, **own_ones, **{last.name: cls(**options)})
 
         listed = [
@@ -341,12 +349,24 @@ def takes(record: Callable[P, R]) -> _Taker[P, R]:
     return typing.cast("_Taker[P, R]", decorate)
 
 
+def _of_python(text: str, listed: Sequence[OptionEntry]) -> str:
+    """Return a sentence of ``--help`` for Python: keywords for flags, and no exit codes."""
+    keywords_of = {entry.flag: entry.name for entry in listed}
+    text = re.sub(r" \(exit code \d\)", "", text)
+    return re.sub(
+        r"--[a-z][a-z-]*[a-z]",
+        lambda flag: keywords_of.get(flag[0], flag[0][2:].replace("-", "_")),
+        text,
+    )
+
+
 def _documented(doc: str, listed: Sequence[OptionEntry]) -> str:
     """Put the options at the end of the arguments of a docstring."""
     lines = ""
     for entry in listed:
         facts = entry.facts
-        text = f"{entry.name}: {facts.help}" + (f" Default: {facts.shown}." if facts.shown else "")
+        said = facts.help + (f" Default: {facts.shown}." if facts.shown else "")
+        text = f"{entry.name}: {_of_python(said, listed)}"
         lines += "\n" + textwrap.fill(
             text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
         )

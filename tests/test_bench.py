@@ -130,11 +130,12 @@ def test_demo_of_one_architecture(
     run("bench.demo.__main__", *options, "--folder", tmp_path)
     printed = capsys.readouterr().out
     assert "everything held" in printed
+    assert printed.index("files in ") < printed.index("model ") < printed.index("everything held")
     # Norms in PyTorch, fused, refused, proved.
     assert len(re.findall(r"(portable|onnx|ort|rx.export) +3 +3 +0 +3 ", printed)) == 4
     files = {path.name for path in tmp_path.iterdir()}
-    names = ("", ".portable", ".onnx", ".ort", ".straight")
+    names = ("", "_portable", "_onnx", "_ort", "_straight")
     assert {f"llama{name}.onnx" for name in names} <= files
     # The page and the engine of the first model.
-    assert {"llama.html", "llama.portable.engine", "llama.portable.engine.json"} <= files
+    assert {"llama.html", "llama_portable.engine", "llama_portable.engine.json"} <= files
     assert "3 of 3 RMSNorms in one kernel each" in printed

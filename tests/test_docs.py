@@ -66,6 +66,7 @@ VARIES = {
     r"-?\d+(\.\d+)?(e-\d+)? ulp": "U ulp",
     r"(float16 1x16x64) .*(ok|FAILED)": r"\1 \2",  # kernels differ by machine
     r"differs by [\d.]+, [\d.]+ allowed": "differs by D, B allowed",
+    r"nodes executed +\d+ +\d+": "nodes executed N N",
     r"within \d+% of its bound": "within P of its bound",
     r" +": " ",
 }
@@ -74,6 +75,17 @@ VARIES = {
 
 def blocks(page: str, language: str) -> list[str]:
     return [text for _, kind, text in BLOCK.findall(PAGES[page]) if kind == language]
+
+
+_LISTED = re.findall(r"^(tutorials/\w+)$", PAGES["docs/index.md"], re.MULTILINE)
+TUTORIALS = tuple(f"docs/{page}.md" for page in _LISTED)
+"""In the order of the site."""
+
+OTHER_PAGES = [
+    (page,)
+    for page in PAGES
+    if page not in TUTORIALS and (blocks(page, "console") or blocks(page, "python"))
+]
 
 
 def missing(mark: str, config: pytest.Config) -> str:
@@ -151,12 +163,13 @@ def run_block(mark: str, kind: str, text: str, folder: Path) -> None:
 
 @pytest.mark.export
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console") or blocks(p, "python")])
+@pytest.mark.parametrize("pages", [TUTORIALS, *OTHER_PAGES], ids=" ".join)
 def test_examples_print_what_the_page_says(
-    page: str, folder: Path, tmp_path: Path, pytestconfig: pytest.Config
+    pages: tuple[str, ...], folder: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
+    """Those of all tutorials in one folder, as somebody reads on."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    for mark, kind, text in BLOCK.findall(PAGES[page]):
+    for mark, kind, text in (block for page in pages for block in BLOCK.findall(PAGES[page])):
         if kind in ("console", "python") and not missing(mark, pytestconfig):
             run_block(mark, kind, text, tmp_path)
 
@@ -307,6 +320,26 @@ def test_the_counts_of_the_readme_are_those_of_the_chart() -> None:
     assert chart == ""
     assert len(quoted) > 5
     assert set(quoted) <= counted
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 150
+
+
+def test_every_install_with_constraints_has_its_torch_first() -> None:
+    """The index of PyPI has no PyTorch of the pinned version for x86-64."""
+    lines = {
+        page: re.findall(r"^pip install .*", text, re.MULTILINE) for page, text in PAGES.items()
+    }
+    found = 0
+    for page, commands in lines.items():
+        for before, command in zip(["", *commands], commands, strict=False):
+            extras = re.findall(r"\.\[([\w,-]+)\]", command)
+            if "constraints.txt" in command and {"torch", "decoder"} & {*extras[0].split(",")}:
+                assert before.startswith("pip install --no-deps torch=="), page
+                found += 1
+        assert "`pip install -c" not in PAGES[page], page
+    assert found == 3
 
 
 def test_links_lead_somewhere() -> None:

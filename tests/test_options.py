@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import Meta
 
+import rmsnorm_export as rx
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.cli.options import flags_of
 from rmsnorm_export.compare.options import VerifyOptions
@@ -192,3 +194,26 @@ def test_a_name_is_no_first_word_of_a_sentence() -> None:
     error = UsageError("TensorRT-RTX builds none.").at("--backend")
     assert error.what == "--backend: TensorRT-RTX builds none."
     assert UsageError("There is none.").at("--x").what == "--x: there is none."
+
+
+def test_an_option_that_there_is_not_is_a_mistake_of_the_call() -> None:
+    with pytest.raises(
+        TypeError, match=r"optimize\(\) has no option 'targt'; did you mean 'target'"
+    ):
+        rx.optimize("model.onnx", targt="ort")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="has no option 'zzz'; its options are target, "):
+        rx.optimize("model.onnx", zzz=1)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="tensorrt is a runtime: use --for tensorrt"):
+        rx.optimize("model.onnx", target="tensorrt")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", ["optimize", "inspect", "verify", "build_engine", "export", "bench"]
+)
+def test_docstrings_speak_of_python(name: str) -> None:
+    doc = getattr(rx, name).__doc__
+    assert "Args:" in doc
+    assert re.findall(r"--[a-z]\S*|[Ee]xit code", doc) == []
+    if name == "optimize":
+        assert "of a newer opset than the runtime" in " ".join(doc.split())
+        assert "With runtime a model" in " ".join(doc.split())  # the keyword of --for

@@ -50,7 +50,7 @@ def _demonstrate(architecture: Architecture, source: Exported, seconds: float) -
     before = logits(source.path, source.tokens, optimize=False)
     results = []
     for target in get_args(Target):
-        path = source.path.with_name(f"{source.path.stem}.{target}.onnx")
+        path = source.path.with_name(f"{source.path.stem}_{target}.onnx")
         result = rx.optimize(source.path, target=target, prove=True)
         result.save(path, force=True)
         after = logits(path, source.tokens, optimize=True)
@@ -78,7 +78,7 @@ def _demonstrate(architecture: Architecture, source: Exported, seconds: float) -
 
 def _straight(source: Exported) -> tuple[str, Path, rx.Report, np.ndarray]:
     """The module to a file with one node a norm, in one call."""
-    path = source.path.with_name(f"{source.path.stem}.straight.onnx")
+    path = source.path.with_name(f"{source.path.stem}_straight.onnx")
     tokens = torch.from_numpy(source.tokens)
     made = rx.export(source.module, (tokens,), path, opset=OPSET, prove=True, force=True)
     after = logits(path, source.tokens, optimize=True)
@@ -111,16 +111,16 @@ def main() -> int:
         if not lines:
             lines, found = end(source, datetime.date.today().isoformat())
             say(f"{architecture.name}: page and engine done")
-    show(rows, {architecture.name: architecture.norms for architecture in chosen})
     found += [text for row in rows for text in row.problems()]
     print(f"\n{render(lines, styled=sys.stdout.isatty())}")
     if not arguments.no_decoder:
         found += generate(arguments.folder)
+    print(f"\nfiles in {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}\n")
+    show(rows, {architecture.name: architecture.norms for architecture in chosen})
     for text in found:
         print(f"problem: {text}")
     verdict = f"{len(found)} problems" if found else "everything held"
-    elapsed = time.perf_counter() - begun
-    print(f"{verdict}; {elapsed:.0f} s; files in {arguments.folder}")
+    print(f"{verdict}; {time.perf_counter() - begun:.0f} s")
     return 1 if found else 0
 
 

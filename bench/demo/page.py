@@ -22,7 +22,7 @@ def end(source: Exported, date: str) -> tuple[list[Line], list[str]]:
     Returns:
         Lines for the reader, and what must not happen.
     """
-    path = source.path.with_suffix(".portable.onnx")
+    path = source.path.with_name(f"{source.path.stem}_portable.onnx")
     result = rx.optimize(source.path, prove=True, drawings=True)
     result.save(path, force=True)
     (name,) = (value.name for value in result.model.graph.inputs)

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
+
 from rmsnorm_export.api import optimize
 from rmsnorm_export.benchmark.options import BenchOptions
-from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Variant, machine
+from rmsnorm_export.benchmark.result import AGAIN, BUSY, RAW, Benchmark, Timing, Variant, machine
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
@@ -28,9 +30,11 @@ from rmsnorm_export.errors import (
     VerificationError,
 )
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, serialize
+from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.proof.comparison import executed
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.session import (
     Device,
@@ -76,7 +80,7 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
     providers = options.providers or both
     if options.native:
         onnxruntime_library(cuda="cpu" not in providers)
-    run = Measurement(load_model(model), options)
+    run = Measurement(load_model(model), options, busy=load_before > BUSY * cores())
     run.prepare(providers)
     for target in options.targets:
         run.tell(f"optimizing for {target}")
@@ -103,7 +107,7 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         runtime=f"ONNX Runtime, {plural(run.threads, 'thread')}",
         machine=machine(load_before),
         versions=versions_of(_PACKAGES),
-        notes=(_FUSED_BEFORE,) if any(map(is_norm, run.loaded.model.graph.all_nodes())) else (),
+        notes=tuple(run.notes(load_before)),
         seconds=time.perf_counter() - start,
     )
 
@@ -114,6 +118,7 @@ class Measurement:
 
     Attributes:
         loaded, options: the model, and how it is measured.
+        busy: the machine is, so that times say nothing.
         feeds, expected: inputs and outputs of the reference, by the label of the case.
         variants: raw, and what was made of it.
         contents: of the variants, serialised; external data is the model's.
@@ -122,6 +127,7 @@ class Measurement:
 
     loaded: LoadedModel
     options: BenchOptions
+    busy: bool = False
     feeds: dict[str, Feeds] = dataclasses.field(default_factory=dict)
     expected: dict[str, Feeds] = dataclasses.field(default_factory=dict)
     variants: dict[str, Variant] = dataclasses.field(default_factory=dict)
@@ -139,6 +145,22 @@ class Measurement:
         """Show the work at hand."""
         if callable(self.options.progress):
             self.options.progress(what, 0, 1)
+
+    def notes(self, load: float) -> Iterator[str]:
+        """Yield what the reader should know; ``load`` is that before it began."""
+        if self.busy:
+            yield f"a load of {load:g} on {plural(cores(), 'core')}: measure again when it is idle"
+        if any(map(is_norm, self.loaded.model.graph.all_nodes())):
+            yield _FUSED_BEFORE
+
+    def facts(self, model: ir.Model, content: bytes) -> dict[str, Any]:
+        """Return what a file is, and what a session makes of it, as fields of ``Variant``."""
+        external = sum(slot.nbytes for slot in tensor_slots(model) if slot.is_external)
+        try:
+            counted = executed(model)
+        except Error:
+            counted = None
+        return {"executed": counted, "bytes": len(content) + external}
 
     def session(
         self,
@@ -170,8 +192,9 @@ class Measurement:
         """Make inputs, and compute the reference at them."""
         self.tell("computing the reference")
         nodes = sum(1 for _ in self.loaded.model.graph.all_nodes())
-        self.variants[RAW] = Variant(RAW, nodes=nodes)
         self.contents[RAW] = self.loaded.to_bytes()
+        facts = self.facts(self.loaded.model, self.contents[RAW])
+        self.variants[RAW] = Variant(RAW, nodes=nodes, **facts)
         options, session = self.options, self._reference(providers)
         declared, limits = graph_inputs(self.loaded.model), index_limits(self.loaded.model)
         for label, point in grid(declared, options).items():
@@ -214,11 +237,14 @@ class Measurement:
             return
         report, seconds = result.report, time.perf_counter() - start
         fused = len(report.fused) + len(report.kept)
-        variant = Variant(target, report.nodes_after, fused, len(report.unfused), seconds)
+        facts = self.facts(result.model, self.contents[target])
+        variant = Variant(target, report.nodes_after, fused, len(report.unfused), seconds, **facts)
         self.variants[target] = variant
         if target == "portable" and self.options.native:
             self.contents[NATIVE] = self.contents[target]
-            self.variants[NATIVE] = dataclasses.replace(variant, name=NATIVE, seconds=0.0)
+            self.variants[NATIVE] = dataclasses.replace(
+                variant, name=NATIVE, seconds=0.0, executed=None
+            )
 
     def measure(self, provider: Device) -> None:
         """Check every variant on a provider, and time those that are right.
@@ -259,7 +285,7 @@ class Measurement:
             self.tell(f"timing {case} on {provider}")
             opens = [functools.partial(self._opened, name, provider, fed) for name in names]
             times = run_rounds(opens, seconds=options.seconds, seed=options.seed)
-            yield from timings(names, times, provider, case)
+            yield from timings(names, times, provider, case, busy=self.busy)
 
     def _opened(self, variant: str, provider: Device, feeds: Feeds) -> Run:
         """Open a variant; return one run of it, with as little around it as there can be."""

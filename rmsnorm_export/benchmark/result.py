@@ -13,7 +13,12 @@ from rmsnorm_export.system.shown import Shown
 RAW, AGAIN = "raw", "raw again"
 """The model as it was given, and a second session of the very same file."""
 
-Verdict = Literal["baseline", "noise floor", "faster", "slower", "no difference beyond noise"]
+BUSY = 2.0
+"""Load for each core, when it begins, above which a measurement says nothing of a model."""
+
+Verdict = Literal[
+    "baseline", "noise floor", "faster", "slower", "no difference beyond noise", "no verdict"
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +31,9 @@ class Variant:
         nodes: in the file, subgraphs included; None where there is no graph.
         fused, refused: norms that became one node, and that did not; None where nothing was made.
         seconds: to make it.
+        executed: how many nodes, and how many norms as one kernel, its session on the CPU executes;
+            None where that is not known.
+        bytes: of the file and its weights.
     """
 
     name: str
@@ -33,6 +41,8 @@ class Variant:
     fused: int | None = None
     refused: int | None = None
     seconds: float = 0.0
+    executed: tuple[int, int] | None = None
+    bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +59,7 @@ class Timing:
         low, high: distribution-free 95 % interval of that median.
         floor: how far from 1 the interval of ``raw again`` reaches, 1 % at least.
         verdict: ``faster`` and ``slower`` where the interval excludes 1 and the ratio is further
-            from 1 than ``floor``.
+            from 1 than ``floor``; ``no verdict`` on a machine that was busy.
     """
 
     variant: str
@@ -140,9 +150,29 @@ def _headline(result: Benchmark, provider: str) -> str:
     if not others:  # an engine, or nothing
         medians = (f"{one.median_ms:.3g} ms at {one.case}" for one in timings)
         return ", ".join(medians) or "nothing could be timed"
-    parts = []
+    moved, same = [], []
     for name, rows in sorted(others.items(), key=lambda pair: min(t.ratio for t in pair[1])):
         ends = dict.fromkeys(f"{end(t.ratio for t in rows):.2f}" for end in (min, max))
         verdicts = dict.fromkeys(timing.verdict for timing in rows)
-        parts.append(f"{name} {'-'.join(ends)} ({', '.join(verdicts)})")
-    return f"time over raw's: {', '.join(parts)}"
+        if verdicts.keys() <= {"no difference beyond noise", "no verdict"}:
+            same.append(name)
+        else:
+            takes = "-".join(ends)
+            moved.append(f"{name} takes {takes} of raw's time ({', '.join(verdicts)})")
+    nodes = _node_change(result, next(iter(others)))
+    if any(timing.verdict == "no verdict" for timing in timings):
+        return f"no verdict, the machine was busy{nodes}"
+    if not moved:
+        return f"no measurable gain with {', '.join(same)}{nodes}"
+    return ", ".join(moved) + (f"; no measurable gain with {', '.join(same)}" if same else "")
+
+
+def _node_change(result: Benchmark, name: str) -> str:
+    """Return what became of the nodes all the same: of those executed, or of the file."""
+    files = {variant.name: variant for variant in result.variants}
+    before, after = files.get(RAW), files.get(name)
+    if before is None or after is None or before.nodes is None or after.nodes is None:
+        return ""
+    if before.executed and after.executed:
+        return f"; {before.executed[0]:,} -> {after.executed[0]:,} nodes executed"
+    return f"; {before.nodes:,} -> {after.nodes:,} nodes"

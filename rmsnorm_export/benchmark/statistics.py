@@ -139,14 +139,21 @@ def quartiles_ms(seconds: Sequence[float] | Times) -> tuple[float, float, float]
 
 
 def timings(
-    names: Sequence[str], times: Sequence[Times], provider: str, case: str
+    names: Sequence[str], times: Sequence[Times], provider: str, case: str, *, busy: bool = False
 ) -> Iterator[Timing]:
-    """Yield times as ratios to those of the first name, judged by those of the second."""
+    """Yield times as ratios to those of the first name, judged by those of the second.
+
+    Args:
+        names: of what was timed.
+        times: of each.
+        provider, case: what they are of.
+        busy: nothing is judged.
+    """
     _, *ends = ratio_of(samples(times[1], times[0]))
     floor = max(LEAST_DIFFERENCE, *(abs(end - 1) for end in ends))
     fixed: dict[str, Verdict] = {RAW: "baseline", AGAIN: "noise floor"}
     for name, mine in zip(names, times, strict=True):
         ratio, rounds = ratio_of(samples(mine, times[0])), np.size(mine)
         measured = (*quartiles_ms(mine), *ratio, floor)
-        verdict = fixed.get(name) or judge(*ratio, floor)
+        verdict = fixed.get(name) or ("no verdict" if busy else judge(*ratio, floor))
         yield Timing(name, provider, case, rounds, len(mine), *measured, verdict)

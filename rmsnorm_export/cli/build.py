@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
+from rmsnorm_export.cli.commands import MODEL, define, output_on_disk
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
+_ENGINE = output_on_disk("The engine to write; of a folder of graphs a folder.")
 
-@define("build", BuildOptions, params=[MODEL, OUTPUT], reports=False)
+
+@define("build", BuildOptions, params=[MODEL, _ENGINE], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
 

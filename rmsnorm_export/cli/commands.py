@@ -10,6 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE, FORMAT, LOGGING, PATH, BriefCommand, State, flags_of
+from rmsnorm_export.errors import UsageError
 
 REPORT = click.Option(
     ["--report", "reports"],
@@ -17,12 +18,28 @@ REPORT = click.Option(
     multiple=True,
     metavar="FILE",
     help="Write the report to FILE, too: as JSON where it ends in .json, as a page for a browser "
-    "in .html, else as text. May be repeated.",
+    "in .html, as text in .txt. May be repeated; a report of an earlier run is replaced.",
 )
 MODEL = click.Argument(["model"], type=FILE)
-OUTPUT = click.Option(
-    ["-o", "--output"], required=True, type=FILE, metavar="OUT", help="File or folder; - is stdout."
-)
+
+
+def output(what: str) -> click.Option:
+    """Make the option -o of a command that writes ``what``."""
+    return click.Option(["-o", "--output"], required=True, type=FILE, metavar="OUT", help=what)
+
+
+def output_on_disk(what: str) -> click.Option:
+    """Make the option -o of a command whose result is no stream; raises ``UsageError`` for -."""
+
+    def check(_: click.Context, __: click.Parameter, value: str) -> str:
+        if value == console.STDIO:
+            found, fix = "-o -", "give a path after -o"
+            raise UsageError("The output cannot be written to stdout.", found=found, fix=fix)
+        return value
+
+    option = output(what)
+    option.callback = check
+    return option
 
 
 def define(

@@ -11,7 +11,7 @@ import click
 
 from rmsnorm_export import torch_options as records
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import OUTPUT, define
+from rmsnorm_export.cli.commands import define, output
 from rmsnorm_export.cli.failure import with_problem
 from rmsnorm_export.cli.files import Files, first_problem
 from rmsnorm_export.cli.options import FILE
@@ -39,7 +39,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
 
 _PARAMS = [
     click.Argument(["source"], type=FILE),
-    OUTPUT,
+    output("The file to write, - for stdout; with --task generation a folder."),
     click.Option(
         ["--arg", "arguments"],
         multiple=True,
@@ -75,10 +75,10 @@ def command(
 ) -> None:
     """Export a PyTorch model to ONNX and write it to OUT.
 
-    SOURCE is package.module:factory (a callable that returns a module, or a module with its
-    example args and kwargs), a local Hugging Face folder, a config.json (random weights), or a
-    .pt2 file of torch.export.save. A factory runs code, a .pt2 file can (--trust-source): give only
-    what you trust. Nothing is downloaded.
+    SOURCE is package.module:factory or file.py:factory (a callable that returns a module, or a
+    module with its example args and kwargs), a local Hugging Face folder, a config.json (random
+    weights), or a .pt2 file of torch.export.save. A factory runs code, a .pt2 file can
+    (--trust-source): give only what you trust. Nothing is downloaded.
 
     \b
     Examples:

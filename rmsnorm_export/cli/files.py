@@ -39,6 +39,15 @@ _WEIGHTS = {
     "embed": "weights are stored in the model file",
 }
 
+_MADE_BY = "made by"
+_MARKS = {
+    ".json": (b'{\n  "schema_version": ', b'"provenance": {'),
+    ".html": (b'<meta name="generator" content="rmsnorm-export">',),
+    ".txt": (f"\n{_MADE_BY}\n  rmsnorm-export ".encode(),),
+}
+_MARKS[""] = _MARKS[".txt"]
+"""How the name of a report ends -> what is in it, whatever it is about."""
+
 _EMPTY = "empty: its weights are in another file, and transformers looks for this one"
 
 
@@ -72,8 +81,8 @@ class Files:
             taken: other paths of the command line, which no report must replace.
 
         Raises:
-            UsageError: a path is ``-``, one of ``taken``, that of another report, or exists without
-                ``force``.
+            UsageError: a path is ``-``, of another kind than reports are, one of ``taken``, that of
+                another report, or exists without ``force`` and is no report.
             InputError: its folder is missing, or it is a folder.
         """
         from rmsnorm_export.graph.save import check_output
@@ -86,7 +95,11 @@ class Files:
             if os.path.realpath(path) in others:
                 what = "A report would overwrite a model or another report."
                 raise UsageError(what, found=str(path), fix="give it another name")
-            check_output(path, force=self.force)
+            if path.suffix not in _MARKS:
+                what = "There is no such kind of report."
+                fix = "end its name in .html, .json or .txt"
+                raise UsageError(what, found=f"--report {path}", fix=fix)
+            check_output(path, force=self.force or _is_report(path))
             others.add(os.path.realpath(path))
 
     def source(self, argument: str) -> str | bytes:
@@ -148,17 +161,20 @@ class Files:
         origin = provenance(read, outputs if self._audited else (), self.state.command)
         report = _Report(result, error, origin, extra or {}, options, self.state.verbosity)
         forms = {".json": report.document, ".html": report.page}
+        written = []
         for path in self.reports:
             try:
                 content = forms.get(path.suffix, report.text)()
-                write_whole(path, content, replace=self.force)
+                write_whole(path, content, replace=self.force or _is_report(path))
+                written.append(f"wrote {os.path.abspath(path)}\n")
             except Exception as problem:
                 report.error = with_problem(report.error, f"--report {path}", problem)
         if self.state.json:
             click.echo(report.document(), nl=False, err=self.state.model_on_stdout)
         else:
             stream = sys.stderr if self.state.model_on_stdout else sys.stdout
-            text = report.text(styled=console.is_styled(stream))
+            text = report.text(styled=console.is_styled(stream), shown=True)
+            text += "".join(written) if self.state.verbosity >= 0 else ""
             click.echo(text, nl=False, file=stream, color=True)
         if report.error is not None:
             raise ReportedError(explain(report.error)) from report.error
@@ -178,6 +194,11 @@ class Files:
         from rmsnorm_export.graph.save import check_output
 
         self.check(source, place)
+        is_source = os.path.realpath(place) == os.path.realpath(source) and os.path.exists(place)
+        if is_source and not self.force and place != console.STDIO:
+            fix = "choose another name after -o, or use --force to replace the model"
+            what = "The output would replace the model that is read."
+            raise UsageError(what, found=f"-o {place}", fix=fix)
         if of_graphs and source != console.STDIO:
             open_folder(source)
         if place == console.STDIO:
@@ -266,7 +287,8 @@ class _Report:
             sections = sections_of(parity, "Verification", compared=_COMPARED)
         return to_html(self.result, about=about, sections=sections, **self.options)
 
-    def text(self, *, styled: bool = False) -> str:
+    def text(self, *, styled: bool = False, shown: bool = False) -> str:
+        """Return the lines for a terminal, or those for a file, which say how it was made."""
         from rmsnorm_export.show import show_blocks
         from rmsnorm_export.show.text import provenance_lines, render, titled
 
@@ -274,9 +296,20 @@ class _Report:
         blocks = [*show_blocks(self.result, verbose=verbose, **self.options)]
         if parity := self.extra.get("verification"):
             blocks += ["", *show_blocks(parity, verbose=verbose, compared=_COMPARED)]
-        if verbose > 0 and self.origin.inputs + self.origin.outputs:
-            blocks += titled("made by", provenance_lines(self.origin))
+        if not shown or (verbose > 0 and self.origin.inputs + self.origin.outputs):
+            blocks += titled(_MADE_BY, provenance_lines(self.origin))
         return render(blocks, styled=styled)
+
+
+def _is_report(path: Path) -> bool:
+    """Return whether a file is a report of an earlier run, which the next may replace."""
+    from rmsnorm_export.system.reading import read_file
+
+    with contextlib.suppress(OSError):
+        if path.is_file() and not path.is_symlink():
+            content = read_file(path)
+            return all(mark in content for mark in _MARKS[path.suffix])
+    return False
 
 
 def is_folder(argument: str) -> bool:

@@ -34,7 +34,7 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
     Examples:
       rmsnorm-export inspect model.onnx
       rmsnorm-export inspect --health --inputs sample.npz model.onnx
-      rmsnorm-export inspect --require all --target ort models/*.onnx
+      rmsnorm-export inspect --require all --for onnxruntime models/*.onnx
     """
     from rmsnorm_export.api import inspect
     from rmsnorm_export.decoder.result import GenerationExport

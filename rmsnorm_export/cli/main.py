@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -48,6 +49,20 @@ run here; 130 interrupted; 141 the reader of the output went away.
 
 class _Commands(click.Group):
     """The group of commands; a command's module is imported when it is asked for."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a file in its place lacks one."""
+        first = args[0]
+        if first not in _COMMANDS and (os.path.exists(first) or first.endswith(".onnx")):
+            model = shlex.quote(first)
+            raise UsageError(
+                "A command has to come before the model.",
+                found=first,
+                fix=f"write rmsnorm-export inspect {model}, or optimize {model} -o OUT.onnx",
+            )
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
         if cmd_name not in _COMMANDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
+from rmsnorm_export.cli.commands import MODEL, define, output
 from rmsnorm_export.cli.files import Files, first_problem, is_folder
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOptions
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
 
-@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, OUTPUT])
+_WRITTEN = output("The file to write, - for stdout; of a folder a folder.")
+
+
+@define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, _WRITTEN])
 def command(
     files: Files, model: str, output: str, require: Any, weights: WeightsPolicy, **options: Any
 ) -> None:

@@ -85,14 +85,15 @@ FORMAT = click.Option(
 )
 
 
-_ALWAYS = ("force", "format", "verbose", "help-all")
+_ALWAYS = ("force", "verbose", "help-all")
 BRIEF = {
-    "bench": "target provider native shapes seconds threads report",
-    "build": "output backend shapes dims plugin hardware-compatible",
-    "export": "output task shapes dtype for prove verify report",
-    "optimize": "output target numerics for prove require weights report",
-    "package": "output name version max-batch kind shapes plugin",
-    "verify": "inputs shapes rtol atol backend-b generate report",
+    "bench": "target provider native shapes seconds threads report format",
+    "build": "output backend shapes dims plugin hardware-compatible format",
+    "export": "output task names static-cache shapes dtype for prove fusions quantize verify"
+    " report",
+    "optimize": "output target numerics for prove require weights report format",
+    "package": "output name version max-batch kind shapes plugin format",
+    "verify": "inputs shapes rtol atol backend-b generate report format",
 }
 """Command -> flags that ``--help`` lists beside those of all; ``--help-all`` lists every one."""
 
@@ -155,10 +156,17 @@ def _flag(entry: OptionEntry) -> click.Option:
     return click.Option([entry.flag, entry.name], **settings)
 
 
+class _Names(click.Choice[str]):
+    """Names, which help and completion list; the record says of another what to write."""
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:  # noqa: ARG002 (click's signature)
+        return value
+
+
 def _click_type(kind: Any) -> Any:
     """Return the type of one value."""
     if typing.get_origin(kind) is Literal:
-        return click.Choice(typing.get_args(kind))
+        return _Names(typing.get_args(kind))
     return PATH if kind is Path else kind if kind in (int, float) else str
 
 

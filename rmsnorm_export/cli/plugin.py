@@ -57,7 +57,7 @@ def command() -> None:
 
 @define("build", params=_BUILD, reports=False, group=command)
 def build_plugin(files: Files, **options: Any) -> None:
-    """Compile the libraries of a runtime, as far as it is not done.
+    """Compile the libraries of a runtime, or take those that are compiled already.
 
     Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for PyTorch no headers, for ONNX
     Runtime neither those nor, without --cuda, nvcc. Exit code 6 says which is missing and what

@@ -141,8 +141,8 @@ class Backend(abc.ABC):
         raise NotRunError(what, found=", ".join(feeds), fix="compare in ONNX Runtime")
 
 
-_FACTORY = re.compile(r"[\w.]+:[\w.]+")
-"""``package.module:factory``."""
+_FACTORY = re.compile(r"([\w.]+|.+\.py):[\w.]+")
+"""``package.module:factory`` or ``file.py:factory``."""
 
 _AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch", "engine": "engine"}
 

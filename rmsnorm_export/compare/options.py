@@ -18,6 +18,11 @@ from rmsnorm_export.options import (
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 from rmsnorm_export.torch_options import TRUST_HELP
 
+_BACKENDS = (
+    "auto: torch for a PyTorch source, for an engine its own, else onnxruntime, on the CPU; "
+    "onnxruntime-native: with the kernels of plugin build --runtime onnxruntime."
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(Options):
@@ -49,11 +54,10 @@ class VerifyOptions(Options):
         "auto",
         choices=backend_choices,
         toml=False,
-        help="What runs A. auto: torch for a PyTorch source, for an engine its own, else "
-        "onnxruntime, on the CPU; native: with the kernels of plugin build --runtime onnxruntime.",
+        help=f"What runs A. {_BACKENDS}",
     )
     backend_b: str = option(
-        "auto", choices=backend_choices, toml=False, help="As --backend-a, for B."
+        "auto", choices=backend_choices, toml=False, help=f"What runs B. {_BACKENDS}"
     )
     trust_source: bool = option(False, toml=False, help=TRUST_HELP)
     generate: Count | None = option(

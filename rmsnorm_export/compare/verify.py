@@ -12,8 +12,10 @@ from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_fee
 from rmsnorm_export.compare.result import Verification, not_run
 from rmsnorm_export.errors import ExitCode, NotRunError, UsageError, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.inputs import first_run, input_candidates
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, NOTHING_COMPARED
+from rmsnorm_export.runtime.sizes import Declared, Signature, is_fixed
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +43,7 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
         "backends": (first.name, second.name),
     }
     notes = [*first.notes, *second.notes]
+    _check_inputs(first.declared(), second.declared())
     try:
         candidates, source = _candidates(first, second, options)
         with first.running() as run:
@@ -62,6 +65,35 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
         first_difference=difference,
         **how,
     )
+
+
+def _check_inputs(first: Signature | None, second: Signature | None) -> None:
+    """Check that the first model has the inputs of the second, as far as both are declared.
+
+    Raises:
+        UsageError: one is missing, or has another type, rank or fixed size.
+    """
+    for name, own in (second or {}).items() if first else ():
+        other = (first or {}).get(name)
+        if other is None or not _same_kind(own, other):
+            listed = [
+                ", ".join(one.text() for one in (side or {}).values()) for side in (first, second)
+            ]
+            raise UsageError(
+                f"The two models take different inputs: A has no such {quoted(name)} as B.",
+                found=f"A: {listed[0] or 'none'}; B: {listed[1]}",
+                fix="compare models whose inputs have the same names, types and shapes",
+            )
+
+
+def _same_kind(a: Declared, b: Declared) -> bool:
+    if a.dtype != b.dtype and not {a.dtype, b.dtype} <= DEFAULT_RTOL.keys():
+        return False
+    if a.shape is None or b.shape is None:
+        return True
+    sizes = [*zip(a.shape, b.shape, strict=False)]
+    fixed = all(x == y for x, y in sizes if is_fixed(x) and is_fixed(y))
+    return len(a.shape) == len(b.shape) and fixed
 
 
 def _first_answer(candidates: Iterable[Feeds], run: RunModel) -> tuple[Feeds, Answer]:
@@ -90,12 +122,5 @@ def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterabl
 def _run_second(b: Backend, feeds: Feeds) -> Answer:
     """Return the outputs of the second model; it is closed afterwards."""
     declared = b.declared()
-    for name, one in (declared or {}).items():
-        kind = str(feeds[name].dtype) if name in feeds else "none"
-        floats = kind in DEFAULT_RTOL and one.dtype in DEFAULT_RTOL
-        if kind != one.dtype and not floats:
-            what = "The second model takes another input than the first one."
-            found = f"{name!r}: {one.dtype}, and of the first model {kind}"
-            raise VerificationError(what, found=found, fix="compare models with the same inputs")
     with b.running() as run:
         return run({name: feeds[name] for name in (feeds if declared is None else declared)})

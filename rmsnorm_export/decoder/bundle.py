@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -192,7 +193,10 @@ def open_folder(folder: StrPath) -> Bundle:
     bundle = bundle_at(folder)
     if bundle is None:
         fix = "give a folder that export --task generation, or another exporter, has made"
-        found = short(os.fspath(folder), 300)
+        found = place = short(os.fspath(folder), 300)
+        if os.path.isfile(os.path.join(folder, "config.json")):
+            found += ": a config.json, and no graph"
+            fix = f"export the model first: rmsnorm-export export {shlex.quote(place)} -o OUT"
         raise InputError("This is no folder of ONNX graphs.", found=found, fix=fix)
     return bundle
 

@@ -33,7 +33,12 @@ class PackageOptions(Options):
         shown="of the shapes or the engine, or 8, where all inputs and outputs share a dynamic "
         "leading axis",
     )
-    kind: Literal["gpu", "cpu"] = option("gpu", help="Where it runs.")
+    kind: Literal["gpu", "cpu", "auto"] | None = option(
+        None,
+        help="Where it runs; auto: on a GPU where the server has one.",
+        shown="cpu where there is no GPU here, or its kernels are for none; gpu for an engine; "
+        "else auto",
+    )
     shapes: Shapes | None = shapes_option(
         RANGES,
         metavar='"NAME=MIN,OPT,MAX;..."',

@@ -42,6 +42,7 @@ from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals_as, write_whole
+from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 
@@ -134,6 +135,7 @@ class _Package:
             what, fix = "An engine runs on a GPU only.", "omit --kind"
             raise UsageError(what, found="--kind cpu", fix=fix)
         self.plugin = _plugin_library(subject, options)
+        self.kind = options.kind or _kind(subject, self.plugin)
         for kept in place.kept:
             check_kept(kept, subject, self.max_batch)
         if not place.new_config:
@@ -156,7 +158,7 @@ class _Package:
         load = f"--backend-config=tensorrt,plugins={served_at}" if by_tensorrt else ""
         if self.place.new_config:
             kernels = "" if by_tensorrt else served_at
-            text = config_text(name, subject, self.max_batch, options.kind, kernels)
+            text = config_text(name, subject, self.max_batch, self.kind, kernels)
             write_whole(config, text)
             files.append(config)
         record = PackagedModel(
@@ -195,6 +197,13 @@ class _Package:
         return self._tried(model)
 
 
+def _kind(subject: ServedModel, kernels: Path | None) -> str:
+    """Return where a model runs for which nobody said it."""
+    if subject.record is not None:
+        return "gpu"
+    return "auto" if gpus() and (kernels is None or has_cuda_nodes(kernels)) else "cpu"
+
+
 def _put_model(subject: ServedModel, model: Path) -> None:
     """Copy the file as it is with its external data, or write the model from memory."""
     loaded = subject.loaded
@@ -230,7 +239,7 @@ def _plugin_library(subject: ServedModel, options: PackageOptions) -> Path | Non
     problem, fix = "the engine uses no plugin", "omit --plugin"
     if record is None:
         kernels = open_library(path, "register").path
-        if options.kind == "cpu" or has_cuda_nodes(kernels):
+        if options.kind in ("cpu", None) or has_cuda_nodes(kernels):
             return kernels
         problem, fix = "it has kernels for the CPU only", "give --kind cpu, or a library for CUDA"
     found = f"{path}: {problem}"

@@ -119,7 +119,7 @@ def config_text(name: str, model: ServedModel, max_batch: int, kind: str, kernel
     Args:
         name, model: the model.
         max_batch: most requests in a batch; 0: none.
-        kind: ``gpu`` or ``cpu``.
+        kind: ``gpu``, ``cpu`` or ``auto``.
         kernels: where the server finds a library of kernels for ONNX Runtime, or "".
     """
     environment = Environment(

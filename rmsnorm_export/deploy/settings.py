@@ -77,7 +77,9 @@ class Export(SourceOptions):
     Modules are looked for beside the pipeline file first.
     """
 
-    source: str = option(REQUIRED, help="A Hugging Face folder, .pt2 file or module:factory.")
+    source: str = option(
+        REQUIRED, help="A Hugging Face folder, .pt2 file, module:factory or file.py:factory."
+    )
     task: Literal["generation"] | None = option(None, help="Export a decoder with its cache.")
     static_cache: Count | None = option(None, help="Tokens of a cache of fixed size.")
     multi_token: bool = option(False, help="Write one graph instead of prefill and decode.")
@@ -168,6 +170,9 @@ class Settings:
     def source(self) -> str:
         """[export] source, absolute where it is a file or folder."""
         source = self.export.source if self.export is not None else ""
+        file, _, factory = source.rpartition(":")
+        if file.endswith(".py"):  # beside the pipeline file, wherever the command runs
+            return f"{os.path.abspath(self.path.parent / file)}:{factory}"
         path = self.path.parent / source
         return source if ":" in source and not path.exists() else os.path.abspath(path)
 
@@ -180,7 +185,8 @@ class Settings:
             if paths and key not in _WRITTEN:
                 named[key] = paths
         if step == "export" and os.path.isabs(self.source):
-            named["source"] = [Path(self.source)]
+            file, _, factory = self.source.rpartition(":")
+            named["source"] = [Path(file if factory and file.endswith(".py") else self.source)]
         return named
 
 
@@ -230,6 +236,8 @@ def _parsed(path: Path) -> dict[str, Any]:
         problem, fix = error.strerror or str(error), "check the path"
     except (ValueError, RecursionError) as error:  # DecodeError is a ValueError
         problem, fix = one_line(str(error), 300), "correct it there; strings need quotes"
+        if path.suffix != ".toml":
+            fix = "give a pipeline file: rmsnorm-export deploy --init pipeline.toml writes one"
     found = f"{short(str(path), 300)}: {problem}"
     raise InputError("The pipeline file cannot be read.", found=found, fix=fix)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from pathlib import Path
 
 import onnx_ir as ir
@@ -105,7 +106,9 @@ def check_output(path: StrPath, *, force: bool = False) -> Path:
         InputError: it is a folder or a device, or its folder is missing or not writable.
     """
     target = Path(os.path.abspath(output_path(path)))
-    with refusals_as("The output cannot be written.", target, fix=_CHECK):
+    absent = not target.parent.exists()
+    fix = f"make the folder first: mkdir -p {shlex.quote(str(target.parent))}" if absent else _CHECK
+    with refusals_as("The output cannot be written.", target, fix=fix):
         problem = ""
         if os.fsdecode(path).endswith(os.sep) or target.is_dir():
             problem = "it is a folder"

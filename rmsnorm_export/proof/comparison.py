@@ -16,13 +16,27 @@ from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs, values_in
-from rmsnorm_export.graph.tensors import LARGE_BYTES, TensorSlot, lent_slots
+from rmsnorm_export.graph.tensors import (
+    LARGE_BYTES,
+    MAX_PROTO_BYTES,
+    TensorSlot,
+    lent_slots,
+    tensor_slots,
+)
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
-from rmsnorm_export.runtime.session import Device, open_session, ort_value, run_session
+from rmsnorm_export.runtime.session import (
+    Device,
+    executed_graph,
+    is_norm,
+    open_session,
+    ort_value,
+    run_session,
+)
 from rmsnorm_export.runtime.sizes import Dims
+from rmsnorm_export.system.files import StrPath
 
 Defined = Mapping[str, tuple[slice, ...]]
 """The part of an output that is defined, by name; of others all is."""
@@ -161,6 +175,23 @@ def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
             elif slot.is_external:
                 slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
         return serialize(model), weights
+
+
+def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int] | None:
+    """Return how many nodes, and how many norms as one kernel, a session of a model executes.
+
+    After its default optimization, on the CPU. None where the weights, without which it would fuse
+    otherwise, are too large for it.
+
+    Raises:
+        Error: as of ``open_session``.
+    """
+    if sum(slot.nbytes for slot in tensor_slots(model)) >= MAX_PROTO_BYTES:
+        return None
+    content, weights = lent_content(model)
+    graph = ir.serde.deserialize_graph(executed_graph(content, kernels=kernels, weights=weights))
+    nodes = [*graph.all_nodes()]
+    return len(nodes), sum(map(is_norm, nodes))
 
 
 def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:

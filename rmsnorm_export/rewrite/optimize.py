@@ -43,7 +43,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         report = dataclasses.replace(report, notes=(*report.notes, *notes))
         model, report = _fitted(plan.model, report, options)
         contract.restore(model)
-        report = prove_loading(model, described(report, model), options)
+        report = prove_loading(model, described(report, model), options, source)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 
@@ -61,12 +61,16 @@ def described(report: Report, model: ir.Model) -> Report:
 def inspect_model(source: Source, options: HealthOptions) -> Report:
     """List the RMSNorms of a model; arguments and errors as for ``inspect``."""
     start = time.perf_counter()
-    rewrite = OptimizeOptions(**keywords(options, InspectOptions))
+    rewrite = OptimizeOptions(**keywords(options, InspectOptions), runtime=options.runtime)
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
         _, plan = plan_at_opset(loaded, rewrite)
         opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         report = describe_plan(loaded, plan, rewrite, {}, opset=opset, nodes=nodes)
+        runners = runs_in(loaded.model)
+        if options.runtime is not None:  # only the result tells whether it runs there
+            report = optimize_model(source, rewrite).report
+            runners = report.runs_in
         if options.health or options.inputs is not None:
             from rmsnorm_export.health.analysis import analyze
 
@@ -74,7 +78,7 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
             report = dataclasses.replace(report, notes=loaded.notes, **fields)
         return dataclasses.replace(
             report,
-            runs_in=runs_in(loaded.model),
+            runs_in=runners,
             planned=True,
             seconds=time.perf_counter() - start,
         )
@@ -97,6 +101,6 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
         words = [options.form, runtime.why, runtime.source, *changes]
-        note = f"for {options.runtime}: {'; '.join(words)}"
+        note = f"for {options.runtime} the target is {'; '.join(words)}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
     return model, report

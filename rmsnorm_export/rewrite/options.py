@@ -17,7 +17,7 @@ from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, opt
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.runtime.consumers import BY_NAME, Consumer, consumer
+from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, Consumer, consumer
 from rmsnorm_export.runtime.sizes import Inputs
 from rmsnorm_export.system.packages import require_package
 
@@ -80,6 +80,17 @@ def _known_runtime(text: str) -> str:
     return text.strip().lower()
 
 
+def _is_runtime(name: str) -> str:
+    """Say of a target that there is not that it is a runtime, for which --for chooses one."""
+    runtime = name.partition("@")[0].strip().lower()
+    known = runtime in BY_NAME or runtime in ENGINES
+    return (
+        f"{runtime} is a runtime: use --for {runtime}, which chooses the target; or "
+        if known
+        else ""
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InspectOptions(Options):
     """The options of ``inspect``."""
@@ -87,6 +98,7 @@ class InspectOptions(Options):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
+        meant=_is_runtime,
         help="List the norms that this target can express; without it, all RMSNorms.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
@@ -99,6 +111,13 @@ class InspectOptions(Options):
 class HealthOptions(InspectOptions):
     """The options of ``inspect`` alone."""
 
+    runtime: str | None = option(
+        None,
+        flag="--for",
+        metavar="RUNTIME[@VERSION]",
+        read=_known_runtime,
+        help="List what optimize would do for this runtime; a model that it cannot run is refused.",
+    )
     health: bool = option(
         False, help="Say what norms and residual sums survive in half precision, and run the model."
     )
@@ -114,6 +133,7 @@ class RewriteOptions(InspectOptions):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
+        meant=_is_runtime,
         help="; ".join(f"{name}: {row.summary}" for name, row in TARGETS.items()) + ".",
         shown="portable, or what --for chooses",
     )
@@ -128,7 +148,7 @@ class RewriteOptions(InspectOptions):
     prove: bool = option(
         False,
         help="Run every site before and after on hard inputs. A site that fails keeps its nodes, "
-        "the output is written, and the exit code is 4.",
+        "the output is written, and the report says so (exit code 4).",
     )
     seed: Seed = option(
         0, cli=False, help="Of the random inputs of the proofs, and of export --verify."
@@ -148,8 +168,8 @@ class RewriteOptions(InspectOptions):
     quantize: Quantize | None = option(
         None,
         help="Then quantize the weights of products by ONNX Runtime's quantizers (MatMulNBits for "
-        "int4, dynamic for int8). The target is ort. Exit code 4 where outputs change by more "
-        "than 0.5, for int8 0.1, of their largest element.",
+        "int4, dynamic for int8). The target is ort. Outputs that change by more than 0.5, for "
+        "int8 0.1, of their largest element are too far off (exit code 4).",
     )
     progress: Progress | None = progress_option()
 

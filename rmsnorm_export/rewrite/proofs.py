@@ -8,17 +8,17 @@ import onnx_ir as ir
 from packaging.version import Version
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.tensors import LARGE_BYTES, MAX_PROTO_BYTES, tensor_slots
+from rmsnorm_export.graph.load import Source, load_model, serialize
+from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.proof.comparison import lent_content
+from rmsnorm_export.proof.comparison import executed
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Loading, Report
-from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, runtime_name
+from rmsnorm_export.runtime.session import open_session, runtime_name
 from rmsnorm_export.system.packages import version_of
 
 _ONNXRUNTIME = "onnxruntime"
@@ -49,12 +49,14 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     return plan.without(failed), proofs
 
 
-def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> Report:
+def prove_loading(
+    model: ir.Model, report: Report, options: RewriteOptions, source: Source | None = None
+) -> Report:
     """Return the report with the outcome of a session of the whole result, where asked for.
 
     Weights are inputs of the first session, so that none is read: whether there is a kernel for
-    each node does not depend on them. Its graph optimization is off; that of a second one, in which
-    norms are counted, is not.
+    each node does not depend on them. Its graph optimization is off; that of a second one and of
+    the source, in which nodes and norms are counted, is not.
     """
     changed = report.fused or report.opset_before != report.opset_after
     if not (options.prove and changed):
@@ -69,8 +71,11 @@ def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> R
         loading = Loading(runtime_name(), perhaps=entry.perhaps or elsewhere)
         try:
             open_session(serialize(small), threads=1, kernels=options.kernels)
-            norms = _executed_norms(model, options)
-            loading = dataclasses.replace(loading, norms=norms)
+            after = executed(model, options.kernels)
+            # A later step has no source of its own.
+            earlier = None if report.loading is None else report.loading.before
+            before = earlier if source is None else _executed_before(source)
+            loading = dataclasses.replace(loading, before=before, after=after)
         except Error as error:
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
@@ -82,19 +87,12 @@ def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> R
     return dataclasses.replace(report, loading=loading)
 
 
-def _executed_norms(model: ir.Model, options: RewriteOptions) -> int | None:
-    """Return how many norms a session of a model executes, after its default optimization.
-
-    None where the weights, without which it would fuse otherwise, are too large for it.
-
-    Raises:
-        Error: as of ``open_session``.
-    """
-    if sum(slot.nbytes for slot in tensor_slots(model)) >= MAX_PROTO_BYTES:
+def _executed_before(source: Source) -> tuple[int, int] | None:
+    """Return what a session of the source executes; None where it does not load."""
+    try:
+        return executed(load_model(source).model)
+    except Error:
         return None
-    content, weights = lent_content(model)
-    graph = executed_graph(content, kernels=options.kernels, weights=weights)
-    return sum(map(is_norm, ir.serde.deserialize_graph(graph).all_nodes()))
 
 
 def _without_weights(model: ir.Model) -> ir.Model:

@@ -124,15 +124,16 @@ class Loading:
         perhaps: it was not known to have every operator, or read weights of other files, so that a
             problem need not be one of the file.
         not_loaded: of what nothing is known, half a sentence, or "".
-        norms: norms that it executes as one kernel each, by its default optimization; None: they
-            were not counted.
+        before, after: of the source and the result, how many nodes a session executes by its
+            default optimization, and how many norms as one kernel; None: they were not counted.
     """
 
     runtime: str
     problem: str = ""
     perhaps: bool = False
     not_loaded: str = ""
-    norms: int | None = None
+    before: tuple[int, int] | None = None
+    after: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

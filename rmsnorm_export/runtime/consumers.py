@@ -236,8 +236,11 @@ def consumer(text: str) -> Consumer:
         what = f"The table of runtimes has no such {'version' if known else 'name'}."
         listed = ", ".join(f"{one} ({versions(rows)})" for one, rows in BY_NAME.items())
         hint = "" if known else did_you_mean(name, BY_NAME)
-        fix = f"{hint}for another, --target plain --opset N writes the operators of opset N alone; "
-        fix += f"in the table are {versions(providers or known) if known else listed}"
+        fix = f"{hint}in the table are {listed}"
+        if known:
+            range_ = versions(providers or known)
+            fix = f"give {name} alone for the newest, or {name}@VERSION: {range_}"
+        fix += "; for another, --target plain --opset N writes the operators of opset N alone"
         raise UsageError(what, found=repr(text[:100]), fix=fix)
     return row if provider is None else msgspec.structs.replace(row, cuda=provider)
 

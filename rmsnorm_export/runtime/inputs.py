@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -119,10 +121,14 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     fix = "write it with numpy.savez(path, input_name=array, ...)"
     every = (Exception,)  # of NumPy, zipfile, the decompressors and Python's own parser
     with (
+        contextlib.ExitStack() as stack,
         refusals_as("The file of inputs cannot be read.", path, fix=fix, also=every),
         open_regular(path) as file,
-        np.load(file, allow_pickle=False) as archive,
     ):
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is no .npz archive")
+        file.seek(0)
+        archive = stack.enter_context(np.load(file, allow_pickle=False))
         entries = archive.zip.infolist()  # a single array has none
         unpacked, size = sum(one.file_size for one in entries), os.fstat(file.fileno()).st_size
         if unpacked > _UNPACKED_LEAST + _UNPACKED_RATIO * size:

@@ -69,6 +69,7 @@ _SIZE = r"[0-9]{1,18}(?:\s*\.\.\s*[0-9]{1,18})?"
 _ENTRY = re.compile(
     rf"[\s;]*([^\s=;][^=;]*?)\s*=\s*({_SIZE}(?:(?:x|\s*,\s*){_SIZE})*)(?=[\s;]|$)[\s;]*"
 )
+_SIZES = re.compile(rf"{_SIZE}(?:(?:x|\s*,\s*){_SIZE})*")
 _LOW, _HIGH = re.compile(r"[0-9]+\s*\.\."), re.compile(r"\.\.\s*[0-9]+")
 
 
@@ -153,6 +154,9 @@ def _unreadable(part: str, kind: SizeKind, use: Use) -> UsageError:
     name, sample = ("--shapes", "4x128") if kind == "input" else ("--dims", "4")
     rows = "; a single one, or smallest, usual and largest with commas" if use.ranges else ""
     fix = f"write NAME={sample};NAME={sample} with sizes from {use.least}{rows}"
+    if _SIZES.fullmatch(part.strip()):
+        named = "an input" if kind == "input" else "a dimension"
+        fix = f"put the name of {named} before it: NAME={part.strip()}"
     found = quoted(part.strip(), 200)
     return UsageError(f"A part of {name} cannot be read.", found=found, fix=fix)
 
@@ -303,17 +307,21 @@ def size_profiles(
 def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
     """Return the given sizes, for names that the model has."""
     entries = read(shapes, dims, use)
-    counts = {len(rows) for rows in entries.values()} - {1}
-    if len(counts) > 1 or max(counts, default=1) > use.most_points:
-        found = ", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items())
-        fix = f"give as many of each, or one that goes with all; {use.most_points} at most"
-        raise UsageError("The numbers of sizes do not go together.", found=found, fix=fix)
     names = sized_names(inputs.values())
     for kind, name in entries:
         if (kind, name) not in names:
             found = f"its inputs are {'; '.join(one.text() for one in inputs.values()) or 'none'}"
             fix = "use one of these names"
             raise UsageError(f"The model has no {kind} {quoted(name)}.", found=found, fix=fix)
+    counts = {len(rows) for rows in entries.values()} - {1}
+    if len(counts) > 1 or max(counts, default=1) > use.most_points:
+        found = ", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items())
+        fix = f"give as many of each, or one that goes with all; {use.most_points} at most"
+        for (kind, name), rows in entries.items():
+            if kind == "input" and len(rows) > 1 and {len(row) for row in rows} == {1}:
+                shape = shape_text([size for row in rows for size in row])
+                fix += f"; for one shape of several sizes write {name}={shape}"
+        raise UsageError("The numbers of sizes do not go together.", found=found, fix=fix)
     return entries
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from rmsnorm_export.benchmark.result import Benchmark, Timing, Variant, headlines
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.show.text import Block, Table, note_lines, titled
 
 _HEADS = ("variant", "time / raw", "95 % interval", "median ms", "quartiles ms", "")
+_FILE_HEADS = (
+    *("file", "nodes", "executed", "norms one node", "refused", "one kernel", "KiB", "made in s"),
+)
 _TIMING_STYLES = {"faster": "good", "slower": "bad"}
 
 
@@ -19,6 +22,8 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
     if verbose < 0:
         return lines
     lines += [f"  {text}" for text in _made_on(result, verbose=verbose)]
+    rows = [_file_texts(variant) for variant in result.variants if variant.nodes is not None]
+    lines.append(Table("what became of the file", _FILE_HEADS, rows, numbers=_FILE_HEADS[1:]))
     for provider in result.providers:
         for case in result.cases:
             if timings := result.timed(provider, case):
@@ -31,7 +36,6 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
                 lines.append(Table(title, _HEADS, rows, numbers=_HEADS[1:-1], styles=styles))
     unranked = [f"  {name}: {one_line(why)}" for name, why in result.unranked.items()]
     lines += titled("not ranked", unranked)
-    lines += titled("files", [f"  {_file_text(variant)}" for variant in result.variants])
     return lines + (["", *note_lines(result.notes)] if result.notes else [])
 
 
@@ -61,13 +65,10 @@ def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
     return [result.source, one_line(result.machine), how]
 
 
-def _file_text(variant: Variant) -> str:
-    """Return one line on a file: its nodes and norms, and how long it took."""
-    if variant.nodes is None:
-        return "an engine"
-    parts = [plural(variant.nodes, "node")]
-    if variant.fused is not None:
-        verb = "is" if variant.fused == 1 else "are"
-        parts.append(f"{plural(variant.fused, 'norm')} {verb} one node, {variant.refused} refused")
-        parts.append(f"made in {variant.seconds:.2f} s")
-    return f"{variant.name}: {', '.join(parts)}"
+def _file_texts(variant: Variant) -> list[str]:
+    """Return one file, as many texts as ``_FILE_HEADS``."""
+    executed, kernels = variant.executed or (None, None)
+    counts = (variant.nodes, executed, variant.fused, variant.refused, kernels)
+    made = "" if variant.fused is None else f"{variant.seconds:.2f}"
+    texts = ["" if count is None else f"{count:,}" for count in counts]
+    return [variant.name, *texts, f"{variant.bytes / 1024:,.0f}", made]

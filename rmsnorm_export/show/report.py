@@ -17,11 +17,17 @@ from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.quantize.result import Quantization
 from rmsnorm_export.rewrite.result import Fusions, Report
-from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES
+from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, RunsIn
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
-from rmsnorm_export.show.rewrites import group_lines, proof_lines, rewrite_sections, site_lines
+from rmsnorm_export.show.rewrites import (
+    gain_lines,
+    group_lines,
+    proof_lines,
+    rewrite_sections,
+    site_lines,
+)
 from rmsnorm_export.show.text import Line, note_lines, titled
 from rmsnorm_export.system.packages import version_of
 
@@ -93,7 +99,7 @@ def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Lin
     changes = [_change_lines(one) for one in (report.fusions, report.quantized) if one is not None]
     notes = note_lines(report.notes)
     runners = _next_step(report) if brief else _runner_lines(report)
-    for part in (*changes, proof_lines(report), runners, notes, output):
+    for part in (*changes, proof_lines(report), gain_lines(report), runners, notes, output):
         lines += ["", *part] if part else []
     return lines
 
@@ -120,30 +126,47 @@ def _change_lines(changed: Fusions | Quantization) -> list[Line]:
 
 
 def _next_step(report: Report) -> list[Line]:
-    """Return what to do in the runtime at hand, and what is listed elsewhere."""
-    if not report.runs_in:
+    """Return what to do in the runtime at hand, and whether it runs the file."""
+    entry, version = _runtime_here(report)
+    norms = len(report.fused) + len(report.kept)
+    if not report.runs_in or not norms:
         return []
-    known = (
-        (entry, package)
-        for entry in report.runs_in if entry.runtime in BY_NAME
-        for package in (entry.runtime, *(p for p, e in ENGINES.items() if e == entry.runtime))
-    )  # fmt: skip
-    here = ((entry, version_of(package)) for entry, package in known)
-    entry, version = next((pair for pair in here if pair[1]), (None, ""))
     name = entry.runtime if entry else "RUNTIME"
-    step = f"{'optimize ' if report.planned else ''}--for {name} writes what it runs best"
-    usable = entry and entry.since and Version(version) >= Version(entry.since)
-    if entry and usable and not report.planned:
-        best = BY_NAME[name][-1].target == report.target
-        step = f"run it in {name} {version}{'' if best else f'; or {step}'}"
-    count = sum(not (entry.reason or entry.perhaps) for entry in report.runs_in)
-    more = "" if report.planned else ", and lists the sites"
-    share = f"{count} of {len(report.runs_in)}"
-    others = f"  the table of runtimes knows no obstacle in {share} (-v names them{more})"
-    asked = any(note.startswith("for ") for note in report.notes)  # which says where it goes
-    seen = report.loading
-    fails = entry is not None and (entry.perhaps or (seen is not None and bool(seen.problem)))
-    return [others] if asked or fails else [(f"next: {step}", "bold"), others]
+    usable = entry and entry.since and version and Version(version) >= Version(entry.since)
+    more = "-v: other runtimes" + ("" if report.planned else ", and the sites")
+    lines: list[Line] = []
+    if entry and version:
+        verb = "would run" if report.planned else "runs"
+        known = f"{name} {version} {verb} it, by the table of runtimes"
+        if not usable or entry.perhaps:
+            why = entry.reason or entry.unknown or f"it is older than {entry.since}"
+            known = f"{name} {version} perhaps does not run it: {one_line(why)}"
+        lines = [f"  {known} ({more})"]
+    fails = entry is not None and (entry.perhaps or (report.loading and report.loading.problem))
+    if fails or any(note.startswith("for ") for note in report.notes):  # which says where it goes
+        return lines
+    return [(f"next: {_advice(report, name, version, norms)}", "bold"), *lines]
+
+
+def _runtime_here(report: Report) -> tuple[RunsIn | None, str]:
+    """Return the first runtime of the table that is installed, and its version."""
+    for entry in (entry for entry in report.runs_in if entry.runtime in BY_NAME):
+        for package in (entry.runtime, *(p for p, e in ENGINES.items() if e == entry.runtime)):
+            if version := version_of(package):
+                return entry, version
+    return None, ""
+
+
+def _advice(report: Report, name: str, version: str, norms: int) -> str:
+    """Return the one thing to do next: for a runtime, where its session has norms in pieces."""
+    chosen = BY_NAME[name][-1].target if name in BY_NAME else None
+    done = report.target == chosen
+    after = None if report.loading is None else report.loading.after
+    if (report.planned and report.fused) or not version:
+        return f"optimize --for {name}"
+    if after is not None and after[1] < norms and not done:
+        return f"optimize --for {name}, whose session has {after[1]} of {norms} norms as one kernel"
+    return f"run it in {name} {version}"
 
 
 def _site_notes(report: Report) -> list[Line]:

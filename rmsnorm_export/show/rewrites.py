@@ -11,7 +11,7 @@ from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.drawing import Drawing
-from rmsnorm_export.rewrite.result import Loading, Report, Site
+from rmsnorm_export.rewrite.result import Report, Site
 from rmsnorm_export.show.drawing import Pictures, pictures
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import scoped
@@ -80,7 +80,7 @@ def site_lines(sites: Sequence[Site]) -> list[Line]:
 def proof_lines(report: Report) -> list[Line]:
     """Return how many sites were proved, by what, and the worst that was seen."""
     proofs = [(site, site.proof) for site in report.fused if site.proof is not None]
-    loading = _loading_lines(report.loading)
+    loading = _loading_lines(report)
     if not proofs:
         return loading
     passed = sum(proof.passed for _, proof in proofs)
@@ -103,8 +103,9 @@ def proof_lines(report: Report) -> list[Line]:
     ]
 
 
-def _loading_lines(loading: Loading | None) -> list[Line]:
+def _loading_lines(report: Report) -> list[Line]:
     """Return whether the file loads, and where nothing is known of it."""
+    loading = report.loading
     if loading is None:
         return []
     lines: list[Line] = []
@@ -113,12 +114,26 @@ def _loading_lines(loading: Loading | None) -> list[Line]:
         lines.append((f"  does not load in {loading.runtime}: {one_line(loading.problem)}", kind))
     elif loading.runtime:
         lines.append(f"  the graph loads in {loading.runtime}, without graph optimization")
-    if loading.norms is not None:
-        norms = plural(loading.norms, "norm")
-        lines.append(f"  by default its session there has {norms} as one kernel")
     if loading.not_loaded:
         lines.append(f"  nothing was loaded in {loading.not_loaded}")
     return lines
+
+
+def gain_lines(report: Report) -> list[Line]:
+    """Return the file and its session before and after, where a session was opened."""
+    loading = report.loading
+    if loading is None or loading.after is None:
+        return []
+    unknown = float("nan"), float("nan")
+    before = unknown if loading.before is None else loading.before
+    counts = {
+        "nodes in the file": (report.nodes_before, report.nodes_after),
+        "nodes executed": (before[0], loading.after[0]),
+        "norms as one kernel": (before[1], loading.after[1]),
+    }
+    rows = [[f"  {what}", *(f"{one:,}" for one in pair)] for what, pair in counts.items()]
+    heads = [f"in {loading.runtime}, by default", "before", "after"]
+    return [*aligned([heads, *rows], right=(1, 2), indent="")]
 
 
 def _proof_text(proof: Proof) -> str:

@@ -55,6 +55,18 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     assert from_json(to_json(result), Benchmark) == result
 
 
+def test_a_busy_machine_gives_no_verdict(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmsnorm_export.benchmark.model.load_average", lambda: 9.0)
+    monkeypatch.setattr("rmsnorm_export.benchmark.model.cores", lambda: 4)
+    busy = measured(path, targets=("ort",), shapes="x=1x40")
+    assert busy.timings[-1].verdict == "no verdict"
+    assert headlines(busy)[0].startswith("cpu: no verdict, the machine was busy; ")
+    assert "a load of 9 on 4 cores: measure again" in busy.to_text()
+    monkeypatch.setattr("rmsnorm_export.benchmark.model.load_average", lambda: 8.0)
+    idle = measured(path, targets=("ort",), shapes="x=1x40")
+    assert idle.timings[-1].verdict != "no verdict"
+
+
 def test_a_model_whose_norms_are_one_node_already_is_no_model_before(
     path: Path, tmp_path: Path
 ) -> None:
@@ -164,11 +176,17 @@ def test_the_headline_and_the_text(path: Path) -> None:
         notes=("a note",),
     )
     assert headlines(whole) == [
-        f"cpu: time over raw's: ort 0.80 (faster), onnx 1.00 ({equal}), portable 1.10 (slower)"
+        "cpu: ort takes 0.80 of raw's time (faster), portable takes 1.10 of raw's time (slower);"
+        " no measurable gain with onnx"
     ]
     both = (timing("ort", cases[0], 0.8, "faster"), timing("ort", cases[1], 1.2, "slower"))
     mixed = dataclasses.replace(whole, timings=both)
-    assert headlines(mixed) == ["cpu: time over raw's: ort 0.80-1.20 (faster, slower)"]
+    assert headlines(mixed) == ["cpu: ort takes 0.80-1.20 of raw's time (faster, slower)"]
+    same = dataclasses.replace(whole, timings=(timing("ort", cases[0], 1.0, equal),))
+    assert headlines(same) == ["cpu: no measurable gain with ort; 24 -> 6 nodes executed"]
+    rows_of_files = [" ".join(line.split()) for line in whole.to_text().splitlines()]
+    assert any(line.startswith("raw 25 24 0 ") for line in rows_of_files), rows_of_files
+    assert any(line.startswith("ort 7 6 3 0 3 ") for line in rows_of_files), rows_of_files
     text = whole.to_text(verbose=1)
     for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits", "a note"):
         assert words in text

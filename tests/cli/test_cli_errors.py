@@ -22,7 +22,12 @@ USAGE = [
     ("optimize m.onnx -o o.onnx --target cuda", "cuda"),
     ("optimize three.onnx -o o.onnx --for onnxruntim", "in the table are onnxruntime"),
     ("optimize three.onnx -o taken.onnx", "taken.onnx", "--force"),
-    ("optimize three.onnx -o three.onnx", "exists already", "--force"),
+    ("optimize three.onnx -o ./three.onnx", "would replace the model that is read", "--force"),
+    ("optimize three.onnx -o o.onnx --target tensorrt@10.13", "use --for tensorrt"),
+    ("optimize three.onnx -o o.onnx --for onnxruntime@banana", "onnxruntime@VERSION: 1.15"),
+    ("three.onnx", "A command has to come before", "inspect three.onnx"),
+    ("inspect three.onnx --report r.pdf", "no such kind of report", ".html"),
+    ("inspect three.onnx --report taken.txt", "exists already", "--force"),
     ("optimize three.onnx -o o.onnx --target plain --site head", "'head'"),
     ("inspect three.onnx --report -", "needs a file"),
     ("inspect three.onnx --report ./three.onnx --force", "would overwrite a model"),
@@ -30,6 +35,12 @@ USAGE = [
     ("optimize three.onnx -o o.onnx --report o.onnx --force", "would overwrite a model"),
     ("verify a b --shapes x", "NAME"),
     ("verify three.onnx three.onnx --shapes z=3x40", "no input 'z'"),
+    ("verify three.onnx three.onnx --shapes z=2,7,40", "no input 'z'"),
+    ("verify three.onnx three.onnx --shapes x=2,40", "for one shape", "write x=2x40"),
+    ("verify three.onnx three.onnx --shapes 2x40", "NAME=2x40"),
+    ("verify three.onnx three.onnx --backend-b onnxruntim", "--backend-b", "'onnxruntime'"),
+    ("verify three.onnx wide.onnx", "'x' float32 [rows, 40]", "B: 'x' float32 [rows, 41]"),
+    ("verify three.onnx mixed.onnx", "no such 'eps_input' as B", "'x' float32 [rows, 40]"),
     ("verify three.onnx three.onnx --shapes x=3 --inputs wrong.npz", "shapes with inputs"),
     ("bench three.onnx --seconds 0", "above 0"),
     ("bench three.onnx --shapes x=4x7", "does not fit input 'x'"),
@@ -49,7 +60,10 @@ INPUT = [
     ("inspect none.onnx neither.onnx", "none.onnx"),
     ("verify three.onnx three.onnx --inputs missing.npz", "missing.npz"),
     ("verify three.onnx three.onnx --inputs wrong.npz", "41"),
-    ("optimize three.onnx -o absent/o.onnx", "does not exist"),
+    ("verify three.onnx three.onnx --inputs notes.txt", "no .npz archive", "numpy.savez"),
+    ("inspect hf", "a config.json, and no graph", "rmsnorm-export export hf -o OUT"),
+    ("deploy three.onnx", "deploy --init pipeline.toml"),
+    ("optimize three.onnx -o absent/o.onnx", "does not exist", "mkdir -p "),
     ("optimize three.onnx -o .", "is a folder"),
     (f"optimize three.onnx -o {LONG}", "name too long"),
     ("optimize three.onnx -o locked/o.onnx", "no permission"),
@@ -87,7 +101,11 @@ def folder(tmp_path: Path, three: Path, mixed: Path) -> Path:  # noqa: ARG001 (t
     """A folder with what the commands name."""
     onnx.save(model(3, scale=1.01), tmp_path / "other.onnx")
     np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
-    (tmp_path / "taken.onnx").write_text("precious")
+    onnx.save(model(3, n=41), tmp_path / "wide.onnx")
+    for name in ("taken.onnx", "taken.txt", "notes.txt"):
+        (tmp_path / name).write_text("precious")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/config.json").write_text("{}")
     (tmp_path / "wrong.toml").write_text(
         '[pipeline]\nname = "net"\n[model]\npath = "three.onnx"\n[optimize]\nnumeric = "exact"'
     )
@@ -140,3 +158,9 @@ def test_any_exception_is_three_lines(
     debug = run("inspect", three, "--debug").stderr
     assert "Traceback (most recent call last)" in debug
     assert debug.splitlines()[-1].startswith("fix: ")
+
+
+@pytest.mark.parametrize("command", ["build", "package"])
+def test_an_engine_and_a_folder_do_not_go_to_stdout(run: Run, three: Path, command: str) -> None:
+    run(command, three, "-o", "-").assert_error(2, "cannot be written to stdout", "a path after -o")
+    assert "stdout" not in run(command, "--help").text

@@ -79,6 +79,27 @@ def test_factory_with_arguments_proved_and_verified(run: Run, tmp_path: Path) ->
     assert left(tmp_path) == {"m.onnx", "r.txt"}
 
 
+@pytest.mark.parametrize("command", ["export", "verify", "deploy"])
+def test_a_factory_is_named_by_its_file(run: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets/my_own_net.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.RMSNorm(8, eps=1e-6)\n"
+    )
+    source, shapes = "nets/my_own_net.py:make", "x=f32[2,8]"
+    onnx = tmp_path / "m.onnx"
+    if command == "deploy":
+        (tmp_path / "nets/p.toml").write_text(
+            f'[pipeline]\nname = "net"\n[export]\nsource = "my_own_net.py:make"\n'
+            f'shapes = "{shapes}"\n[optimize]\n'
+        )
+        done = run("deploy", "nets/p.toml")
+    else:
+        done = run("export", source, "-o", onnx, "--shapes", shapes, "--require", 1)
+        if command == "verify":
+            done = run("verify", source, onnx)
+    assert done.code == 0, done.stderr
+
+
 def test_require_that_is_not_met_writes_nothing(run: Run, tmp_path: Path) -> None:
     done = run("export", f"{__name__}:with_inputs", "-o", "m.onnx", "--require", 3)
     assert done.code == 5

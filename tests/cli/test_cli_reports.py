@@ -48,6 +48,20 @@ def test_a_report_names_its_files_and_how_it_was_made(run: Run, tmp_path: Path) 
         assert words in page
 
 
+def test_a_report_is_named_and_the_next_run_replaces_it(run: Run, three: Path) -> None:
+    ends = ("html", "json", "txt", "")
+    names = [f"r.{end}".rstrip(".") for end in ends]
+    arguments = ["inspect", three, *(word for name in names for word in ("--report", name))]
+    for _ in range(2):
+        done = run(*arguments)
+        assert done.code == 0, done.stderr
+        assert done.text.splitlines()[-4:] == [f"wrote {three.parent / name}" for name in names]
+    for name in names:
+        (three.parent / name).write_text("mine")
+        run("inspect", three, "--report", name).assert_error(2, "exists already")
+        assert (three.parent / name).read_text() == "mine"
+
+
 def test_a_replaced_input_is_named_as_it_was(run: Run, three: Path) -> None:
     before = sha256(three)
     done = run("optimize", three, "-o", three, "--force", "--format", "json")

@@ -49,6 +49,15 @@ def test_a_model_with_a_batch(tmp_path: Path) -> None:
         assert hashlib.sha256((home / path).read_bytes()).hexdigest() == sha256
 
 
+@pytest.mark.parametrize(("found", "kind"), [((), "KIND_CPU"), (("a GPU",), "KIND_AUTO")])
+def test_a_server_is_told_of_a_gpu_where_one_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...], kind: str
+) -> None:
+    monkeypatch.setattr("rmsnorm_export.deploy.package.gpus", lambda: found)
+    package_model(models.decoder(), tmp_path / "m", name="d", check=False)
+    assert f"kind: {kind} " in (tmp_path / "m/d/config.pbtxt").read_text()
+
+
 def test_options_of_the_configuration(tmp_path: Path) -> None:
     options = {"max_batch": 16, "kind": "cpu", "shapes": "ids=1x1,4x12,16x20"}
     config = config_of(package_model(models.decoder(), tmp_path / "m", name="d", **options))

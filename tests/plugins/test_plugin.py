@@ -232,3 +232,19 @@ def test_the_real_kernels_pass(native_library: Path) -> None:
     result = plugin.check(native_library)
     assert result.passed
     assert "0 ulp from the reference" in result.runtimes[0].detail
+
+
+def test_headers_that_are_missing_are_said_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(building, "build_tools", lambda: (building.Tool("cmake", "/there", "pip"),))
+    said: list[str] = []
+    (tmp_path / "include").mkdir()
+    with pytest.raises(BackendMissingError, match="CMake could not set") as refusal:
+        plugin.build(
+            tensorrt_include=tmp_path / "include", progress=lambda work, *_: said.append(work)
+        )
+    assert "TensorRT's headers were not found: no NvInferRuntime.h in" in refusal.value.found
+    assert refusal.value.fix.startswith("TensorRT's headers: give --tensorrt DIR")  # cmake is there
+    assert not said

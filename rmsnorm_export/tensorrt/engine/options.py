@@ -32,8 +32,8 @@ class BuildOptions(Options):
     plugin: PluginUse = option(
         "auto",
         help="auto: use the plugin where TensorRT builds, a library is there and the model has "
-        "nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no plugin "
-        "layers.",
+        "nodes for it; require: fail if there is none (exit code 6); never. TensorRT-RTX has no "
+        "plugin layers.",
     )
     hardware_compatible: bool = option(
         False,

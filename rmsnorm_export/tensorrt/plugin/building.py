@@ -39,6 +39,11 @@ _WRONG = re.compile(r"\berror\b|^CMake Error|undefined reference", re.IGNORECASE
 _CPU_SECONDS, _CUDA_SECONDS, _TUNED = 60, 100, 9
 """Seconds of one core for the CPU kernels and for those of one CUDA architecture, as measured
 with GCC 12 and CUDA 13, and the number of architectures in ``plugins/cmake/FindNvcc.cmake``."""
+_NO_HEADERS = "TensorRT's headers were not found"
+_HEADERS = (
+    "give --tensorrt DIR, the folder include of github.com/NVIDIA/TensorRT at the tag of your"
+    " version, or of its deb or tar package"
+)
 _SHOWN = 6
 """Lines of a log in the message of an error."""
 
@@ -52,7 +57,7 @@ def build(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Built:
-    """Compile the plugin, or the kernels of another runtime, as far as it is not done.
+    """Compile the plugin or the kernels of another runtime, unless they are compiled already.
 
     The CPU kernels for ONNX Runtime that a wheel brings are taken as they are.
 
@@ -93,10 +98,11 @@ def build(
         with refusals_as("The build cannot be written.", place, fix=fix):
             place.mkdir(parents=True, exist_ok=True)
             check_owners(place)  # a build tree holds programs, which CMake runs
-            if progress is not None:
-                progress(_announcement(chosen, architectures), 0, 1)
             with FileLock(place / ".lock"):
-                _compile(chosen, place, settings, force=force)
+                tree = _configure(chosen, place, [*settings, *["--fresh"] * force])
+                if progress is not None:
+                    progress(_announcement(chosen, architectures), 0, 1)
+                _compile(chosen, place, tree, force=force)
                 built = libraries.read_build(place / "lib", chosen)
     return replace(built, seconds=round(time.monotonic() - start, 3))
 
@@ -179,8 +185,8 @@ def _which(program: str) -> str:
     return shutil.which(program, path=_search_path()) or ""
 
 
-def _compile(runtime: PluginRuntime, place: Path, settings: list[str], *, force: bool) -> None:
-    """Configure, build and install into ``place``, which has CMake's tree as well."""
+def _configure(runtime: PluginRuntime, place: Path, settings: list[str]) -> str:
+    """Set the build up, for which CMake looks for all that it needs; return its tree."""
     cmake, log = _which("cmake"), place / f"{runtime}.log"
     if not cmake:
         what = "The plugin cannot be built without CMake."
@@ -189,14 +195,23 @@ def _compile(runtime: PluginRuntime, place: Path, settings: list[str], *, force:
     tree = str(place / (part or "cuda"))
     source = str(libraries.SOURCES.resolve() / part)
     generator = ["-G", "Ninja"] if _which("ninja") else []
-    settings = ["-DCMAKE_BUILD_TYPE=Release", *generator, *settings, *["--fresh"] * force]
-    targets = [name[3:-3] for name in LIBRARIES[runtime].values()]
+    settings = ["-DCMAKE_BUILD_TYPE=Release", *generator, *settings]
     log.write_bytes(b"")
     if not _logged([cmake, "-S", source, "-B", tree, *settings], log):
-        fix = f"{pip_install('[plugin]')} brings CMake and nvcc, apt install g++ a compiler; for "
-        fix += "TensorRT's headers give --tensorrt DIR"
-        what = "CMake could not set the build up."
-        raise BackendMissingError(what, found=_first_error(log), fix=fix)
+        found = _first_error(log)
+        needed = [tool for tool in build_tools() if tool.name != "nvcc" or runtime != "onnxruntime"]
+        fixes = [f"{tool.name}: {tool.install}" for tool in needed if not tool.path]
+        if _NO_HEADERS in found:
+            fixes.append(f"TensorRT's headers: {_HEADERS}")
+        fix = "; ".join(fixes) or f"read the log, {log}"
+        raise BackendMissingError("CMake could not set the build up.", found=found, fix=fix)
+    return tree
+
+
+def _compile(runtime: PluginRuntime, place: Path, tree: str, *, force: bool) -> None:
+    """Build and install into ``place``."""
+    cmake, log = _which("cmake"), place / f"{runtime}.log"
+    targets = [name[3:-3] for name in LIBRARIES[runtime].values()]
     make = [cmake, "--build", tree, "--parallel", str(cores()), "--target", *targets]
     install = [cmake, "--install", tree, "--prefix", str(place), "--component", runtime]
     if not _logged(make + ["--clean-first"] * force, log) or not _logged(install, log):
@@ -215,4 +230,5 @@ def _logged(command: Sequence[str], log: Path) -> bool:
 def _first_error(log: Path) -> str:
     lines = [line.strip() for line in read_file(log).decode("utf-8", "replace").splitlines()]
     first = next((n for n, line in enumerate(lines) if _WRONG.search(line)), -_SHOWN)
-    return " ".join(filter(None, lines[first:][:_SHOWN])) or "no message"
+    text = " ".join(filter(None, lines[first:][:_SHOWN])) or "no message"
+    return re.sub(r"^CMake Error at \S+ \(message\): ", "", text)

@@ -32,7 +32,8 @@ def load(source: str, options: SourceOptions) -> Loaded:
     """Return the module that ``source`` names.
 
     Args:
-        source: ``package.module:factory``, a Hugging Face folder, a ``config.json`` or a ``.pt2``.
+        source: ``package.module:factory``, ``file.py:factory``, a Hugging Face folder, a
+            ``config.json`` or a ``.pt2``.
         options: its type, the arguments of a factory, whether a ``.pt2`` may run what it holds.
 
     Raises:
@@ -61,8 +62,8 @@ def load(source: str, options: SourceOptions) -> Loaded:
         "The source cannot be exported.",
         found=f"{source} is "
         + ("a file of another kind" if path.exists() else "no file or folder that exists"),
-        fix="give package.module:factory, a local Hugging Face folder, a config.json or a .pt2 "
-        "file; models are not downloaded",
+        fix="give package.module:factory, file.py:factory, a local Hugging Face folder, a "
+        "config.json or a .pt2 file; models are not downloaded",
     )
 
 
@@ -88,14 +89,16 @@ def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loade
 
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
-    module_name, _, name = source.partition(":")
+    place, _, name = source.rpartition(":")
+    folder, module_name = os.path.split(place) if place.endswith(".py") else ("", place)
+    module_name = module_name.removesuffix(".py")
     if not module_name or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(
             "The factory is not named as package.module:factory.",
             found=repr(source),
-            fix="write e.g. mypackage.models:make_llama",
+            fix="write e.g. mypackage.models:make_llama, or models.py:make_llama",
         )
-    with _working_folder():
+    with _modules_of(folder):
         fix = "check the names: modules are looked for in the working folder and the installed "
         fix += "packages; or correct the module, --debug prints the traceback"
         with explained(f"The factory {source} cannot be imported.", fix):
@@ -136,9 +139,9 @@ def _loaded(result: object, source: str, dtype: torch.dtype | None) -> Loaded:
 
 
 @contextlib.contextmanager
-def _working_folder() -> Iterator[None]:
-    """Modules of the working folder can be imported, as with ``python -m``."""
-    folder = os.getcwd()
+def _modules_of(folder: str) -> Iterator[None]:
+    """Modules of a folder, by default the working one as with ``python -m``, can be imported."""
+    folder = os.path.abspath(folder)
     sys.path.insert(0, folder)
     try:
         yield
