@@ -140,6 +140,12 @@ def compare_with(
     return Comparison(len(expected), max(shares), same, one.size)
 
 
+def run_model(model: ir.Model, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Run a model on the CPU, its weights where they are in memory."""
+    with _opened(model) as session:
+        return run_session(session, feeds)
+
+
 @contextlib.contextmanager
 def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
     """Provide a session of a model."""
