@@ -69,6 +69,6 @@ def _measure(
     from rmsnorm_export.decoder.tokens import as_text
     from rmsnorm_export.quantize.quantize import on_random_inputs
 
+    otherwise = on_random_inputs(kind, seed=options.seed, prepare=as_text(graph))
     text = tokens_of(tokenizer, options.calibrate)
-    measure = None if text is None else on_text(graph, *text, kind)
-    return measure or on_random_inputs(kind, seed=options.seed, prepare=as_text(graph))
+    return otherwise if text is None else on_text(*text, kind, otherwise)

@@ -40,6 +40,10 @@ def folder(source: Path) -> Path:
     return made
 
 
+def otherwise(model: ir.Model) -> Any:
+    raise AssertionError(f"{model.graph.name} is measured on no text")
+
+
 def quantized(folder: Path, **options: Any) -> Any:
     return rx.optimize(folder, quantize="int8", **options).reports["model"].quantized
 
@@ -66,26 +70,39 @@ def test_perplexity_is_that_of_the_logits(folder: Path) -> None:
     ids, _ = tokens
     assert ids.shape == (1, 512)
     model, broken = (ir.load(folder / "model.onnx") for _ in range(2))
-    measure = on_text(model.graph, *tokens, "int8")
-    assert measure is not None
-    compare = measure(model)
-    feeds = {name: np.ones_like(ids) for name in ("input_ids", "attention_mask", "position_ids")}
-    feeds |= {"input_ids": ids, "position_ids": np.arange(512)[None]}
+    compare = on_text(*tokens, "int8", otherwise)(model)
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    feeds["position_ids"] = np.arange(512)[None]
     for value in model.graph.inputs:
         shape = [1 if i == 0 else size for i, size in enumerate(value.shape or ())]
         cache = np.zeros([size if isinstance(size, int) else 0 for size in shape], "f")
         feeds.setdefault(str(value.name), cache)
-    logits = run_session(open_session(folder / "model.onnx"), feeds)
-    exact = torch.nn.functional.cross_entropy(
-        torch.tensor(logits["logits"][0, :-1]), torch.tensor(ids[0, 1:])
-    )
+    logits = run_session(open_session(folder / "model.onnx"), feeds)["logits"][0, :-1]
+    exact = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(ids[0, 1:])).exp()
     same = compare(model)
     assert same.problem == ""
-    assert same.compared.startswith(
-        f"perplexity {exact.exp():.4g} to {exact.exp():.4g} (1.000 times)"
-    )
+    assert same.compared.startswith(f"perplexity {exact:.4g} to {exact:.4g} (1.000 times)")
     assert "100% of first choices the same, KL divergence 0:" in same.compared
     for value in broken.graph.initializers.values():
-        if value.const_value is not None and value.const_value.shape[0] == 64:  # of the vocabulary
+        if value.const_value is not None and 64 in value.const_value.shape[:1]:  # of the vocabulary
             value.const_value = ir.tensor(value.const_value.numpy() * np.float32(-1e3))
     assert compare(broken).problem.startswith("the perplexity is ")
+
+
+def test_a_graph_of_single_tokens_is_measured_on_windows_of_a_text(source: Path) -> None:
+    """With the same words for both graphs where the windows are the same."""
+    made = source.parent / "two"
+    command = ["export", source, "--task", "generation", "-o", made]
+    assert main([str(argument) for argument in command]) == 0
+    tokens = tokens_of(made / "tokenizer.json", None)
+    assert tokens is not None
+    ids, name = tokens
+    losses = []
+    for part, given in (("prefill", ids[:, :32]), ("decode", ids[:, :32])):
+        model = ir.load(made / f"{part}.onnx")
+        losses.append(on_text(given, name, "int8", otherwise)(model)(model))
+    assert losses[0] == losses[1]
+    reports = rx.optimize(made, quantize="int8").reports
+    counts = {"prefill": "511 tokens of page.txt", "decode": "496 tokens of page.txt"}
+    for part, words in counts.items():
+        assert words in reports[part].quantized.compared
