@@ -21,7 +21,8 @@ from rmsnorm_export.system.files import StrPath, read_text
 
 PAGE = Path(__file__).with_name("page.txt")
 """English prose of this project."""
-_TOKENS, _WINDOW = 512, 32
+_TOKENS, _WINDOW, _LOGITS = 512, 32, 2**25
+"""Of a text, of what is run side by side, and how many logits are held: 128 MiB a model."""
 _OF_TEXT = ("input_ids", "attention_mask", "position_ids")
 
 
@@ -65,12 +66,12 @@ def on_text(tokens: Array, name: str, kind: Quantize, otherwise: Measure) -> Mea
     """
 
     def measure(model: ir.Model) -> Callable[[ir.Model], Loss]:
-        single = _takes_one_token(model.graph)
-        if single is None or not tokens.max() < _vocabulary(model.graph):
+        single, vocabulary = _takes_one_token(model.graph), _vocabulary(model.graph)
+        if single is None or not tokens.max() < vocabulary:
             return otherwise(model)
-        rows = tokens
+        rows = tokens[:, : _LOGITS // vocabulary]
         if single:  # windows side by side, since each step takes a run
-            rows = tokens[:, : tokens.shape[1] // _WINDOW * _WINDOW].reshape(-1, _WINDOW)
+            rows = rows[:, : rows.shape[1] // _WINDOW * _WINDOW].reshape(-1, _WINDOW)
         try:
             before = _logarithms(model, rows, single=single)
         except Error:

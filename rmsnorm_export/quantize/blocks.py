@@ -80,7 +80,7 @@ def _rounded(matrix: Array, bits: int, size: int) -> Blocks:
     how: dict[str, Any] = {"block_size": size, "is_symmetric": True, "bits": bits}
     rounding = quantizer.DefaultWeightOnlyQuantizer(quantizer.DefaultWeightOnlyQuantConfig(**how))
     codes, scales, _ = rounding.qbits_block_quant(np.ascontiguousarray(matrix.T))
-    return Blocks(codes, scales, bits)
+    return Blocks(codes, scales.reshape(codes.shape[:2]), bits)  # flat in 1.23
 
 
 def _of_255_steps(matrix: Array) -> Blocks:

@@ -20,7 +20,7 @@ LEVEL, _BY_INT8 = "accuracy_level", 4
 computes wrong numbers by it where its optimizer is off."""
 _MIDDLE = 8
 """The zero point of 4 bits where none is given."""
-PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
+_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ def products_of(model: ir.Model) -> list[Product]:
 
 
 def _product(node: ir.Node) -> Product | None:
-    if node.op_type not in PRODUCTS or any(value is None for value in node.inputs[:2]):
+    if not _multiplies(node) or any(value is None for value in node.inputs[:2]):
         return None
     given = {name: attribute.value for name, attribute in node.attributes.items()}
     turned = bool(given.pop("transB", 0))
@@ -60,10 +60,16 @@ def _product(node: ir.Node) -> Product | None:
     weight = node.inputs[1]
     before = weight.producer() if weight is not None else None
     if before is not None and before.op_type == "Transpose":
+        if before.attributes.get_ints("perm", (1, 0)) == (0, 1):
+            return None
         weight, turned = before.inputs[0], not turned
     if weight is None or not _is_matrix(weight):
         return None
     return Product(node, weight, turned)
+
+
+def _multiplies(node: ir.Node) -> bool:
+    return node.op_type in _PRODUCTS and node.domain in ("", _CONTRIB)
 
 
 def _is_matrix(value: ir.Value) -> bool:
@@ -71,17 +77,20 @@ def _is_matrix(value: ir.Value) -> bool:
     return stored is not None and value.dtype in _TYPES and len(stored.shape) == 2
 
 
-def quantize_products(model: ir.Model, bits: int) -> None:
+def quantize_products(model: ir.Model, bits: int) -> tuple[int, int]:
     """Make products with a weight MatMulNBits, in place, and the embedding that shares it.
 
     A zero point says whole steps. What the weights of a block are off by beside (``offsets``) are
     weights as well, in blocks: of the sum of the activations of that block, which stands beside the
     activations.
+
+    Returns:
+        How many products that are, and how many are left.
     """
-    writer = _Writer(model, bits)
-    tables = list(_embeddings(model))
+    writer, tables, found = _Writer(model, bits), list(_embeddings(model)), products_of(model)
+    total = sum(_multiplies(node) for graph in all_graphs(model) for node in graph)
     by_weight: dict[tuple[ir.Value, bool], list[Product]] = {}
-    for product in products_of(model):
+    for product in found:
         by_weight.setdefault((product.weight, product.turned), []).append(product)
     for products in by_weight.values():
         matrix = products[0].matrix()
@@ -92,9 +101,11 @@ def quantize_products(model: ir.Model, bits: int) -> None:
             writer.multiply(product.node, blocks, stored, matrix.shape)
         for node in tied:
             writer.look_up(node, blocks, stored)
+            tables.remove(node)
     model.opset_imports.setdefault(_CONTRIB, 1)
     model.graph.opset_imports.setdefault(_CONTRIB, 1)
     passes.RemoveUnusedNodesPass()(model)
+    return len(found), total - len(found)
 
 
 def _embeddings(model: ir.Model) -> Iterator[ir.Node]:

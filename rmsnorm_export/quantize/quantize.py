@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.comparison import (
     Prepare,
@@ -19,7 +18,7 @@ from rmsnorm_export.proof.comparison import (
     compare_with,
     run_reference,
 )
-from rmsnorm_export.quantize.products import LEVEL, PRODUCTS, quantize_products
+from rmsnorm_export.quantize.products import LEVEL, quantize_products
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL, Quantization, Quantize
 
 _BITS = {"int4": 4, "int8": 8}
@@ -90,10 +89,13 @@ def quantize(
     """
     from onnxscript import optimizer
 
+    counts = (0, 0)
+
     def change(copy: ir.Model) -> ir.Model:
+        nonlocal counts
         with _quiet():
             optimizer.optimize(copy)  # a weight that is computed of others is no constant
-            quantize_products(copy, _BITS[kind])
+            counts = quantize_products(copy, _BITS[kind])
         return copy
 
     compare = (measure or on_random_inputs(kind))(model)
@@ -105,9 +107,8 @@ def quantize(
             found=f"{type(error).__name__}: {first_line(error)}",
             fix="omit --quantize, or update onnxruntime",
         ) from error
-    names = [node.op_type for graph in all_graphs(quantized) for node in graph]
-    products = names.count("MatMulNBits")
-    loss = compare(quantized) if products else Loss()
+    products, kept = counts
+    loss = compare(quantized)
     rounds = [node for node in quantized.graph.all_nodes() if LEVEL in node.attributes]
     if loss.problem and rounds:
         for node in rounds:
@@ -117,23 +118,19 @@ def quantize(
         raise InputError(
             f"The model cannot be quantized to {kind}.",
             found=loss.unknown or _no_product(model),
-            fix="omit --quantize",
+            fix="omit --quantize, or update onnxruntime" if products else "omit --quantize",
         )
     return quantized, Quantization(
         kind=kind,
         products=products,
         activations="in int8" if rounds else "as they are",
-        kept=_products_in(model) - products,
+        kept=kept,
         bytes_before=_weight_bytes(model),
         bytes_after=_weight_bytes(quantized),
         problem=loss.problem,
         compared=loss.compared,
         not_compared=loss.unknown,
     )
-
-
-def _products_in(model: ir.Model) -> int:
-    return sum(node.op_type in PRODUCTS for graph in all_graphs(model) for node in graph)
 
 
 def _no_product(model: ir.Model) -> str:

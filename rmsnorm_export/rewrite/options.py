@@ -175,6 +175,9 @@ class RewriteOptions(InspectOptions):
             found = f"--kernels {self.kernels} without --prove"
             fix = "add --prove, or omit --kernels"
             raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
+        if self.calibrate is not None and self.quantize is None:
+            found, fix = f"--calibrate {self.calibrate} alone", "add --quantize, or omit it"
+            raise UsageError("A text is of use to a quantization only.", found=found, fix=fix)
         if self.quantize is not None:
             for module in _QUANTIZERS:
                 require_package(module, f"--quantize {self.quantize}", "[quantize]")
