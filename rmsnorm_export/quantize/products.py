@@ -37,6 +37,13 @@ class Product:
     weight: ir.Value
     turned: bool
 
+    @property
+    def x(self) -> ir.Value:
+        """Return what it multiplies now: other products become other nodes."""
+        x = self.node.inputs[0]
+        assert x is not None
+        return x
+
     def matrix(self) -> Array:
         """Return the weight as PyTorch stores it, [columns of the output, rows]."""
         assert self.weight.const_value is not None
@@ -51,7 +58,7 @@ def products_of(model: ir.Model) -> list[Product]:
 
 
 def _product(node: ir.Node) -> Product | None:
-    if not _multiplies(node) or any(value is None for value in node.inputs[:2]):
+    if not _multiplies(node) or node.inputs[0] is None:
         return None
     given = {name: attribute.value for name, attribute in node.attributes.items()}
     turned = bool(given.pop("transB", 0))
@@ -81,13 +88,14 @@ def quantize_products(model: ir.Model, bits: int) -> tuple[int, int]:
     """Make products with a weight MatMulNBits, in place, and the embedding that shares it.
 
     A zero point says whole steps. What the weights of a block are off by beside (``offsets``) are
-    weights as well, in blocks: of the sum of the activations of that block, which stands beside the
-    activations.
+    weights as well, in blocks: of the sum of the activations of that block, which stands beside
+    them. In float16 the sum may overflow.
 
     Returns:
         How many products that are, and how many are left.
     """
     writer, tables, found = _Writer(model, bits), list(_embeddings(model)), products_of(model)
+    sums = model.opset_imports.get("", 0) >= 13  # before, ReduceSum has its axes elsewhere
     total = sum(_multiplies(node) for graph in all_graphs(model) for node in graph)
     by_weight: dict[tuple[ir.Value, bool], list[Product]] = {}
     for product in found:
@@ -95,10 +103,12 @@ def quantize_products(model: ir.Model, bits: int) -> tuple[int, int]:
     for products in by_weight.values():
         matrix = products[0].matrix()
         tied = [node for node in tables if _is_same(node.inputs[0], matrix)]
-        blocks = in_blocks(matrix, bits, offsets=not tied and matrix.dtype == np.float32)
+        ranked = sums and all(product.x.shape is not None for product in products)
+        offsets = ranked and not tied and matrix.dtype == np.float32
+        blocks = in_blocks(matrix, bits, offsets=offsets)
         stored = writer.store(str(products[0].weight.name), blocks)
         for product in products:
-            writer.multiply(product.node, blocks, stored, matrix.shape)
+            writer.multiply(product, blocks, stored, matrix.shape)
         for node in tied:
             writer.look_up(node, blocks, stored)
             tables.remove(node)
@@ -130,7 +140,7 @@ class _Writer:
 
     def __init__(self, model: ir.Model, bits: int) -> None:
         self._graph, self._bits = model.graph, bits
-        self._ones: dict[int, ir.Value] = {}
+        self._numbers: dict[tuple[int, ...], ir.Value] = {}
         self._wide: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
 
     def store(self, name: str, blocks: Blocks) -> list[ir.Value]:
@@ -149,29 +159,27 @@ class _Writer:
         return [self._weight(key, np.ascontiguousarray(array)) for key, array in kinds.items()]
 
     def multiply(
-        self, node: ir.Node, blocks: Blocks, stored: list[ir.Value], shape: tuple[int, ...]
+        self, product: Product, blocks: Blocks, stored: list[ir.Value], shape: tuple[int, ...]
     ) -> None:
         """Put a product of blocks in the place of one."""
-        x, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-        assert x is not None
+        node, x = product.node, product.x
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
         columns, rows = shape
         if blocks.offsets is not None:
             x = self._with_sums(x, node, rows)
-            rows = int(stored[1].shape[1]) * BLOCK  # type: ignore[index, arg-type]
+            rows += blocks.offsets.shape[1]
         sizes = {"K": rows, "N": columns, "bits": self._bits, "block_size": blocks.size}
         if blocks.scales.dtype == np.float32:
             sizes[LEVEL] = _BY_INT8
-        product = ir.node("MatMulNBits", [x, *stored], sizes, domain=_CONTRIB, name=node.name)
-        nodes = [product]
+        nodes = [ir.node("MatMulNBits", [x, *stored], sizes, domain=_CONTRIB, name=node.name)]
         if bias is not None:
-            nodes.append(ir.node("Add", [product.outputs[0], bias]))
+            nodes.append(ir.node("Add", [nodes[0].outputs[0], bias]))
         _replace(node, nodes)
 
     def look_up(self, node: ir.Node, blocks: Blocks, stored: list[ir.Value]) -> None:
         """Put a Gather of blocks in the place of an embedding."""
         codes, scales = stored  # a matrix that is looked up has no zero points
-        shape = self._weight(f"{codes.name}_shape", np.array([blocks.codes.shape[0], -1]))
-        flat = ir.node("Reshape", [codes, shape])
+        flat = ir.node("Reshape", [codes, self._integers(blocks.codes.shape[0], -1)])
         how = {
             "gather_axis": 0,
             "quantize_axis": 1,
@@ -185,23 +193,26 @@ class _Writer:
         """Return activations with the sum of each block beside them."""
         graph = node.graph
         assert graph is not None
+        assert x.shape is not None
         if (graph, x) not in self._wide:
-            blocks = rows // BLOCK
-            name, width = f"sums_of_blocks_of_{rows}", blocks + -blocks % BLOCK
-            if (ones := self._ones.get(rows)) is None:
-                array = np.repeat(np.eye(blocks, width, dtype=np.uint8), BLOCK, axis=0)
-                cast = ir.node("Cast", [self._weight(name, array)], {"to": ir.DataType.FLOAT})
-                self._graph.insert_before(self._graph[0], cast)
-                ones = self._ones[rows] = cast.outputs[0]
-            sums = ir.node("MatMul", [x, ones])
+            shape = self._integers(*[0] * (len(x.shape) - 1), rows // BLOCK, BLOCK)
+            apart = ir.node("Reshape", [x, shape])
+            sums = ir.node("ReduceSum", [apart.outputs[0], self._integers(-1)], {"keepdims": 0})
             wide = ir.node("Concat", [x, sums.outputs[0]], {"axis": -1})
-            place = x.producer()
+            nodes, place = [apart, sums, wide], x.producer()
             if place is not None and place.graph is graph:
-                graph.insert_after(place, [sums, wide])
+                graph.insert_after(place, nodes)
             else:
-                graph.insert_before(graph[0], [sums, wide])
+                graph.insert_before(graph[0], nodes)
             self._wide[graph, x] = wide.outputs[0]
         return self._wide[graph, x]
+
+    def _integers(self, *numbers: int) -> ir.Value:
+        if numbers not in self._numbers:
+            self._numbers[numbers] = self._weight(
+                f"numbers_{len(self._numbers)}", np.array(numbers)
+            )
+        return self._numbers[numbers]
 
     def _weight(self, name: str, array: Array) -> ir.Value:
         while name in self._graph.initializers:

@@ -120,3 +120,21 @@ def test_an_embedding_shares_the_blocks_of_the_head(kind: Quantize, copied: bool
     outputs = run_session(open_session(result.to_bytes()), {"ids": np.array([0, 7, 199])})
     blocks = in_blocks(table, int(kind[3:]), offsets=False)
     assert np.array_equal(outputs["x"], blocks.values().reshape(table.shape)[[0, 7, 199]])
+
+
+def test_products_in_a_row_read_each_other() -> None:
+    """Of grids that begin anywhere, with sums of what the product before computes."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+    g (float[tokens, 64] x) => (float[tokens, 64] y) {
+      a = MatMul(x, first)
+      b = MatMul(a, second)
+      y = MatMul(b, first)
+    }""")
+    for name in ("first", "second"):
+        weight = as_gguf("Q4_1", 64, 64).T.copy()
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    result = rx.optimize(model, quantize="int4")
+    names = [node.op_type for node in result.model.graph]
+    assert (names.count("MatMulNBits"), names.count("ReduceSum")) == (3, 3)
+    assert result.report.quantized is not None
+    assert result.report.quantized.problem == ""
