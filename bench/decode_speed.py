@@ -16,7 +16,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,12 @@ def measure_speed(kind: str, folder: Path, repeats: int, commands: dict[str, str
             if isinstance(path, str):
                 raise RuntimeError(path)
             rows[-1]["nodes"] = len(onnx.load(path, load_external_data=False).graph.node)
-            session, feeds = _opened(path)
+            session, feeds = _decoding(path)
             session.run(None, feeds)
             paths[f"{name} {cache}"] = path
         except Exception as error:  # whatever ONNX Runtime raises
             rows[-1]["detail"] = str(error)[:200]
-    rounds = [_timed(paths, repeats // ROUNDS + 1) for _ in range(ROUNDS)]
+    rounds = [timed(paths, repeats // ROUNDS + 1, _decoding) for _ in range(ROUNDS)]
     for row in rows:
         if (label := f"{row['exporter']} {row['cache']}") in paths:
             first = next(iter(paths))
@@ -95,12 +95,12 @@ def _graphs(
         except (OSError, subprocess.CalledProcessError) as error:
             lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
             yield name, "dynamic", lines[-1][:200], 0.0
-    _theirs(decoder(model.config.model_type), folder / "first", None, None)  # modules are loaded
+    theirs(decoder(model.config.model_type), folder / "first", None, None)  # modules are loaded
     for cache, size in (("dynamic", None), ("static", STATIC)):
         for fusions in (None, "cpu"):
             with_them = ", its fusions" if fusions else ""
             out, start = folder / f"theirs_{cache}_{fusions}", time.process_time()
-            path = _theirs(model, out, size, fusions)
+            path = theirs(model, out, size, fusions)
             yield f"transformers{with_them}", cache, path, time.process_time() - start
             out, start = folder / f"ours_{cache}_{fusions}", time.process_time()
             export_generation(model, out, static_cache=size, fusions=fusions, target="ort")
@@ -109,7 +109,8 @@ def _graphs(
             yield name, cache, out / "decode.onnx", seconds
 
 
-def _theirs(model: Any, out: Path, size: int | None, fusions: str | None) -> Path | str:
+def theirs(model: Any, out: Path, size: int | None, fusions: str | None) -> Path | str:
+    """Return the decode graph of transformers' own exporter, or why there is none."""
     from transformers.exporters.configs import OnnxConfig
     from transformers.exporters.exporter_onnx import OnnxExporter
 
@@ -128,34 +129,43 @@ def _theirs(model: Any, out: Path, size: int | None, fusions: str | None) -> Pat
     return out / "decode.onnx"
 
 
-def _opened(path: Path) -> tuple[Any, dict[str, Any]]:
+def opened(path: Path, past: int, tokens: int, cache: Sequence[int]) -> tuple[Any, dict[str, Any]]:
+    """Return a session on one thread, and inputs of one row for tokens after a cache of a shape."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(os.fspath(path), options)
     generator, feeds = np.random.default_rng(0), {}
     for value in session.get_inputs():
-        shape = _shape(value)
+        shape = _shape(value, past, tokens, cache)
         if value.type == "tensor(float)":
             feeds[value.name] = generator.standard_normal(shape).astype(np.float32)
         elif value.type == "tensor(bool)":  # of a cache of fixed size
-            feeds[value.name] = np.broadcast_to(np.arange(shape[-1]) <= PAST, shape)
+            feeds[value.name] = np.broadcast_to(np.arange(shape[-1]) <= past, shape)
+        elif "position" in value.name and shape:
+            feeds[value.name] = np.arange(past, past + tokens).reshape(1, -1)
         else:
-            is_place = "position" in value.name or not shape
-            feeds[value.name] = np.full(shape, PAST if is_place else 1, np.int64)
+            feeds[value.name] = np.full(shape, 1 if shape else past, np.int64)
     return session, feeds
 
 
-def _shape(value: Any) -> list[int]:
+def _shape(value: Any, past: int, tokens: int, cache: Sequence[int]) -> list[int]:
     """Return the shape of an input: exporters have different names for symbolic sizes."""
-    length = PAST + 1 if "mask" in value.name else 1
-    symbolic = {4: _CACHE, 2: (1, length)}.get(len(value.shape), ())
+    length = past + tokens if "mask" in value.name else tokens
+    symbolic = {4: cache, 2: (1, length)}.get(len(value.shape), ())
     pairs = zip(value.shape, symbolic, strict=False)
     return [size if isinstance(size, int) else other for size, other in pairs]
 
 
-def _timed(paths: dict[str, Path], repeats: int) -> dict[str, Any]:
-    sessions = {label: _opened(path) for label, path in paths.items()}
+def _decoding(path: Path) -> tuple[Any, dict[str, Any]]:
+    return opened(path, PAST, 1, _CACHE)
+
+
+def timed(
+    paths: dict[str, Path], repeats: int, make: Callable[[Path], tuple[Any, dict[str, Any]]]
+) -> dict[str, Any]:
+    """Return the seconds of this thread for each run of graphs, in turn, in new sessions."""
+    sessions = {label: make(path) for label, path in paths.items()}
     seconds: dict[str, list[float]] = {label: [] for label in sessions}
     for _ in range(repeats + 3):
         for label, (session, feeds) in sessions.items():

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from rmsnorm_export.cli.main import cli
-from rmsnorm_export.deploy.tables import TABLES
-from rmsnorm_export.options import REQUIRED, expected, spread
+from rmsnorm_export.deploy.settings import TABLES
+from rmsnorm_export.options import REQUIRED, entries, expected
 
 project = "rmsnorm_export"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -63,7 +63,7 @@ def options_page() -> str:
     for name, table in TABLES.items():
         parts.append(f"## \\[{name}\\]")
         parts += [
-            _entry(entry.key, _key_text(entry)) for entry in spread(table) if entry.facts.toml
+            _entry(entry.key, _key_text(entry)) for entry in entries(table) if entry.facts.toml
         ]
     return "\n\n".join(parts)
 

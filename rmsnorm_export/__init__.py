@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.tensorrt import plugin as plugin
     from rmsnorm_export.tensorrt.engine.result import EngineResult as EngineResult
     from rmsnorm_export.tensorrt.plugin.libraries import session_options as session_options
-    from rmsnorm_export.torch.export.export import ExportResult as ExportResult
+    from rmsnorm_export.torch.export.convert import ExportResult as ExportResult
     from rmsnorm_export.decoder.export import export_generation as export_generation
 
 __version__ = "0.1.0"
@@ -64,7 +64,7 @@ _HOMES = {
     "tensorrt": "plugin",
     "tensorrt.engine.result": "EngineResult",
     "tensorrt.plugin.libraries": "session_options",
-    "torch.export.export": "ExportResult",
+    "torch.export.convert": "ExportResult",
     "decoder.export": "export_generation",
 }
 """Module -> the public names that it holds."""

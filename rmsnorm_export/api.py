@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.load import Source
     from rmsnorm_export.rewrite.result import Report, Result
     from rmsnorm_export.tensorrt.engine.result import EngineResult
-    from rmsnorm_export.torch.export.export import ExportResult
+    from rmsnorm_export.torch.export.convert import ExportResult
 
     Model: TypeAlias = Source | torch.nn.Module | torch.export.ExportedProgram
 
@@ -191,8 +191,7 @@ def export(
     """
     from rmsnorm_export.decoder.finish import finish
     from rmsnorm_export.graph.save import check_output
-    from rmsnorm_export.torch.export.export import ExportResult, convert
-    from rmsnorm_export.torch.export.trace import WRITING, tell
+    from rmsnorm_export.torch.export.convert import WRITING, ExportResult, convert, tell
 
     check_output(path, force=options.force)
     result, log = convert(module, args, options)

@@ -18,8 +18,8 @@ from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import pip_install, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
-from rmsnorm_export.tensorrt.plugin import build_tools, find_builds
-from rmsnorm_export.tensorrt.plugin.result import Built, Check, Tool
+from rmsnorm_export.tensorrt.plugin.building import build_tools
+from rmsnorm_export.tensorrt.plugin.libraries import Built, Check, Tool, find_builds
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -92,32 +92,18 @@ class Diagnosis(Shown):
         return VerificationError(what, found="; ".join(failed), fix=fix) if failed else None
 
 
-def _package(name: str, enables: str, packages: str, *, required: bool = False) -> Component:
-    """Return a package that is not looked for yet; ``packages`` bring it, as for `pip_install`."""
-    return Component(name, required, "missing", "", "", enables, packages)
+_OPTIONAL = {
+    "onnxruntime": ("verify, optimize --prove", "[ort]"),
+    "torch": ("exporting models, the PyTorch operator", "[torch]"),
+    "onnxscript": ("torch.onnx.export, --quantize", "[torch]"),
+    "transformers": ("export --task generation, Hugging Face folders", "[decoder]"),
+    "tensorrt": ("TensorRT engines", "[tensorrt]"),
+    "tensorrt_lean": ("running TensorRT engines", "tensorrt_lean"),
+    "tensorrt_rtx": ("TensorRT-RTX engines", "[tensorrt-rtx]"),
+    "polygraphy": ("building TensorRT engines", "[tensorrt-rtx]"),
+}
+"""Package as imported -> what it is for, and what brings it, as for `pip_install`."""
 
-
-_COMPONENTS = (
-    _package("onnx", "reading, checking and converting models", "onnx", required=True),
-    _package("onnx_ir", "graphs, external data", "onnx-ir", required=True),
-    _package("numpy", "references", "numpy", required=True),
-    _package("ml_dtypes", "bfloat16", "ml_dtypes", required=True),
-    _package("click", "the command line", "click", required=True),
-    _package("rich", "progress bars", "rich", required=True),
-    _package("filelock", "deploy: one run at a time", "filelock", required=True),
-    _package("jinja2", "pages", "jinja2", required=True),
-    _package("msgspec", "options, JSON", "msgspec", required=True),
-    _package("packaging", "versions", "packaging", required=True),
-    *([_package("tomli", "deploy", "tomli", required=True)] if sys.version_info < (3, 11) else ()),
-    _package("onnxruntime", "verify, optimize --prove", "[ort]"),
-    _package("torch", "exporting models, the PyTorch operator", "[torch]"),
-    _package("onnxscript", "torch.onnx.export, --quantize", "[torch]"),
-    _package("transformers", "export --task generation, Hugging Face folders", "[decoder]"),
-    _package("tensorrt", "TensorRT engines", "[tensorrt]"),
-    _package("tensorrt_lean", "running TensorRT engines", "tensorrt_lean"),
-    _package("tensorrt_rtx", "TensorRT-RTX engines", "[tensorrt-rtx]"),
-    _package("polygraphy", "building TensorRT engines", "[tensorrt-rtx]"),
-)
 _REMARKS = {
     "onnxruntime": "' '.join(m.get_available_providers())",
     "torch": "'CUDA ' + m.version.cuda + ', ' + str(m.cuda.device_count()) + ' GPU'"
@@ -147,8 +133,9 @@ def doctor() -> Diagnosis:
     Every package is imported in a process of its own, all at the same time, because a broken one
     may raise anything, hang or end the process.
     """
-    with ThreadPoolExecutor(len(_COMPONENTS)) as pool:
-        components = tuple(pool.map(_look_for, _COMPONENTS))
+    listed = {name: ("the core", name) for name in packages.required_packages()} | _OPTIONAL
+    with ThreadPoolExecutor(len(listed)) as pool:
+        components = tuple(pool.map(_look_for, listed, *zip(*listed.values(), strict=True)))
     core = all(c.status == "ok" for c in components if c.required)
     runtime = any(c.status == "ok" for c in components if c.name == "onnxruntime")
     self_tests = tuple(_try(target, runtime) for target in get_args(Target) if core)
@@ -165,20 +152,23 @@ def doctor() -> Diagnosis:
     )
 
 
-def _look_for(package: Component) -> Component:
-    version, install = version_of(package.name), pip_install(package.install)
-    package = dataclasses.replace(package, version=version, install=install)
-    if not packages.is_installed(package.name):
-        return package
-    request = {"module": package.name, "remark": _REMARKS.get(package.name, "''")}
-    ended = ask("rmsnorm_export.system.packages:try_import", request, time_limit=_TIMEOUT)
-    if ended.result is None:
-        detail = f"{ended.how()}: {ended.last_line() or 'no message'}"
-        return dataclasses.replace(package, status="broken", detail=detail)
-    version, detail = ended.result["version"] or version, ended.result["remark"]
-    if "<" in (tried := packages.tried_versions(package.name)):
-        detail = f"{detail}; {packages.untried(tried) or f'tried: {tried}'}".removeprefix("; ")
-    return dataclasses.replace(package, status="ok", version=version, detail=detail)
+def _look_for(name: str, enables: str, brings: str) -> Component:
+    """Import a package, which ``brings`` installs as for `pip_install`."""
+    status: Status = "missing"
+    version, detail = version_of(name), ""
+    if packages.is_installed(name):
+        request = {"module": name, "remark": _REMARKS.get(name, "''")}
+        ended = ask("rmsnorm_export.system.packages:try_import", request, time_limit=_TIMEOUT)
+        if ended.result is None:
+            status, detail = "broken", f"{ended.how()}: {ended.last_line() or 'no message'}"
+        else:
+            status = "ok"
+            version, detail = ended.result["version"] or version, ended.result["remark"]
+            if "<" in (tried := packages.tried_versions(name)):
+                words = packages.untried(tried) or f"tried: {tried}"
+                detail = f"{detail}; {words}".removeprefix("; ")
+    required = name not in _OPTIONAL
+    return Component(name, required, status, version, detail, enables, pip_install(brings))
 
 
 def _try(target: Target, with_runtime: bool) -> Check:

@@ -21,7 +21,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -77,7 +77,6 @@ class OptionFacts:
         choices: the names that there are, where the type may not list them all.
         cli, toml: whether the command line and the pipeline file have it.
         file: the value may be a path, although its type does not say so.
-        flat: the field is a record, whose options stand among those of this one.
     """
 
     help: str = ""
@@ -90,7 +89,6 @@ class OptionFacts:
     cli: bool = True
     toml: bool = True
     file: bool = False
-    flat: bool = False
 
 
 def option(default: Any, /, **facts: Any) -> Any:
@@ -110,11 +108,6 @@ def progress_option() -> Any:
     """Make the field ``progress``: what is called with the work at hand."""
     what = "Called with the current work, the finished steps and the number of steps."
     return only_api(None, help=what, written=Any)
-
-
-def flat(record: Callable[[], Any]) -> Any:
-    """Make a field that holds a record, whose options stand among those of this one."""
-    return dataclasses.field(default_factory=record, metadata={_KEY: OptionFacts(flat=True)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -213,9 +206,7 @@ class Options:
     def __post_init__(self) -> None:
         record: Any = type(self)
         for entry in entries(record):
-            if not entry.facts.flat:
-                value = entry.convert(getattr(self, entry.name))
-                object.__setattr__(self, entry.name, value)
+            object.__setattr__(self, entry.name, entry.convert(getattr(self, entry.name)))
         self.agree()
 
     def agree(self) -> None:
@@ -241,42 +232,21 @@ def entries(record: Any) -> tuple[OptionEntry, ...]:
     )
 
 
-def spread(record: Any) -> Iterator[OptionEntry]:
-    """Yield the options of a record with those of the records in it."""
-    for entry in entries(record):
-        if entry.facts.flat:
-            yield from spread(entry.hint)
-        else:
-            yield entry
-
-
 def make(record: Callable[..., T], values: Mapping[str, Any]) -> T:
     """Make a record from the keys of a pipeline file; others than its own are left alone.
 
     Raises:
         UsageError: a value that cannot be used.
     """
-    arguments = {}
     fields: Any = record
-    for entry in entries(fields):
-        if entry.facts.flat:
-            arguments[entry.name] = make(entry.hint, values)
-        elif entry.facts.toml and entry.key in values:
-            arguments[entry.name] = values[entry.key]
-    return record(**arguments)
+    own = [entry for entry in entries(fields) if entry.facts.toml and entry.key in values]
+    return record(**{entry.name: values[entry.key] for entry in own})
 
 
 def written(record: Any) -> dict[str, Any]:
     """Return the keys of a pipeline file that a record has, with their values."""
-    values: dict[str, Any] = {}
     kind: Any = type(record)
-    for entry in entries(kind):
-        value = getattr(record, entry.name)
-        if entry.facts.flat:
-            values |= written(value)
-        elif entry.facts.toml:
-            values[entry.key] = value
-    return values
+    return {one.key: getattr(record, one.name) for one in entries(kind) if one.facts.toml}
 
 
 def keywords(record: Any, base: Any = None) -> dict[str, Any]:

@@ -3,6 +3,9 @@ with the reason."""
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -66,3 +69,24 @@ def test_factors_whose_squares_are_no_numbers_are_no_factors(factor: float) -> N
         report = rx.inspect(built(steps, TensorProto.DOUBLE).model)
         assert not report.fused
         assert "recognition-failed" not in [r.reason for r in report.refused]
+
+
+@pytest.mark.parametrize("numerics", ["exact", "reordered"])
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_what_a_refusal_advises_is_enough(target: Any, numerics: Any) -> None:
+    advised = 0
+    for name in (
+        "a pool",
+        "a maximum with less",
+        "one maximum after another",
+        "a row times a multiple",
+    ):
+        model = built(NORMS[name], TYPES["f16"]).model
+        for refusal in rx.inspect(model, target=target, numerics=numerics).refused:
+            for advice in refusal.hint.split(", or "):
+                named = re.search("--numerics ([a-z]+)", advice)
+                one: Any = "portable" if "the portable target" in advice else target
+                allowed: Any = named[1] if named else numerics
+                assert not rx.inspect(model, target=one, numerics=allowed).refused, advice
+                advised += 1
+    assert advised > 3

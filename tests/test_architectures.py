@@ -24,7 +24,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import (
 )
 
 import rmsnorm_export as rx
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 from tests.sample import sampled
 from toolbox.corpus.arch_table import ENTRIES
 from toolbox.corpus.architectures import TYPES, export_architecture
@@ -57,7 +57,7 @@ def path_of(name: str, dtype: str) -> str:
 
 
 def logits(model: str | bytes, made: Export, *, optimized: bool = True) -> np.ndarray:
-    session = open_session(model, optimize=optimized, threads=1)
+    session = load_session(model, optimize=optimized, threads=1)
     return next(iter(run_session(session, made.inputs()).values())).astype(np.float64)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import subprocess
+import sys
 import xml.etree.ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,20 @@ import pytest
 from bench import graphs
 from bench.demo.measure import worst_difference
 from bench.norms import Count, is_wrong
-from toolbox.command import ROOT, module_command, module_environment
+from toolbox.command import ROOT
 from toolbox.corpus.exporters import Export
 
 
-def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command, environment = module_command(name, *arguments), module_environment()
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run a benchmark in this process, which has imported PyTorch already."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def main(name: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        assert importlib.import_module(name).main() == 0
+
+    return main
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
@@ -33,12 +41,11 @@ def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.export
-def test_bench_decode_speed(tmp_path: Path) -> None:
+def test_bench_decode_speed(run: Callable[..., None], tmp_path: Path) -> None:
     """With exporters that fail in the place of others': a row says so, and ours are timed."""
     output = tmp_path / "decoders.json"
-    options = ["--speed", "--models", "llama", "--repeats", "2", "--output", str(output)]
-    done = _run("bench.decoders", *options, "--cli", "false", "--builder", "false")
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["--speed", "--models", "llama", "--repeats", 2, "--output", output]
+    run("bench.decoders", *options, "--cli", "false", "--builder", "false")
     rows = json.loads((tmp_path / "decode_speed.json").read_text(encoding="utf-8"))["rows"]
     assert all(row["detail"] for row in rows[:2])
     ours = [row for row in rows if row["exporter"].startswith("ours")]
@@ -48,16 +55,13 @@ def test_bench_decode_speed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.export
-def test_bench_decoders(tmp_path: Path) -> None:
+def test_bench_decoders(run: Callable[..., None], tmp_path: Path) -> None:
     """A row keeps what was measured before, and takes another release's first column."""
     output, older = tmp_path / "decoders.json", tmp_path / "older.json"
-    done = _run("bench.decoders", "--quick", "--output", str(output))
-    assert done.returncode == 0, done.stdout + done.stderr
+    run("bench.decoders", "--quick", "--output", output)
     before = json.loads(output.read_text(encoding="utf-8"))
     older.write_text(json.dumps(before | {"versions": {"transformers": "1.2"}}), encoding="utf-8")
-    options = ["--quick", "--forms", "--add", "--older", str(older), "--output", str(output)]
-    done = _run("bench.decoders", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run("bench.decoders", "--quick", "--forms", "--add", "--older", older, "--output", output)
     (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert row["norms"] == {"prefill": 5, "decode": 5}
     assert row["tokens"] == {"dynamic f32": "64 of 64"}
@@ -65,12 +69,10 @@ def test_bench_decoders(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bench_optimize(tmp_path: Path) -> None:
+def test_bench_optimize(run: Callable[..., None], tmp_path: Path) -> None:
     output = tmp_path / "optimize.json"
-    words = ["--sizes", "300", "--hard", "400", "--peer-limit", "0", "--repeats", "1"]
-    words += ["--output", str(output)]
-    done = _run("bench.optimize", "times", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("--sizes", 300, "--hard", 400, "--peer-limit", 0, "--repeats", 1)
+    run("bench.optimize", "times", *words, "--output", output)
     rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert len(rows) == 3 * (1 + len(graphs.HARD))
     assert all(float(row["seconds:"]) > 0 and not row[""] for row in rows)
@@ -78,13 +80,11 @@ def test_bench_optimize(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.export
-def test_bench_norms(tmp_path: Path) -> None:
+def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
     """Of a model whose norms have no weight, ONNX Runtime fuses none unless they are its nodes."""
     names = ("nanochat", "bert", "gemma3n")
-    done = _run(
-        "bench.optimize", "norms", "--models", *names, "--output", str(tmp_path / "norms.json")
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output = tmp_path / "norms.json"
+    run("bench.optimize", "norms", "--models", *names, "--output", output)
     page = (tmp_path / "norms.md").read_text(encoding="utf-8")
     assert "1 of 3 types of model, 2 exports" in page
     assert "- no RMSNorm (1): bert\n- no tiny model from " in page
@@ -123,16 +123,18 @@ def test_worst_difference(other: list[float], expected: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.export
-def test_demo_of_one_architecture(tmp_path: Path) -> None:
-    options = ["--only", "LLaMA", "--layers", "1", "--seconds", "0.1", "--no-decoder"]
-    done = _run("bench.demo", *options, "--folder", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "everything held" in done.stdout
+def test_demo_of_one_architecture(
+    run: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--only", "LLaMA", "--layers", 1, "--seconds", 0.1, "--no-decoder")
+    run("bench.demo.__main__", *options, "--folder", tmp_path)
+    printed = capsys.readouterr().out
+    assert "everything held" in printed
     # Norms in PyTorch, fused, refused, proved.
-    assert len(re.findall(r"(portable|onnx|ort|rx.export) +3 +3 +0 +3 ", done.stdout)) == 4
+    assert len(re.findall(r"(portable|onnx|ort|rx.export) +3 +3 +0 +3 ", printed)) == 4
     files = {path.name for path in tmp_path.iterdir()}
     names = ("", ".portable", ".onnx", ".ort", ".straight")
     assert {f"llama{name}.onnx" for name in names} <= files
     # The page and the engine of the first model.
     assert {"llama.html", "llama.portable.engine", "llama.portable.engine.json"} <= files
-    assert "3 of 3 RMSNorms in one kernel each" in done.stdout
+    assert "3 of 3 RMSNorms in one kernel each" in printed

@@ -32,12 +32,11 @@ import pytest
 
 import rmsnorm_export
 from rmsnorm_export.cli.main import cli
-from rmsnorm_export.deploy.settings import read_tables
-from rmsnorm_export.deploy.tables import TABLES
+from rmsnorm_export.deploy.settings import TABLES, read_tables
 from rmsnorm_export.errors import ExitCode
 from rmsnorm_export.lower.forms import STRUCTURAL
 from rmsnorm_export.op.spec import NormSpec
-from rmsnorm_export.options import spread
+from rmsnorm_export.options import entries
 from rmsnorm_export.recognize.refusal import kind_of
 from tests import warm
 from tests.sample import sampled
@@ -227,7 +226,7 @@ def test_the_reference_of_options_has_every_flag_and_key() -> None:
     for name, record in TABLES.items():
         text = page.partition(f"## \\[{name}\\]")[2].partition("\n## ")[0]
         keys = re.findall(r"^`(\w+)`\n: \w.*\.", text, re.MULTILINE)
-        assert keys == [entry.key for entry in spread(record) if entry.facts.toml]
+        assert keys == [entry.key for entry in entries(record) if entry.facts.toml]
 
 
 POSITION = {"flaw": 2, "spoil": 2, "opaque": 0, "refuse": 1, "refuse_match": 1}
@@ -235,10 +234,11 @@ POSITION = {"flaw": 2, "spoil": 2, "opaque": 0, "refuse": 1, "refuse_match": 1}
 
 
 def reasons_in_the_code() -> Iterator[str]:
-    """Yield every identifier that recognition or lowering can give as a reason."""
+    """Yield every identifier that recognition, the audit or lowering can give as a reason."""
     yield from {*STRUCTURAL, "proof-failed", "not-provable"}  # the last are those of proofs
     package = ROOT / "rmsnorm_export"
-    for path in (*package.glob("recognize/*.py"), *package.glob("lower/*.py")):
+    rooms = ("recognize", "audit", "lower")
+    for path in (path for room in rooms for path in package.glob(f"{room}/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -25,8 +25,8 @@ PACKAGE = ROOT / "rmsnorm_export"
 SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
-    "errors", "printable", "strict", "records", "system", "options", "op", "recognize", "runtime",
-    "graph", "lower", "proof", "health", "quantize", "rewrite", "torch_options", "torch",
+    "errors", "printable", "records", "system", "options", "op", "recognize", "runtime",
+    "graph", "lower", "proof", "audit", "health", "quantize", "rewrite", "torch_options", "torch",
     "tensorrt", "compare", "decoder", "api", "benchmark", "deploy", "diagnosis", "show", "cli",
 ]  # fmt: skip
 """From the ground up: imports stay on a floor or go down this list."""

@@ -22,11 +22,11 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import (
     OptionEntry,
     Options,
+    entries,
     keywords,
     make,
     only_api,
     option,
-    spread,
     takes,
     written,
 )
@@ -151,7 +151,7 @@ RECORDS = (
     *(BenchOptions, BuildOptions, ExportOptions, GenerationOptions, InspectOptions),
     *(HealthOptions, OptimizeOptions, Requirement, SourceOptions, VerifyOptions),
 )
-EVERY = [(record, entry) for record in RECORDS for entry in spread(record)]
+EVERY = [(record, entry) for record in RECORDS for entry in entries(record)]
 
 
 @pytest.mark.parametrize(("record", "entry"), EVERY, ids=lambda one: getattr(one, "name", ""))

@@ -68,7 +68,9 @@ def test_without_a_compiler_the_wheel_is_pure(sources: Path, variable: str) -> N
     wheel = _built("wheel", sources, **dict([variable.split("=")]))
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "rmsnorm_export/tensorrt/plugin/_sources/CMakeLists.txt" in names
+    inside = "rmsnorm_export/tensorrt/plugin/_sources"
+    assert f"{inside}/CMakeLists.txt" in names
+    assert f"{inside}/kernels/plugin_limits.h" in names  # which optimize reads
     assert not [name for name in names if "/tests/" in name or "/_built/" in name]
 
 

@@ -24,7 +24,7 @@ _IMPORTS = [
     "rmsnorm_export.deploy.run",
     "rmsnorm_export.proof.prove",
     "rmsnorm_export.rewrite.optimize",
-    "rmsnorm_export.torch.export.trace",
+    "rmsnorm_export.torch.export.convert",
     "torch.onnx._internal.exporter._core",
     "onnxscript.function_libs.torch_lib.ops",
 ]

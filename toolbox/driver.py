@@ -250,7 +250,7 @@ def turned(job: Job, low: Array, high: Array) -> tuple[Array, Array]:
     )
     with np.errstate(invalid="ignore", over="ignore"):
         corners = itertools.product((low, high), repeat=2)
-        ends = [formula._turned(np.where(first, a, b)) for a, b in corners]
+        ends = [formula._rotated(np.where(first, a, b)) for a, b in corners]
     return np.min(ends, axis=0), np.max(ends, axis=0)
 
 

@@ -9,26 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
 from bench.lib.timing import interleaved, seconds_of
 from rmsnorm_export.benchmark.statistics import judge, ratio_of
-
-
-def session(path: Path, *, optimize: bool = True) -> onnxruntime.InferenceSession:
-    """A CPU session; ``optimize=False`` computes exactly the nodes of the file."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    # Idle threads of one session would otherwise spin on the core that another one needs.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not optimize:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+from rmsnorm_export.runtime.session import load_session
 
 
 def logits(path: Path, tokens: np.ndarray, *, optimize: bool) -> np.ndarray:
     """The first output of the model."""
-    model = session(path, optimize=optimize)
+    model = load_session(path, optimize=optimize)
     result: np.ndarray = model.run(None, {model.get_inputs()[0].name: tokens})[0]
     return result
 
@@ -67,7 +56,7 @@ def compare_speed(
     All sessions have ONNX Runtime's default graph optimization, as a user would run them. The
     source is opened twice: the ratio of those two is what a difference has to exceed.
     """
-    sessions = [session(path) for path in (source, source, *others)]
+    sessions = [load_session(path, optimize=True) for path in (source, source, *others)]
     runs = [
         functools.partial(model.run, None, {model.get_inputs()[0].name: tokens})
         for model in sessions

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.export.failure import collected
 
 VOCAB, SEQUENCE, OPSET = 1000, 64, 18
 _COMMON = {"vocab_size": VOCAB, "hidden_size": 256, "use_cache": False}

@@ -8,10 +8,11 @@
   speed     time and memory rate, beside PyTorch's fused norm, torch.compile, Liger, quack and
             flashinfer where they are installed, and the unfused chain
 
+``python -m bench.gpu onnxruntime`` measures ONNX Runtime's provider instead (see its --help).
+
 gpu_kernels.json and .md are written after each step, logs of other programs beside them. Nothing
 is fetched from a network: a machine without one needs PyTorch, Triton, ml_dtypes and onnx_ir, and a
-folder for --built. Whole models and engines are measured by ``rmsnorm-export bench`` on the
-GPU's provider.
+folder for --built.
 
 Exit code 1 when a result is wrong or the sanitizer finds something; 6 when there is no GPU, no
 CMake or no nvcc. Speed decides nothing.
@@ -25,6 +26,7 @@ import dataclasses
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -33,7 +35,7 @@ from pathlib import Path
 from toolbox.command import RESULTS, ROOT, parser, say
 
 try:
-    from bench.gpu import correct, first, sanitize, speed
+    from bench.gpu import correct, first, runtime, sanitize, speed
     from bench.gpu.machine import Built, Machine
     from bench.gpu.report import Report
 except ImportError as error:
@@ -139,6 +141,9 @@ def check(options: argparse.Namespace, machine: Machine) -> int:
 
 
 def main(words: Sequence[str] | None = None, machine: Machine | None = None) -> int:
+    asked = sys.argv[1:] if words is None else words
+    if asked[:1] == ["onnxruntime"]:
+        return runtime.main(asked[1:])
     options, machine = _arguments(words), machine or Machine()
     if problem := machine.missing():
         say(f"error: the kernels cannot run here\nfound: {problem}")

@@ -77,7 +77,7 @@ def _contexts() -> Iterator[Job]:
         yield _job(n, context=context)
 
 
-_GROUPS = {
+GROUPS = {
     "clusters": _clusters,
     "skip and gate": _kinds,
     "codes": _codes,
@@ -87,9 +87,7 @@ _GROUPS = {
 }
 
 
-def groups() -> dict[str, list[tuple[str, Job]]]:
-    """Return the problems of each group, with the name of each."""
-    return {
-        name: [(f"problem {number} of {name}", job) for number, job in enumerate(jobs())]
-        for name, jobs in _GROUPS.items()
-    }
+def problems(group: str, most: int) -> list[tuple[str, Job]]:
+    """Return those of a group with so many elements at most, with the name of each."""
+    jobs = (job for job in GROUPS[group]() if job.x.size <= most)
+    return [(f"problem {number} of {group}", job) for number, job in enumerate(jobs)]

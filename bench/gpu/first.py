@@ -41,7 +41,7 @@ def _device(machine: Machine, built: Built, tell: Tell) -> None:
     """Copy rate; which kernel, how many blocks of an SM, or clusters, at once."""
     tell("copy_bytes_per_second", machine.copy_rate())
     driver = Driver(built.driver)
-    for _, job in directed.groups()["clusters"]:
+    for _, job in directed.problems("clusters", machine.checked):
         outcome = driver.run(job)
         what = "clusters" if outcome.cluster > 1 else "blocks of an SM"
         at_once = f"{outcome.at_once} {what} at once" if outcome.queries else "known from before"
@@ -56,15 +56,16 @@ def _judged(name: str, outcome: correct.Correctness, tell: Tell) -> None:
         tell("wrong", f"{name}: {text}")
 
 
-def _directed(group: str, _: Machine, built: Built, tell: Tell) -> None:
-    outcome = correct.run([built.driver], directed.groups()[group], tell=say)
-    _judged(group, outcome, tell)
+def _directed(group: str, machine: Machine, built: Built, tell: Tell) -> None:
+    problems = directed.problems(group, machine.checked)
+    _judged(group, correct.run([built.driver], problems, tell=say), tell)
 
 
 def _sanitized(tool: str, seconds: float, machine: Machine, built: Built, tell: Tell) -> None:
     """One problem of each cluster, then random ones, until most of the time is over."""
     end = time.monotonic() + 0.7 * seconds
-    jobs = [*directed.groups()["clusters"], *correct.drawn(1, machine.sanitized, few=True)]
+    jobs = directed.problems("clusters", machine.checked)
+    jobs += correct.drawn(1, machine.sanitized, few=True)
     _judged(tool, sanitize.run(machine, tool, built.driver, jobs, tell=say, end=end), tell)
 
 
@@ -92,7 +93,7 @@ def _profiled(machine: Machine, built: Built, tell: Tell) -> None:
     if program is None:
         tell("not run", "ncu is neither in CUDA_HOME nor on PATH")
         return
-    jobs = directed.groups()["clusters"][:5:2]
+    jobs = directed.problems("clusters", machine.checked)[:5:2]
     log = str(machine.logs / "ncu.csv")
     options = ["--csv", "--set", "full", "--clock-control", "none", "--log-file", log]
     _judged("ncu", correct.run([program, *options, built.driver], jobs, tell=say), tell)
@@ -102,7 +103,7 @@ def steps() -> list[Step]:
     """Return them in order, with the seconds that each may take."""
     return [
         Step("device", 60, _device),
-        *(Step(name, 20, functools.partial(_directed, name)) for name in directed.groups()),
+        *(Step(name, 20, functools.partial(_directed, name)) for name in directed.GROUPS),
         *(Step(tool, 40, functools.partial(_sanitized, tool, 40)) for tool in sanitize.TOOLS),
         *(Step(name, 20, functools.partial(_launched, name)) for name in streams.CHECKS),
         Step("speed", 100, functools.partial(_timed, 100)),

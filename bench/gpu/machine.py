@@ -24,6 +24,10 @@ class Machine:
     device: str = "cuda"
     largest: int = 256 << 20
     """Elements of x, at most, that are timed."""
+    checked: int = 1 << 22
+    """Elements of x, at most, of problems that are chosen."""
+    chain: int = 100
+    """Launches in a row."""
     sanitized: int = 200
     """Random problems, at most, under each sanitizer."""
     logs: Path = Path()

@@ -10,8 +10,6 @@ from bench.gpu.machine import Machine
 from bench.gpu.speed import Buffers, Run, Work, buffers, ours, worst_error
 from rmsnorm_export.op import abi
 
-CHAIN = 100
-
 
 def _problem(library: Path, machine: Machine) -> tuple[Work, Run, Buffers]:
     work = Work("norm", 8, 16384, "bfloat16")  # two blocks to a row on sm_90
@@ -39,13 +37,13 @@ def capture_first(library: Path, machine: Machine) -> list[str]:
 
 
 def chain(library: Path, machine: Machine) -> list[str]:
-    """Each of a hundred launches, which may overlap, reads what the one before it wrote."""
+    """Each of many launches, which may overlap, reads what the one before it wrote."""
     _, run, used = _problem(library, machine)
     ends = []
     for waits in (False, True):
         one, other = used | {"x": used["x"].clone()}, dict(used)
         other["x"], other["y"] = one["y"], one["x"]
-        for number in range(CHAIN):
+        for number in range(machine.chain):
             run((one, other)[number % 2])
             if waits:
                 machine.wait()

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "plugin_limits.h"
 #include "norm.h"
 
 namespace rmsnorm_export {
@@ -43,8 +44,6 @@ double of(Host& host, double const* value) {
     return static_cast<double>(member);
 }
 
-constexpr int kMaxAxes = 8;
-
 // In the order of NormSpec.
 template <typename Host>
 constexpr Attribute<Host> kAttributes[] = {
@@ -65,27 +64,15 @@ constexpr Attribute<Host> kAttributes[] = {
     {"rotary_dim", Sort::kInteger, 0, kMaxRow, of<&Host::rotary_dim>, "Rotary"},
     {"rotary_interleaved", Sort::kInteger, 0, 1, of<&Host::rotary_interleaved>, "Rotary"}};
 
-// What the names of an operator have behind its own. A function body has one rounding order, so
-// `optimize` gives the sites of a second one another name (op/body_key.py). Here all is in the
-// attributes, and those names are the same operator. Other names, of several words or a third size,
-// are left to the function body.
-constexpr char const kWords[] =
-    "_scale_before_cast _scale_after_cast _round_rstd _rstd_not_rounded _epsilon_outside "
-    "_epsilon_inside _epsilon_clamp _stash_float32 _stash_float16 _stash_bfloat16 ";
-constexpr char const kRowWords[] =  // of rows that may be cut, and other axes than the last
-    "_whole _ungrouped _last_axis _partial _partial_2 _grouped _grouped_2 _several_axes "
-    "_several_axes_2 _channels _channels_2 _epsilon_clamp_channels ";
-constexpr char const kGateWords[] = "_silu _sigmoid _gate_first _gate_last ";
-constexpr char const kRotaryWords[] =
-    "_rotary_part _rotary_whole _interleaved _halves _half_table _full_table _table_float32 "
-    "_table_as_x ";
-
-inline std::vector<std::string> suffixes(std::string const& op) {
-    std::istringstream words(std::string(kWords) +
-                             (op == "RotaryRMSNorm" ? kRotaryWords : kRowWords) +
-                             (op == "GatedRMSNorm" ? kGateWords : ""));
-    std::vector<std::string> all{""};
-    for (std::string word; words >> word;) all.push_back(word);
+// All names of an operator: its own, and those of second function bodies.
+inline std::vector<std::string> names_of(std::string const& op) {
+    std::vector<std::string> all{op};
+    for (auto const& [operators, suffixes] : kOperatorNames) {
+        std::istringstream others(operators), words(suffixes);
+        bool has = false;
+        for (std::string other; others >> other;) has = has || other == op;
+        for (std::string word; has && words >> word;) all.push_back(op + word);
+    }
     return all;
 }
 

@@ -29,6 +29,4 @@ struct Norm {
     bool stash_half{false};  // stash_type is T, a half type, instead of f32
 };
 
-constexpr std::int64_t kMaxRow = std::int64_t{1} << 20;  // elements, on a GPU
-
 }  // namespace rmsnorm_export

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "plugin_limits.h"
 #include "task.h"
 
 namespace rmsnorm_export {
@@ -141,8 +142,8 @@ char const* refusal(Problem const& problem) noexcept {
 
 char const* broadcast_tables(Problem& problem, std::int64_t const* of_x, std::int32_t x_axes,
                              std::int64_t const* of_table, std::int32_t table_axes) noexcept {
-    std::int64_t sizes[3]{1, 1, 1};  // of the runs, from the last
-    bool own[3]{};                   // whether the tables have a row for each of a run
+    std::int64_t sizes[kMaxRuns]{1, 1, 1};  // of the runs, from the last
+    bool own[kMaxRuns]{};                   // whether the tables have a row for each of a run
     int run = -1;
     for (std::int32_t i = 1; i <= (x_axes > table_axes ? x_axes : table_axes); ++i) {
         std::int64_t const size = i <= x_axes ? of_x[x_axes - i] : 1;
@@ -150,14 +151,14 @@ char const* broadcast_tables(Problem& problem, std::int64_t const* of_x, std::in
         if (there != 1 && there != size) return "cos and sin must broadcast against the rows of x";
         if (size == 1) continue;
         if (run < 0 || own[run] != (there != 1)) {
-            if (++run == 3) return "cos and sin must repeat along at most two runs of axes of x";
+            if (++run == kMaxRuns) return "cos and sin must repeat along at most two runs of axes of x";
             own[run] = there != 1;
         }
         sizes[run] *= size > 0 ? size : 1;  // of no rows nothing is launched
     }
     std::int64_t stride = 1;
-    for (int i = 0; i < 3; ++i) {
-        problem.strides[2 - i] = own[i] ? stride : 0;
+    for (int i = 0; i < kMaxRuns; ++i) {
+        problem.strides[kMaxRuns - 1 - i] = own[i] ? stride : 0;
         if (own[i]) stride *= sizes[i];
     }
     problem.runs[0] = sizes[1];

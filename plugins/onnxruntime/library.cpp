@@ -72,7 +72,7 @@ struct NamedOp : ort::CustomOp {
     }
 };
 
-// All names of each operator (suffixes); the name of codes says their type, for ONNX Runtime knows
+// All names of each operator; the name of codes says their type, for ONNX Runtime knows
 // that of an output by no attribute. Each name and type takes it 45 microseconds to open a session.
 std::deque<NamedOp> make_all() {
     std::deque<NamedOp> ops;
@@ -90,7 +90,7 @@ std::deque<NamedOp> make_all() {
         const std::string kind = kKinds[i];
         Norm norm;
         norm.kind = static_cast<Kind>(i);
-        for (const std::string& suffix : suffixes(kind)) add(kind + suffix, norm);
+        for (const std::string& name : names_of(kind)) add(name, norm);
         if (norm.kind == Kind::kRotaryRMSNorm) continue;
         for (const bool per_row : {false, true}) {
             norm.quantize = per_row ? Quantize::kPerRow : Quantize::kStatic;

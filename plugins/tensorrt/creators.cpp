@@ -26,23 +26,17 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
     Node blank_;
 };
 
-constexpr char const* kCodeSuffixes[] = {"", "_fp8", "_int8", "_fp8_per_row", "_int8_per_row"};
-
 }  // namespace
 
 std::vector<nvinfer1::IPluginCreatorInterface*> const& creators() {
     static auto const& all = *[] {
         auto* const made = new std::vector<nvinfer1::IPluginCreatorInterface*>;
-        auto const add = [&](std::string const& kind, auto const& behind) {
-            for (auto const& suffix : behind) {
-                made->push_back(new Creator(kind + suffix));
+        for (char const* op : {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "RotaryRMSNorm",
+                               "QuantizedRMSNorm", "QuantizedSkipRMSNorm", "QuantizedGatedRMSNorm"}) {
+            for (auto const& name : names_of(op)) {
+                made->push_back(new Creator(name));
             }
-        };
-        for (std::string const kind : {"RMSNorm", "SkipRMSNorm", "GatedRMSNorm"}) {
-            add("Quantized" + kind, kCodeSuffixes);
-            add(kind, suffixes(kind));
         }
-        add("RotaryRMSNorm", suffixes("RotaryRMSNorm"));
         return made;
     }();
     return all;

@@ -28,7 +28,7 @@ class BenchOptions(Options):
     """The options of ``bench``, of the command and of the table [bench]."""
 
     targets: Sequence[Target] = option(
-        TARGETS, flag="--target", help="What to make of the model and measure: portable, onnx, ort."
+        TARGETS, flag="--target", help="Targets to measure: portable, onnx, ort."
     )
     providers: Sequence[Provider] | None = option(
         None,
@@ -38,13 +38,13 @@ class BenchOptions(Options):
     )
     native: bool = option(
         False,
-        help="Measure what portable writes with the kernels for ONNX Runtime, too; plugin build "
+        help="Measure the portable file with the kernels for ONNX Runtime, too; plugin build "
         "--runtime onnxruntime makes them for the CPU, and with --cuda for CUDA.",
     )
     shapes: Shapes | None = shapes_option(
         POINTS,
         metavar='"NAME=SHAPE,...;..."',
-        help='Where to measure, e.g. "ids=1x16,1x128,4x128"; the n-th shapes of all inputs belong '
+        help='Shapes to measure, e.g. "ids=1x16,1x128,4x128"; the n-th shapes of all inputs belong '
         "together.",
         shown="1x16, 1x128 and 4x128 for a batch and a length",
     )

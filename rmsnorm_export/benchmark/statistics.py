@@ -121,7 +121,7 @@ def ratio_of(values: Sequence[float] | Array) -> tuple[float, float, float]:
 
 
 def judge(ratio: float, low: float, high: float, floor: float) -> Verdict:
-    """Tell whether a ratio differs from 1 by more than noise.
+    """Return whether a ratio differs from 1 by more than noise.
 
     Args:
         ratio, low, high: of a variant to raw, and its interval.

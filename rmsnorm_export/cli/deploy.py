@@ -11,7 +11,7 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
-from rmsnorm_export.deploy.tables import STEPS
+from rmsnorm_export.deploy.settings import STEPS
 
 _PARAMS = [
     click.Argument(["pipeline"], type=FILE, metavar="PIPELINE.toml"),
@@ -54,7 +54,7 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
 
 
 def _write_start(files: Files, place: str) -> None:
-    from rmsnorm_export.deploy.start import starting_file
+    from rmsnorm_export.deploy.settings import starting_file
     from rmsnorm_export.graph.save import check_output
     from rmsnorm_export.records import document
     from rmsnorm_export.system.files import write_whole

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from rmsnorm_export import torch_options as records
-from rmsnorm_export.cli import console, outcome
+from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import OUTPUT, define
 from rmsnorm_export.cli.failure import with_problem
-from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.files import Files, first_problem
 from rmsnorm_export.cli.options import FILE
 from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.options import entries
@@ -99,26 +99,26 @@ def command(
     requirement = Requirement(require=options["require"])
     loading = records.SourceOptions(**_those_of(records.SourceOptions, options))
     files.check(source, output)
-    outcome.check_place(files, console.STDIO, output, of_graphs=task is not None)
+    files.check_place(console.STDIO, output, of_graphs=task is not None)
     with console.progress(files.state, "Starting") as step:
         from rmsnorm_export.compare.options import VerifyOptions
         from rmsnorm_export.deploy.source import load_and_convert
         from rmsnorm_export.runtime.session import onnxruntime
 
         if verify:
-            onnxruntime()  # it is missing before anything is written, not behind
+            onnxruntime()  # if it is missing, nothing is written
 
         step("loading the module", 0, 1)
         own |= {"drawings": files.drawn, "progress": step}
-        bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]))
-        exported, _, compare = load_and_convert(source, loading, task, own, bounds)
+        bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]), progress=step)
+        exported, _, compare = load_and_convert(source, loading, task, own, bounds, compared=verify)
         reports = exported.reports
-        unmet, error = outcome.first_problem(reports, requirement)
+        unmet, error = first_problem(reports, requirement)
         saved, more = None, {}
         if unmet is None:
             step("writing", 0, 1)
             weights = {} if task else {"weights": options["weights"]}
-            saved = outcome.write_model(files, output, exported, **weights)
+            saved = files.write(output, exported, **weights)
         if saved and verify:
             step("comparing with PyTorch", 0, 1)
             try:
@@ -127,7 +127,7 @@ def command(
             except Exception as problem:  # what is written is: its report is not lost
                 error = with_problem(error, "--verify", problem)
     files.remember(source)
-    outcome.finish_written(files, reports, saved, error, **more)
+    files.finish_written(reports, saved, error, **more)
 
 
 def _those_of(record: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def three_lines(error: BaseException) -> list[str]:
 
 
 def report(error: BaseException, state: State) -> int:
-    """Tell the user about ``error`` as ``state`` asks for, and return the exit code.
+    """Report ``error`` as ``state`` asks for, and return the exit code.
 
     On stderr three lines, after the traceback with ``--debug``. With ``--format json`` a document
     on stdout too, unless the error is part of one that is printed already. Where stdout carries

@@ -1,7 +1,8 @@
-"""The places of a command's result: stdout, and the files of --report.
+"""Begin and end of a command: the places of its result, ``--require``, what it writes and prints.
 
-The files are checked before the work, for they must not replace a model or each other, and each is
-written whole or not at all. Nothing that was found out is lost with a file that cannot be written.
+The files of --report are checked before the work, for they must not replace a model or each other,
+and each is written whole or not at all. Nothing that was found out is lost with a file that cannot
+be written.
 """
 
 from __future__ import annotations
@@ -19,11 +20,26 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.failure import ReportedError, explain, three_lines, with_problem
 from rmsnorm_export.cli.options import State
-from rmsnorm_export.errors import Error, UsageError
+from rmsnorm_export.errors import Error, RequirementError, UsageError
+from rmsnorm_export.printable import one_line
 
 if TYPE_CHECKING:
+    from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.rewrite.options import Requirement
+    from rmsnorm_export.rewrite.result import Report
     from rmsnorm_export.show.text import Line
     from rmsnorm_export.system.provenance import FileState, Provenance
+
+
+_COMPARED = ("PyTorch", "what was exported")
+
+_WEIGHTS = {
+    "reference": "weights stay in their external files, where they were",
+    "copy": "weights: copies of the external files of the source",
+    "embed": "weights are stored in the model file",
+}
+
+_EMPTY = "empty: its weights are in another file, and transformers looks for this one"
 
 
 class Files:
@@ -94,7 +110,7 @@ class Files:
     def remember(self, argument: str | None) -> None:
         """Note the files of a MODEL argument, or of another if there is one, as they are."""
         if argument is not None and self._audited and argument not in self._read:
-            from rmsnorm_export.deploy.stamp import files_of
+            from rmsnorm_export.deploy.result import files_of
             from rmsnorm_export.system.provenance import file_states
 
             self._read[argument] = ()
@@ -147,6 +163,77 @@ class Files:
         if report.error is not None:
             raise ReportedError(explain(report.error)) from report.error
 
+    def check_place(self, source: str, place: str, *, of_graphs: bool = False) -> None:
+        """Check before work is done that the output and every report can be written.
+
+        Args:
+            source: the model that is read; ``-``: none that the output could replace.
+            place: where the output goes; ``-`` for stdout.
+            of_graphs: the output is a folder of graphs, and so is the source.
+
+        Raises:
+            UsageError, InputError: one cannot.
+        """
+        from rmsnorm_export.decoder.bundle import check_folder, open_folder
+        from rmsnorm_export.graph.save import check_output
+
+        self.check(source, place)
+        if of_graphs and source != console.STDIO:
+            open_folder(source)
+        if place == console.STDIO:
+            problem = "stdout is a terminal" if sys.stdout.isatty() else ""
+            problem = "it is a folder of graphs" if of_graphs else problem
+            if problem:
+                what = "The output cannot be written to stdout."
+                raise UsageError(what, found=f"-o -, and {problem}", fix="give a path after -o")
+        elif of_graphs:
+            check_folder(place, force=self.force)
+        else:
+            check_output(place, force=self.force)
+
+    def write(self, place: str, graphs: Any, **weights: Any) -> Any:
+        """Save a model or a folder of graphs, or print the model; return what was written."""
+        if place != console.STDIO:
+            return graphs.save(place, force=self.force, **weights)
+        data = graphs.to_bytes(**weights)
+        console.write_stdout(data)
+        return {"path": console.STDIO, "bytes": len(data)}
+
+    def finish_written(
+        self,
+        reports: Mapping[str, Report],
+        written: Any,
+        error: Error | None,
+        **more: Verification,
+    ) -> None:
+        """End a command that wrote a model or a folder of graphs, or nothing.
+
+        Args:
+            reports: of each graph; of a model that is no folder by the name "".
+            written: as ``write`` returned it; None: nothing.
+            error: what the command ends with.
+            more: ``verification``, the comparison with PyTorch, where there was one.
+
+        Raises:
+            ReportedError: there is an error.
+        """
+        from rmsnorm_export.decoder.result import GenerationExport
+
+        notes, outputs, extra = [], [], {**more}
+        if report := reports.get(""):
+            extra["output"] = written
+            if hasattr(written, "path"):
+                outputs = [written.path, *written.data_files]
+                notes = [f"  {_WEIGHTS[written.weights]}"] if written.weights in _WEIGHTS else []
+                notes += [f"  note: {one_line(note)}" for note in written.notes]
+        elif written:
+            outputs = [*written.files]
+        result = report or written or GenerationExport(None, reports)
+        sizes = [(path, path.stat().st_size) for path in outputs]
+        lines = [f"wrote {path} ({f'{size:,} bytes' if size else _EMPTY})" for path, size in sizes]
+        lines = [*lines, *notes] if written else ["nothing was written"]
+        self.finish(result, error, outputs=outputs, extra=extra, output=lines)
+
 
 @dataclasses.dataclass(slots=True)
 class _Report:
@@ -192,4 +279,16 @@ class _Report:
         return render(blocks, styled=styled)
 
 
-_COMPARED = ("PyTorch", "what was exported")
+def is_folder(argument: str) -> bool:
+    """Return whether a MODEL argument is a folder."""
+    with contextlib.suppress(OSError, ValueError):
+        return argument != console.STDIO and Path(argument).is_dir()
+    return False
+
+
+def first_problem(
+    reports: Mapping[str, Report], requirement: Requirement
+) -> tuple[RequirementError | None, Error | None]:
+    """Return the requirement that a graph does not meet; and that, or a proof that failed."""
+    unmet = next(filter(None, (requirement.unmet(r, name=n) for n, r in reports.items())), None)
+    return unmet, unmet or next(filter(None, (r.proof_error for r in reports.values())), None)

@@ -9,9 +9,8 @@ import click
 
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
-from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.files import Files, first_problem, is_folder
 from rmsnorm_export.cli.options import FILE
-from rmsnorm_export.cli.outcome import first_problem, is_folder
 from rmsnorm_export.errors import Error
 from rmsnorm_export.rewrite.options import HealthOptions, Requirement
 

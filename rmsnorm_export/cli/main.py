@@ -16,13 +16,13 @@ import click
 from rmsnorm_export.cli import failure
 from rmsnorm_export.cli.options import DEBUG, LOGGING, PROGRAM, State
 from rmsnorm_export.errors import ExitCode, UsageError
-from rmsnorm_export.system.late import sympy_when_used
+from rmsnorm_export.system.lazy import sympy_when_used
 
 _COMPLETE = "_RMSNORM_EXPORT_COMPLETE"
 
 _COMMANDS = {
     "optimize": "Make every RMSNorm of a model one node.",
-    "inspect": "List the RMSNorms of models, and what is none.",
+    "inspect": "List the RMSNorms of models, and look-alikes.",
     "verify": "Compare the outputs of two models.",
     "export": "Export a PyTorch model, every RMSNorm one node.",
     "build": "Build a TensorRT or TensorRT-RTX engine.",

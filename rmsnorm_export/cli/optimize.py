@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.cli import console, outcome
+from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import MODEL, OUTPUT, define
-from rmsnorm_export.cli.files import Files
+from rmsnorm_export.cli.files import Files, first_problem, is_folder
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement, SaveOptions
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def command(
     """
     from rmsnorm_export.api import optimize
 
-    requirement, of_graphs = Requirement(require=require), outcome.is_folder(model)
-    outcome.check_place(files, model, output, of_graphs=of_graphs)
+    requirement, of_graphs = Requirement(require=require), is_folder(model)
+    files.check_place(model, output, of_graphs=of_graphs)
     source = files.source(model)
     with console.progress(files.state, "Optimizing") as step:
         result = optimize(source, progress=step, drawings=files.drawn, **options)
-    unmet, error = outcome.first_problem(result.reports, requirement)
+    unmet, error = first_problem(result.reports, requirement)
     saved = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
-            saved = outcome.write_model(files, output, result, weights=weights)
-    outcome.finish_written(files, result.reports, saved, error)
+            saved = files.write(output, result, weights=weights)
+    files.finish_written(result.reports, saved, error)

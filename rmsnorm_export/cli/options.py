@@ -88,7 +88,7 @@ FORMAT = click.Option(
 _ALWAYS = ("force", "format", "verbose", "help-all")
 BRIEF = {
     "bench": "target provider native shapes seconds threads report",
-    "build": "output backend shapes dims plugin hardware-compatible version-compatible",
+    "build": "output backend shapes dims plugin hardware-compatible",
     "export": "output task shapes dtype for prove verify report",
     "optimize": "output target numerics for prove require weights report",
     "package": "output name version max-batch kind shapes plugin",
@@ -115,10 +115,10 @@ class BriefCommand(click.Command):
 
 def flags_of(*records: Any) -> list[click.Option]:
     """Make the flags of records, in their order; what several records have is one flag."""
-    from rmsnorm_export.options import spread
+    from rmsnorm_export.options import entries
 
     listed: dict[str, OptionEntry] = {}
-    for entry in (entry for record in records for entry in spread(record) if entry.facts.cli):
+    for entry in (entry for record in records for entry in entries(record) if entry.facts.cli):
         listed.setdefault(entry.name, entry)
     return [_flag(entry) for entry in listed.values()]
 

@@ -15,8 +15,8 @@ def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as OUT/NAME/VERSION.
 
     MODEL is an ONNX file, a TensorRT engine that build wrote, - for an ONNX model on stdin, or a
-    folder of graphs: each is a model NAME_COMPONENT then. MODEL is never changed. The packaged
-    model is asked in ONNX Runtime before it is in place.
+    folder of graphs: each is a model NAME_COMPONENT then, one alone is NAME. MODEL is never
+    changed. The packaged model is asked in ONNX Runtime before it is in place.
 
     \b
     Example:

@@ -40,6 +40,6 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
     files.check(a, b, arrays)
     first, second = files.source(a), files.source(b)
     files.remember(arrays)
-    with console.progress(files.state, "Comparing"):
-        outcome = verify(first, second, **options)
+    with console.progress(files.state, "Comparing") as step:
+        outcome = verify(first, second, progress=step, **options)
     files.finish(outcome, outcome.error(), compared=(a, b))

@@ -6,7 +6,15 @@ import dataclasses
 
 from rmsnorm_export.compare.backends import backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import Bound, Count, Options, Seed, option
+from rmsnorm_export.options import (
+    Bound,
+    Count,
+    Options,
+    Progress,
+    Seed,
+    option,
+    progress_option,
+)
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 from rmsnorm_export.torch_options import TRUST_HELP
 
@@ -55,6 +63,7 @@ class VerifyOptions(Options):
         help="Compare N greedy tokens, and the logits of each, of the model A of transformers with "
         "the folder B that export --task generation made of it.",
     )
+    progress: Progress | None = progress_option()
 
     def agree(self) -> None:
         if (self.inputs is not None or self.generate) and (self.shapes or self.dims):

@@ -159,7 +159,7 @@ def _unlike(what: str, found: str) -> VerificationError:
 
 
 def comparable(a: Array, b: Array) -> bool:
-    """Tell arrays of one shape, and of one type or of two float types."""
+    """Return whether arrays have one shape, and one type or two float types."""
     floats = is_float(a.dtype) and is_float(b.dtype)
     return a.shape == b.shape and (a.dtype == b.dtype or floats)
 

@@ -25,9 +25,8 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.sizes import Declared
-from rmsnorm_export.torch.export.export import convert
+from rmsnorm_export.torch.export.convert import convert, inference
 from rmsnorm_export.torch.export.failure import arguments_text
-from rmsnorm_export.torch.export.trace import inference
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.load import load
 from rmsnorm_export.torch_options import ExportOptions, SourceOptions

@@ -10,21 +10,38 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
+from rmsnorm_export.decoder.attention import ATTENTION
 from rmsnorm_export.decoder.bundle import states_of
 
-ATTENTION = "GroupQueryAttention"
-CALLS = ({"past": 0}, {"sequence": 1})
-"""The calls of such a graph with several rows: for a prompt, and for a token after it."""
+TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds")
 _LENGTH = 2
 _AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
 """Of a cache: rows, heads, tokens, elements of a head."""
 
 
+def calls_of(graph: ir.Graph) -> tuple[dict[str, int], ...]:
+    """Return the sizes of the calls with several rows of a graph that begins a text and goes on.
+
+    They are for a prompt, and for a token after it; () where the graph does one of both alone.
+    """
+    shapes = {str(v.name): v.shape for v in graph.inputs if v.shape is not None}
+    tokens = {str(shapes[n][1]) for n in TOKENS if n in shapes and not _fixed(shapes[n], 1)}
+    caches = [shapes[name] for name in states_of(graph) if len(shapes.get(name, ())) == 4]
+    lengths = {str(shape[_LENGTH]) for shape in caches if not _fixed(shape, _LENGTH)}
+    if len(tokens) != 1 or len(lengths) != 1:
+        return ()
+    return {lengths.pop(): 0}, {tokens.pop(): 1}
+
+
+def _fixed(shape: ir.Shape, axis: int) -> bool:
+    return isinstance(shape[axis], int)
+
+
 def as_one_row(step: Callable[[ir.Model], object]) -> Callable[[ir.Model], object]:
     """Return a fusion that takes the queries of attention for those of one row.
 
-    transformers asks for one row where several tokens follow a cache; that they never do so in
-    several rows is known of the consumer, not of the graph.
+    transformers asks for one row where several tokens follow a cache: the node refuses several.
+    Consumers give them a prompt, and one token after another.
     """
 
     def run(model: ir.Model) -> None:

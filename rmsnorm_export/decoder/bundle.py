@@ -241,16 +241,36 @@ def _check_genai(folder: Path) -> None:
         for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:
             taken = _layers(graph.inputs, names[f"past_{kind}_names"])
             written = _layers(graph.outputs, names[f"present_{kind}_names"])
-            if not taken or taken != written:
+            if not taken or taken.keys() != written.keys():
                 layers = (", ".join(sorted(every)) or "none" for every in (taken, written))
                 raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
+            _check_pairs(graph, {taken[n]: written[n] for n in taken}, read_json(place))
+        logits = names.get("logits", "logits")
+        if logits not in {v.name for v in graph.outputs} - {*states_of(graph).values()}:
+            raise ValueError(f"the graph gives no logits of the name {quoted(str(logits))}")
 
 
-def _layers(values: Iterable[ir.Value], pattern: object) -> set[str]:
-    """Return the numbers for which values have names of a pattern with ``%d``."""
+def _check_pairs(graph: ir.Graph, pairs: Mapping[str, str], config: Mapping[str, Any]) -> None:
+    """Refuse a cache that another output continues, and one buffer where the graph makes two.
+
+    Raises:
+        ValueError: with the names.
+    """
+    states, outputs = states_of(graph), {value.name: value for value in graph.outputs}
+    shared = config.get("search", {}).get("past_present_share_buffer")
+    for name, output in pairs.items():
+        if states.get(name, output) != output:
+            raise ValueError(f"{output} is to follow {name}, which {states[name]} does")
+        node = outputs[output].producer()
+        if shared and node is not None and node.op_type == "Concat":
+            raise ValueError(f"{output} is to be in the buffer of {name}, but it is a Concat of it")
+
+
+def _layers(values: Iterable[ir.Value], pattern: object) -> dict[str, str]:
+    """Return the values with names of a pattern with ``%d``, by their numbers."""
     before, _, after = re.escape(str(pattern)).partition("%d")
     matches = (re.fullmatch(rf"{before}(\d+){after}", str(value.name)) for value in values)
-    return {match[1] for match in matches if match}
+    return {match[1]: match[0] for match in matches if match}
 
 
 def _with_manifest(folder: Path) -> Bundle:

@@ -22,10 +22,9 @@ from rmsnorm_export.decoder.release import other_release
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import TRANSFORMERS, require_package
-from rmsnorm_export.torch.export.chatter import collected
 from rmsnorm_export.torch.export.clean import tidy
-from rmsnorm_export.torch.export.failure import CONTROL_FLOW
-from rmsnorm_export.torch.export.trace import EXPORTING, inference, tell
+from rmsnorm_export.torch.export.convert import EXPORTING, inference, tell
+from rmsnorm_export.torch.export.failure import CONTROL_FLOW, collected
 
 if TYPE_CHECKING:
     from rmsnorm_export.decoder.options import GenerationOptions

@@ -44,7 +44,7 @@ from rmsnorm_export.rewrite.optimize import optimize_model
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.result import Result
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
-from rmsnorm_export.torch.export.trace import RECOGNISING, tell
+from rmsnorm_export.torch.export.convert import RECOGNISING, tell
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -111,7 +111,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
             name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
         optimized, tokenizer = optimize_model(component.model, shared), companions.get(TOKENIZER)
-        result = finish(optimized, shared, prompts_alone=genai, tokenizer=tokenizer)
+        result = finish(optimized, shared, one_buffer=genai, tokenizer=tokenizer)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]

@@ -23,7 +23,7 @@ def finish(
     result: Result,
     options: RewriteOptions,
     *,
-    prompts_alone: bool = False,
+    one_buffer: bool = False,
     tokenizer: Path | None = None,
 ) -> Result:
     """Return the result with the fusions and the quantization that the options ask for.
@@ -31,7 +31,7 @@ def finish(
     Args:
         result: with norms of one node.
         options: of the command.
-        prompts_alone: as for `fuse`.
+        one_buffer: as for `fuse`.
         tokenizer: the file ``tokenizer.json`` of a decoder.
 
     Raises:
@@ -44,9 +44,7 @@ def finish(
     if options.fusions is not None:
         from rmsnorm_export.decoder.fusions import fuse
 
-        model, fusions = fuse(
-            model, options.fusions, seed=options.seed, prompts_alone=prompts_alone
-        )
+        model, fusions = fuse(model, options.fusions, seed=options.seed, one_buffer=one_buffer)
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))

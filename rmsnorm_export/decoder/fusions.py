@@ -13,8 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnx_ir.passes import common as passes
 
 from rmsnorm_export.decoder import buffers
+from rmsnorm_export.decoder.attention import (
+    ATTENTION,
+    UNKNOWN,
+    attentions,
+    cap_of,
+    left_apart,
+    lift_caps,
+    put_caps,
+)
 from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.tokens import as_text
@@ -48,9 +58,18 @@ behind it is copied, and the weights are no longer those of a graph that is left
 Step = Callable[[ir.Model], object]
 
 
+ROTARY = "rotary embeddings in attention nodes"
+_FIRST_ROW = (
+    "of a prompt GroupQueryAttention rotates every row by the positions of the first one, "
+    "which are others where a row is padded on the left"
+)
+
+_Attempt = Callable[[], ir.Model]
+
+
 @naming_release()
 def fuse(
-    model: ir.Model, provider: FusionProvider, *, seed: int = 0, prompts_alone: bool = False
+    model: ir.Model, provider: FusionProvider, *, seed: int = 0, one_buffer: bool = False
 ) -> tuple[ir.Model, Fusions]:
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
@@ -59,21 +78,27 @@ def fuse(
     not help, nothing is fused, and constants are folded alone: so the weights are those
     of graphs that were fused, and are stored once with them.
 
+    A graph that begins a text and goes on takes several tokens after a cache for one row alone
+    then: GroupQueryAttention refuses them for several.
+
     Args:
         model: whose norms are one node; left as it is.
         provider: what the fusions are for.
         seed: of the inputs.
-        prompts_alone: several tokens of several rows never follow a cache, as in
-            onnxruntime-genai: GroupQueryAttention takes them then, and cache in one buffer.
+        one_buffer: a cache in one buffer is counted by the mask, as in onnxruntime-genai.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
-    problem = compared = not_compared = ""
-    calls = buffers.CALLS if prompts_alone else (None,)
-    attempts = _attempts(model, provider, prompts_alone)
-    prepare = as_text(model.graph)
-    references = [run_reference(model, seed=seed, dims=dims, prepare=prepare) for dims in calls]
+    problem = compared = not_compared = left_out = ""
+    fused, calls = model, buffers.calls_of(model.graph)
+    if attempts := _attempts(model, provider, one_buffer):
+        prepare = as_text(model.graph)
+        references = [
+            run_reference(model, seed=seed, dims=dims, prepare=prepare) for dims in calls or (None,)
+        ]
+    else:
+        left_out, problem = "all of them", f"in every attention {UNKNOWN}: export the model itself"
     for left_out in attempts:
         try:
             fused = attempts[left_out]()
@@ -81,10 +106,10 @@ def fuse(
                 compared, not_compared = _compare(reference, fused, provider)
             break
         except WrongError as error:
-            problem = problem or str(error)
-    else:
-        fused = model
+            problem, fused = problem or str(error), model
     before, after = _operators(model), _operators(fused)
+    if left_out == ROTARY and not problem:  # it was not tried: a graph that begins a text goes on
+        left_out, problem = (ROTARY, _FIRST_ROW) if after["RotaryEmbedding"] else ("", "")
     counted = {*_COUNTED, *(n.op_type for n in fused.graph.all_nodes() if n.domain)}
     changed = [name for name in sorted(counted) if before[name] != after[name]]
     return fused, Fusions(
@@ -94,15 +119,17 @@ def fuse(
         residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
         left_out=left_out,
         problem=problem,
+        apart={} if fused is model else left_apart(model.graph, fused.graph),
+        one_row=bool(calls) and after[ATTENTION] > before[ATTENTION],
         compared=compared,
         not_compared=not_compared,
     )
 
 
 def _attempts(
-    model: ir.Model, provider: FusionProvider, prompts_alone: bool
-) -> Mapping[str, Callable[[], ir.Model]]:
-    """Return the ways to fuse, to be tried in turn, by what they leave out.
+    model: ir.Model, provider: FusionProvider, one_buffer: bool
+) -> Mapping[str, _Attempt]:
+    """Return the ways to fuse, to be tried in turn, by what they leave out; {}: none can help.
 
     Without a cache, GroupQueryAttention counts positions up from the first element of
     ``position_ids``, for every row, which is wrong in a batch with padding on the left: so
@@ -120,6 +147,8 @@ def _attempts(
             found=first_line(error),
             fix=pip_install(TRANSFORMERS, "[torch]"),
         ) from error
+    if _heads_are_unknown(model):
+        return {}
     listed: list[Any] = [
         step
         for step, only in _STEPS
@@ -127,22 +156,44 @@ def _attempts(
         and not (provider == "cpu" and getattr(step, "__name__", "") == _NOT_ON_CPU)
     ]
     # Once more at the end: lengths that fusions ask for are known.
-    again = functools.partial(optimizer.optimize, num_iterations=1)
-    last: list[Step] = [again, buffers.count_by_mask if prompts_alone else drop_redundant]
+    last: list[Step] = [functools.partial(optimizer.optimize, num_iterations=1), drop_redundant]
+    last += [buffers.count_by_mask] if one_buffer else []
+    cap, every = cap_of(model.graph), len(attentions(model.graph))
+    goes_on = bool(buffers.calls_of(model.graph))
+    attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))
 
     def applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
-        return _applied([*map(buffers.as_one_row, steps)] if prompts_alone else steps, before)
+        return _applied([*map(buffers.as_one_row, steps)] if goes_on else steps, before)
 
     folded = functools.cache(lambda: _applied([optimizer.optimize], model))
-    attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))
-    common = functools.cache(lambda: applied(listed[:attention], folded()))
-    rest = listed[attention:]
-    plain = [functools.partial(one, rotary=False) if _may_rotate(one) else one for one in rest]
-    return {
-        "": lambda: applied([*rest, *last], common()),
-        "rotary embeddings in attention nodes": lambda: applied([*plain, *last], common()),
-        "all of them": folded,
-    }
+
+    @functools.cache
+    def common(lifted: bool) -> ir.Model:
+        return applied([lift_caps] * lifted + listed[:attention], folded())
+
+    def attempt(*, rotary: bool, lifted: bool) -> ir.Model:
+        how = {} if rotary else {"rotary": False}
+        rest = [functools.partial(s, **how) if _may_rotate(s) else s for s in listed[attention:]]
+        caps = [functools.partial(put_caps, cap=cap or 0.0, count=every)] * lifted
+        return applied([*rest, *last, *caps], common(lifted))
+
+    capped, attempts = cap is not None, dict[str, _Attempt]()
+    if not goes_on:
+        attempts[""] = functools.partial(attempt, rotary=True, lifted=capped)
+    attempts[ROTARY] = functools.partial(attempt, rotary=False, lifted=capped)
+    if capped:
+        attempts["caps in attention nodes"] = functools.partial(attempt, rotary=False, lifted=False)
+    return attempts | {"all of them": folded}
+
+
+def _heads_are_unknown(model: ir.Model) -> bool:
+    """Return whether no attention has a number of heads that ONNX's inference of shapes finds."""
+
+    def known(graph: ir.Graph) -> bool:
+        every = attentions(graph)
+        return not every or any(one.heads_are_known for one in every)
+
+    return not (known(model.graph) or known(_applied([passes.ShapeInferencePass()], model).graph))
 
 
 def _may_rotate(step: Step) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,15 +25,18 @@ from rmsnorm_export.decoder.release import naming_release, other_release
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.errors import Error, InputError, NotRunError, UsageError
 from rmsnorm_export.op.type_names import FloatName, float_name
+from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.runtime.inputs import read_npz
 from rmsnorm_export.runtime.session import runtime_name
-from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.export.trace import inference
+from rmsnorm_export.torch.export.convert import inference
+from rmsnorm_export.torch.export.failure import collected
 from rmsnorm_export.torch_options import SourceOptions
 
 TOKENS = 32
 """Greedy tokens that are compared by default."""
+
+COMPARING = "comparing with PyTorch"
 
 
 def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
@@ -70,6 +74,7 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         static_cache=settings.get("static_cache"),
         part=settings.get("part", "whole"),
         rtol=options.rtol,
+        progress=options.progress,
     )
 
 
@@ -92,6 +97,7 @@ def verify_generation(
     static_cache: int | None = None,
     part: str = "whole",
     rtol: float | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Compare the logits of a model and of its export at every step of one text.
 
@@ -109,6 +115,7 @@ def verify_generation(
         static_cache, part: of the export.
         rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
             float32, 1e-2 for float16, 4e-2 for bfloat16.
+        progress: called at every token of both.
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
@@ -135,11 +142,12 @@ def verify_generation(
         if graphs.encoders - encoders_of(model).keys():
             raise not_together(", ".join(bundle.files))
         with collected(), inference(model):
-            expected = _generated(model, feeds, config)
+            count = _counting(progress, config.max_new_tokens)
+            expected = _generated(model, feeds, config, count)
             chosen = expected.sequences[:, -len(expected.logits) :]
             graphs.open()
             with _in_place(model, graphs):
-                computed = _generated(model, feeds, config, _forced(chosen))
+                computed = _generated(model, feeds, config, count, _forced(chosen))
     except NotRunError as error:
         return not_run(error, **how)
     # generate() gives logits as float32, whatever type they were computed in
@@ -170,6 +178,18 @@ def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
     if static_cache is not None:
         config.cache_implementation, config.max_cache_len = "static", static_cache
     return config
+
+
+def _counting(progress: Progress | None, tokens: int) -> Callable[..., torch.Tensor]:
+    """Return a processor of logits that tells how far two texts of so many tokens are."""
+    done = itertools.count(1)
+
+    def count(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if progress is not None:
+            progress(COMPARING, next(done), 2 * tokens)
+        return scores
+
+    return count
 
 
 def _forced(tokens: torch.Tensor) -> Callable[..., torch.Tensor]:

@@ -12,7 +12,7 @@ or refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -120,7 +120,7 @@ class FolderGraphs:
                 grows = path in parts and not isinstance((graph.inputs[name].shape or ())[2], int)
                 return torch.zeros_like(own[:, :, :0] if grows else own)
             if path in masks:  # generate() omits one of ones alone
-                return torch.ones((len(ids), masks[path]), dtype=torch.int64)
+                return _mask_of_ones(ids, masks[path], graph.inputs[name].shape)
             return None
 
         answers = {path_of(name): value for name, value in graph.run(value_of).items()}
@@ -161,6 +161,19 @@ class _Graph:
             fix = "export without --multi-token: the prompt then has a graph of its own"
             raise NotRunError(what, found=error.found, fix=fix) from error
         return {name: to_tensor(array) for name, array in answers.items()}
+
+
+def _mask_of_ones(ids: torch.Tensor, seen: int, shape: Sequence[object] | None) -> torch.Tensor:
+    """Return the mask of rows without padding that are so long by now.
+
+    Over the slots of a cache of fixed size it holds for each token what is before it.
+    """
+    rows, tokens = ids.shape
+    slots = shape[-1] if shape is not None and len(shape) == 4 else None
+    if not isinstance(slots, int):
+        return torch.ones((rows, seen), dtype=torch.int64)
+    places = torch.arange(seen - tokens, seen)[:, None]
+    return (torch.arange(slots) <= places).expand(rows, 1, tokens, slots)
 
 
 def _put(leaves: Tensors, answers: Tensors) -> None:

@@ -13,11 +13,24 @@ from rmsnorm_export.proof.comparison import Defined, Prepare
 
 
 def as_text(graph: ir.Graph) -> Prepare:
-    """Return what makes random inputs of a decoder's graph those of a text, see `pad_first_row`."""
+    """Return what makes random inputs of a decoder's graph those of a text, see `pad_first_row`.
+
+    What a prompt has at its padding is not compared: nothing sees it, and where nothing is to be
+    seen, an attention gives what its Softmax makes of a mask.
+    """
     states = states_of(graph)
+    ranks = {str(v.name): len(v.shape) for v in graph.outputs if v.shape is not None}
 
     def prepare(feeds: dict[str, Array]) -> Defined:
         filled = pad_first_row(feeds, states)
+        mask, ids = feeds.get("attention_mask"), feeds.get("input_ids")
+        if mask is not None and ids is not None and mask.shape == ids.shape and mask.shape[1] > 1:
+            tokens = {"logits": 1, **dict.fromkeys(states.values(), 2)}
+            return {
+                name: (*[slice(None)] * axis, slice(1, None))
+                for name, axis in tokens.items()
+                if ranks.get(name) == axis + 2
+            }
         part = (slice(None), slice(None), slice(filled))
         caches = [out for name, out in states.items() if filled and feeds[name].ndim == 4]
         return dict.fromkeys(caches, part)

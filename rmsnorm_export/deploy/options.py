@@ -24,7 +24,7 @@ class PackageOptions(Options):
 
     name: str | None = option(None, help="Name of the model.", shown="of the file")
     version: Count = option(
-        1, metavar="N", help="Version of the model; those that are there are kept."
+        1, metavar="N", help="Version of the model; existing versions are kept."
     )
     max_batch: Most | None = option(
         None,

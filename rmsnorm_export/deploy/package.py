@@ -16,19 +16,16 @@ import shutil
 from pathlib import Path
 
 from rmsnorm_export.decoder.bundle import Bundle, bundle_at
-from rmsnorm_export.deploy.batching import decide_batch
-from rmsnorm_export.deploy.config import card, config_text
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import (
-    CARD_FILE,
     CONFIG_FILE,
     MODEL_FILE,
     RECORD_FILE,
     Packaged,
     PackagedModel,
 )
-from rmsnorm_export.deploy.place import Place, find_place, model_name
-from rmsnorm_export.deploy.served import ServedModel, check_kept, open_served
+from rmsnorm_export.deploy.repository import Place, config_text, find_place, model_name
+from rmsnorm_export.deploy.served import ServedModel, check_kept, decide_batch, open_served
 from rmsnorm_export.deploy.trial import try_model
 from rmsnorm_export.errors import (
     BackendMissingError,
@@ -45,8 +42,6 @@ from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals_as, write_whole
-from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 
@@ -55,13 +50,14 @@ from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 def package_model(model: Source, repository: StrPath, options: PackageOptions) -> Packaged:
     """Put a model into a Triton model repository: ``REPOSITORY/NAME/VERSION``.
 
-    Beside the version stand ``config.pbtxt`` and a model card. All is made in a hidden folder and
+    Beside the version stands ``config.pbtxt``. All is made in a hidden folder and
     appears in one step; whatever goes wrong, the repository is as it was. A further version keeps
     those that are there and the configuration as it is, and must have its inputs and outputs.
 
     Args:
         model: ONNX model, as for ``optimize``; path of a TensorRT engine that ``build_engine``
-            wrote; or a folder of graphs, of which each becomes a model ``NAME_COMPONENT``.
+            wrote; or a folder of graphs: each becomes a model ``NAME_COMPONENT``, one
+            alone ``NAME``.
         repository: folder; made if it is missing.
 
     Raises:
@@ -81,7 +77,8 @@ def package_model(model: Source, repository: StrPath, options: PackageOptions) -
 def _put_bundle(bundle: Bundle, repository: StrPath, options: PackageOptions) -> Packaged:
     """Put every graph of a folder into the repository; what is new is taken back if one fails."""
     base = options.name or model_name(None, bundle.folder)
-    names = {name: model_name(f"{base}_{name}", None) for name in bundle.files}
+    alone = len(bundle.files) == 1
+    names = {n: model_name(base if alone else f"{base}_{n}", None) for n in bundle.files}
     places = [find_place(repository, one, options) for one in names.values()]
     models: list[PackagedModel] = []
     root = places[0].folder.parent
@@ -114,12 +111,10 @@ def _put(model: Source, repository: StrPath, options: PackageOptions) -> Package
         place = find_place(repository, name, options)
         step("reading the model", 0, 3)
         package = _Package(place, open_served(model, options), options)
-        replaced = {str(options.version), CARD_FILE, *([CONFIG_FILE] * place.new_config)}
+        replaced = {str(options.version), *([CONFIG_FILE] * place.new_config)}
         with next_state(place.folder, replaced) as folder:
             step("checking the package", 1, 3)
             record = package.fill(folder)
-            versions = sorted([*place.kept, record], key=lambda one: one.version)
-            write_whole(folder / CARD_FILE, card(versions))
             step("putting it into place", 2, 3)
     return Packaged(place.folder.parent, (record,))
 
@@ -172,10 +167,7 @@ class _Package:
             inputs=subject.tensors[0],
             outputs=subject.tensors[1],
             source="memory" if subject.path is None else subject.path.name,
-            source_sha256=sha256_of(subject.path or model),
             owner=options.owner,
-            made=utc_now(),
-            tool=f"rmsnorm-export {version_of('rmsnorm-export')}",
             answers=answers,
             load=load,
             notes=(*(subject.loaded.notes if subject.loaded else ()), *self.notes),

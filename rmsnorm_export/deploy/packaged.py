@@ -18,7 +18,6 @@ RECORD_FILE = "package.json"
 """In the folder of a version: by it this tool knows its own files."""
 
 CONFIG_FILE = "config.pbtxt"
-CARD_FILE = "README.md"
 MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 
 
@@ -43,11 +42,8 @@ class PackagedModel:
     Attributes:
         backend: Triton backend that runs it.
         max_batch: ``max_batch_size`` of the configuration; 0: requests are not batched.
-        source, source_sha256: name and hash of the file that it was made from; ``memory`` for a
-            model that was none.
+        source: name of the file that it was made from; ``memory`` for a model that was no file.
         owner: the pipeline that made it, or "".
-        made: when, UTC, ISO 8601.
-        tool: name and version of this package.
         answers: what was asked, of which runtime, and answered; or why it was not.
         load: arguments with which the server loads the plugin, for a repository at ``/models``.
         files: everything of this version, and the configuration: path from the model's folder, and
@@ -61,10 +57,7 @@ class PackagedModel:
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
     source: str
-    source_sha256: str
     owner: str
-    made: str
-    tool: str
     answers: str
     load: str
     notes: tuple[str, ...]

@@ -2,17 +2,17 @@
 
 Element types are those of ``DataType`` in Triton's model_config.proto that a backend takes: the
 conversion in onnxruntime_backend (src/onnxruntime_utils.cc) has no bfloat16; TensorRT's
-``DataType``.
+``DataType``. With ``max_batch_size`` above 0 the leading axis of every input and output is the
+batch, and is omitted in the configuration.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rmsnorm_export.deploy.batching import Profile
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.packaged import PackagedModel, ServedTensor, ServingBackend
 from rmsnorm_export.errors import InputError, UsageError
@@ -24,12 +24,69 @@ from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
 
+DEFAULT_MAX_BATCH = 8
+"""The default; Triton's own default, for models that it configures itself, is 4."""
+
+RequestShapes = Mapping[str, tuple[int, ...]]
+Profile = Sequence[RequestShapes]
+"""Shapes of the smallest, the usual and the largest request."""
+
+
 _FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
+
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
 _ELEMENT_TYPES: dict[ServingBackend, set[str]] = {
     "onnxruntime": {*_FLOATS, *_INTEGERS, "bool"} - {"bfloat16"},
     "tensorrt": {*_FLOATS, "bool", "int8", "uint8", "int32", "int64"} - {"float64"},
 }
+
+
+def decide_batch(
+    tensors: Sequence[Declared], asked: int | None, profiles: Sequence[Profile]
+) -> tuple[int, str]:
+    """Return the largest batch, and where there is none, why.
+
+    It is as asked, else the largest of the profiles, else 8; 0 without a batch axis.
+
+    Raises:
+        UsageError: a batch was asked for and the model has no batch axis, or its profiles end
+            below it.
+    """
+    if asked == 0:
+        return 0, ""
+    problem = _no_batch_axis(tensors, named=asked is None)
+    leading = [[{shape[:1] for shape in one.values()} for one in profile] for profile in profiles]
+    largest = min((max(sizes)[0] for *_, sizes in leading if max(sizes)), default=None)
+    if not problem and any(len(sizes) > 1 for *_, sizes in leading):
+        problem = "its inputs have leading axes of several sizes in the optimization profile"
+    elif not problem and any(least > (1,) for sizes, *_ in leading for least in sizes):
+        problem = "its smallest batch is larger than 1, so that a request alone does not fit"
+    if problem and asked is not None:
+        what = "The server cannot join requests for this model into batches."
+        fix = "export it with a dynamic leading axis in all inputs and outputs, or omit --max-batch"
+        raise UsageError(what, found=problem, fix=fix)
+    if asked is not None and largest is not None and asked > largest:
+        found = f"--max-batch {asked}, the largest shape has {largest}"
+        fix = f"give {largest} or less, or larger shapes; an engine has to be built for them"
+        raise UsageError("The largest batch is more than the shapes allow.", found=found, fix=fix)
+    return (0, problem) if problem else (asked or largest or DEFAULT_MAX_BATCH, "")
+
+
+def _no_batch_axis(tensors: Sequence[Declared], *, named: bool) -> str:
+    """Return why the leading axes are no batch, or ""; ``named``: one without a name is none."""
+    leading: dict[str, str] = {}
+    for tensor in tensors:
+        shape = tensor.shape or ()
+        if not shape or isinstance(shape[0], int):
+            return f"{tensor.text()} is a scalar, or its leading axis is fixed"
+        if shape[0] is None and named:
+            return f"the leading axis of {tensor.text()} has no name to tell that it is the batch"
+        if shape[0] is not None:
+            leading.setdefault(shape[0], tensor.text())
+    if len(leading) > 1:
+        return f"the leading axes differ: {'; '.join(list(leading.values())[:2])}"
+    return "" if tensors else "it has no inputs and outputs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -21,8 +21,9 @@ from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.source import load_generative
+from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.torch.export.export import convert
+from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
 from rmsnorm_export.torch.source.load import load as load_source
 from rmsnorm_export.torch_options import ExportOptions, SourceOptions
@@ -34,6 +35,8 @@ def load_and_convert(
     task: str | None,
     options: dict[str, Any],
     bounds: VerifyOptions,
+    *,
+    compared: bool = False,
 ) -> tuple[Any, str, Callable[[Path], Verification]]:
     """Return a source as graphs in memory, the exporter's log, and what compares the files.
 
@@ -43,6 +46,7 @@ def load_and_convert(
         task: None: one graph; ``generation``: a decoder's.
         options: of ``export`` or ``export_generation``; none is of the inputs.
         bounds: of the comparison with PyTorch; the seed is that of the inputs.
+        compared: it will be made, so that a decoder that cannot run here is refused at once.
 
     Raises:
         UsageError, InputError, BackendMissingError: as ``export`` from the command line.
@@ -57,13 +61,21 @@ def load_and_convert(
         graph = result.noting(loaded.notes, source=source)
         return graph, log, lambda place: compare_file(place, loaded, example, bounds)
     model, feeds, notes = load_generative(source, load, seed=bounds.seed)
+    if compared and str(model.dtype) == "torch.bfloat16":
+        raise UsageError(
+            "ONNX Runtime's CPU provider has no products of bfloat16 to compare with PyTorch.",
+            found="a decoder in bfloat16, and a comparison",
+            fix="omit --verify ([verify] of a pipeline), or use --dtype f32 or f16",
+        )
     decoder = make_decoder(model, GenerationOptions(inputs=feeds, **options))
     results = {name: one.noting(notes) for name, one in decoder.results.items()}
     how = {name: options[name] for name in ("static_cache", "part") if name in options}
     return (
         dataclasses.replace(decoder, results=results),
         decoder.log,
-        lambda place: verify_generation(model, place, feeds, **how, rtol=bounds.rtol),
+        lambda place: verify_generation(
+            model, place, feeds, **how, rtol=bounds.rtol, progress=bounds.progress
+        ),
     )
 
 

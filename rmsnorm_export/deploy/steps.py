@@ -9,32 +9,50 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rmsnorm_export.deploy.stamp import files_of, identities
-from rmsnorm_export.deploy.tables import Settings, StepName, Subject
+from rmsnorm_export.compare.options import VerifyOptions
+from rmsnorm_export.deploy.options import PackageOptions
+from rmsnorm_export.deploy.result import files_of, identities
+from rmsnorm_export.deploy.settings import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
-from rmsnorm_export.records import to_json
+from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.system.machine import cores, cpu_name, gpus
-from rmsnorm_export.system.packages import require_package, version_of
+from rmsnorm_export.system.packages import require_package, versions_of
+from rmsnorm_export.system.shown import Shown
 
 
 @dataclasses.dataclass(slots=True)
 class Products:
-    """Products of a step, apart from the files in its folder.
+    """Products of a step, apart from the models in its folder.
 
     Attributes:
-        summary: one line.
+        results: of the functions that it called; each becomes NAME.json.
         notes: what else a reader may want to know.
         failure: why the step failed, although it has a result.
+        remark: what no result says.
         elsewhere: files that it made outside of its folder.
     """
 
-    summary: str
+    results: dict[str, Shown]
     notes: Iterable[str] = ()
     failure: BaseException | None = None
+    remark: str = ""
     elsewhere: Iterable[Path] = ()
+
+    def summary(self) -> str:
+        """Return one line: the verdict of each result, and the remark."""
+        named = len(self.results) > 1
+        lines = [(f"{k}: " if named else "") + one.headline() for k, one in self.results.items()]
+        return "; ".join(filter(None, (*lines, self.remark)))
+
+
+PACKAGES = (
+    "rmsnorm-export onnx onnx-ir onnxscript onnxruntime onnxruntime-gpu torch transformers"
+    " tensorrt tensorrt_rtx polygraphy numpy ml_dtypes"
+)
+"""A step depends on the versions of all of these."""
 
 
 class Step:
@@ -42,13 +60,11 @@ class Step:
 
     Attributes:
         name: of the step and of its table.
-        packages: whose versions its result depends on.
         needs: modules, and what brings them, as for ``pip_install``.
         subjects: what it reads of earlier steps, or of [model].
     """
 
     name: ClassVar[StepName]
-    packages: ClassVar[str]
     needs: ClassVar[dict[str, str]] = {"onnxruntime": "[ort]"}
     subjects: tuple[Subject, ...] = ("raw",)
 
@@ -66,16 +82,16 @@ class Step:
         return []
 
     def inputs(self) -> dict[str, str]:
-        """Return everything that its result depends on; see ``Stamp``. What it reads is there."""
+        """Return everything that its result depends on; what it reads is there."""
         base, named = self.settings.path.parent, self.settings.paths(self.name)
         options = {**written(self.table), **self.more()}
         read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
         files = [file for paths in read for path in paths for file in files_of(path)]
-        versions = {name: version_of(name) for name in ("rmsnorm-export", *self.packages.split())}
+        versions = versions_of(PACKAGES.split())
         return {
             **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
             **{f"file {name}": value for name, value in identities(files, base).items()},
-            **{f"package {name}": version or "none" for name, version in versions.items()},
+            **{f"package {name}": version for name, version in versions.items()},
         }
 
     def check(self) -> None:
@@ -98,7 +114,6 @@ class ExportStep(Step):
     """Exports a PyTorch source, and compares the file with PyTorch."""
 
     name = "export"
-    packages = "torch onnxscript transformers onnx onnx-ir numpy ml_dtypes"
     needs: ClassVar = {"torch": "[torch]", "onnxscript": "[torch]"}
     subjects = ()
 
@@ -107,7 +122,6 @@ class ExportStep(Step):
         return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
 
     def run(self, folder: Path, progress: Progress) -> Products:
-        from rmsnorm_export.compare.options import VerifyOptions
         from rmsnorm_export.deploy.source import load_and_convert, working_beside
 
         progress("loading the module", 0, 1)
@@ -115,28 +129,25 @@ class ExportStep(Step):
         options = {"target": "plain", "opset": table.opset, "progress": progress}
         if table.task is not None:
             options |= {"static_cache": table.static_cache, "multi_token": table.multi_token}
-        source = self.settings.source, table.load, table.task
-        bounds = VerifyOptions(rtol=table.rtol, seed=table.seed)
+        source = self.settings.source, table, table.task
+        bounds = VerifyOptions(rtol=table.rtol, seed=table.seed, progress=progress)
         with working_beside(self.settings.path.parent):
-            exported, log, compare = load_and_convert(*source, options, bounds)
+            exported, log, compare = load_and_convert(
+                *source, options, bounds, compared=table.verify
+            )
             progress("writing the model", 0, 1)
             exported.save(place)
             size = sum(file.stat().st_size for file in files_of(folder)) / 2**20
             (folder / "export.log").write_bytes(f"{log}\n".encode("utf-8", "backslashreplace"))
-            reports = exported.reports.values()
-            products = Products(f"{size:.1f} MiB of ONNX", [n for r in reports for n in r.notes])
+            notes = [note for report in exported.reports.values() for note in report.notes]
+            products = Products({}, notes, remark=f"{size:.1f} MiB of ONNX")
             if table.verify:
                 progress("comparing with PyTorch", 0, 1)
                 try:
-                    parity = compare(place)
-                except Exception as problem:  # the file is written: it is not lost
-                    products.summary += "; pytorch CANNOT BE COMPARED with raw"
-                    products.failure = problem
-                else:
-                    verdict = _WORDS[parity.verdict]
-                    products.summary += f"; pytorch {verdict} raw{parity.no_numbers()}"
+                    products.results["pytorch-raw"] = parity = compare(place)
                     products.failure = parity.error(fix="[export] rtol is the bound")
-                    (folder / "pytorch-raw.json").write_text(to_json(parity), encoding="utf-8")
+                except Exception as problem:  # the file is written: it is not lost
+                    products.failure = problem
         return products
 
 
@@ -144,37 +155,34 @@ class OptimizeStep(Step):
     """Optimizes, with proofs where ``prove`` is true, and saves."""
 
     name = "optimize"
-    packages = "onnx onnx-ir onnxscript transformers onnxruntime numpy ml_dtypes"
     needs: ClassVar = {}
 
     def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.api import optimize
 
         progress("optimizing", 0, 2)
-        options = dataclasses.replace(self.table.options, drawings=True, progress=progress)
-        result = optimize(self.settings.place("raw"), **keywords(options))
-        reports = result.reports
+        options = dataclasses.replace(self.table, drawings=True, progress=progress)
+        result = optimize(self.settings.place("raw"), **keywords(options, OptimizeOptions))
+        reports, requirement = result.reports, Requirement(require=options.require)
         for report in reports.values():
-            if (unmet := self.table.requirement.unmet(report)) is not None:
+            if (unmet := requirement.unmet(report)) is not None:
                 raise RequirementError(f"[optimize] {unmet.what}", found=unmet.found, fix=unmet.fix)
         progress("writing the model", 1, 2)
         result.save(folder / self.settings.place("optimized").name, weights=self.table.weights)
-        (folder / "report.json").write_text(result.to_json(), encoding="utf-8")
-        lines = [": ".join(filter(None, (k, one.headline()))) for k, one in reports.items()]
+        remark = ""
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
-            lines.append(f"{proved} of {plural(proved + len(failed), 'proof')} hold")
+            remark = f"{proved} of {plural(proved + len(failed), 'proof')} hold"
         notes = [note for one in reports.values() for note in one.notes]
         failure = next(filter(None, (one.proof_error for one in reports.values())), None)
-        return Products("; ".join(lines), notes, failure)
+        return Products({"report": result}, notes, failure, remark)
 
 
 class BuildStep(Step):
     """Builds an engine where a backend is; no GPU is needed for TensorRT-RTX."""
 
     name = "build"
-    packages = "tensorrt tensorrt_rtx polygraphy onnx onnx-ir"
     needs: ClassVar = {"polygraphy": "[tensorrt-rtx]"}
     subjects = ("newest",)
 
@@ -186,29 +194,14 @@ class BuildStep(Step):
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
         built = build_engine(model, place, **keywords(self.table))
-        records = [one.record for one in built.parts().values()]
-        how = [norm.how for record in records for norm in record.norms]
-        counts = ", ".join(f"{how.count(one)} {one}" for one in dict.fromkeys(how)) or "none"
-        size = sum(record.bytes for record in records) / 2**20
-        return Products(
-            f"{records[0].backend} {records[0].version}: {size:.1f} MiB, norms: {counts}",
-            [note for record in records for note in record.notes],
-        )
-
-
-_WORDS = {
-    "agree": "=",
-    "differ": "IS NOT",
-    "not compared": "NOT COMPARED with",
-    "not run": "COULD NOT BE RUN here against",
-}
+        notes = [note for one in built.parts().values() for note in one.record.notes]
+        return Products({}, notes, remark=built.headline())
 
 
 class VerifyStep(Step):
     """Compares the optimized model with the raw one, and the engine with its model."""
 
     name = "verify"
-    packages = "onnxruntime onnxruntime-gpu tensorrt tensorrt_rtx numpy ml_dtypes"
 
     def __init__(self, settings: Settings, force: bool) -> None:
         super().__init__(settings, force)
@@ -223,35 +216,35 @@ class VerifyStep(Step):
             self.pairs += [] if self.skipped else [("newest", "engine")]
         self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
 
-    def run(self, folder: Path, progress: Progress) -> Products:
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import verify
 
-        words, errors, options = [], [], self.table.options
+        products, errors, options = Products({}), [], self.table
         if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
-            rtol = QUANTIZED_RTOL.get(str(lossy.options.quantize))
+            rtol = QUANTIZED_RTOL.get(str(lossy.quantize))
             options = dataclasses.replace(options, rtol=rtol)
         for number, (a, b) in enumerate(self.pairs):
             progress(f"comparing {a} with {b}", number, len(self.pairs))
             models = map(self.settings.place, (a, b))
-            outcome = verify(*models, **keywords(options))
-            (folder / f"{a}-{b}.json").write_text(to_json(outcome), encoding="utf-8")
-            words.append(f"{a} {_WORDS[outcome.verdict]} {b}{outcome.no_numbers()}")
+            products.results[f"{a}-{b}"] = outcome = verify(
+                *models, **keywords(options, VerifyOptions)
+            )
             errors.append(outcome.error(fix="[verify] rtol and atol set the bounds"))
         if self.skipped:
-            words.append(f"engine not compared: {self.skipped}")
+            products.remark = f"engine not compared: {self.skipped}"
             what = "The engine could not be run here, and was not compared."
             if self.table.engine == "require":
                 errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
         # That models differ is more to know than that others could not be run.
-        failure = min(filter(None, errors), key=lambda one: one.exit_code, default=None)
-        return Products("; ".join(words), failure=failure)
+        failures = filter(None, errors)
+        products.failure = min(failures, key=lambda one: one.exit_code, default=None)
+        return products
 
 
 class BenchStep(Step):
     """Measures the raw model against its targets; speed never decides whether it fails."""
 
     name = "bench"
-    packages = "onnxruntime onnxruntime-gpu onnx onnx-ir onnxscript numpy"
 
     def more(self) -> dict[str, Any]:
         return {"numerics": self._numerics, "processor": f"{cpu_name()}, {cores()} cores"}
@@ -259,50 +252,45 @@ class BenchStep(Step):
     @property
     def _numerics(self) -> Any:
         optimize = self.settings.optimize
-        return (self.table if optimize is None else optimize.options).numerics
+        return (self.table if optimize is None else optimize).numerics
 
-    def run(self, folder: Path, progress: Progress) -> Products:
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.benchmark.measure import bench
-        from rmsnorm_export.benchmark.result import headlines, outputs_error
+        from rmsnorm_export.benchmark.result import outputs_error
 
         options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
-        (folder / "benchmark.json").write_text(to_json(result), encoding="utf-8")
         parts = result.parts()
-        lines = [line for one in parts.values() for line in headlines(one)]
         notes = [note for one in parts.values() for note in one.notes]
-        summary = "; ".join(lines) or "nothing could be measured"
-        return Products(summary, notes, outputs_error(parts))
+        return Products({"benchmark": result}, notes, outputs_error(parts))
 
 
 class PackageStep(Step):
     """Packages, in place of what this pipeline put there before."""
 
     name = "package"
-    packages = "onnxruntime onnx onnx-ir"
     needs: ClassVar = {}
 
     def __init__(self, settings: Settings, force: bool) -> None:
         super().__init__(settings, force)
         self.subjects = ("engine",) if self.table.model == "engine" else ("newest",)
-        name = self.table.options.name or settings.name
+        name = self.table.name or settings.name
         owner = f"pipeline {settings.name}"
-        self.options = dataclasses.replace(self.table.options, name=name, owner=owner)
+        self.options = dataclasses.replace(self.table, name=name, owner=owner)
 
     def more(self) -> dict[str, Any]:
         return {"name": self.options.name, "repository": self.settings.repository}
 
-    def run(self, folder: Path, progress: Progress) -> Products:
+    def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.deploy.package import package_model
 
         model = self.settings.place(self.subjects[0])
         options = dataclasses.replace(self.options, force=self.force, progress=progress)
-        packaged = package_model(model, self.settings.repository, **keywords(options))
-        (folder / "packaged.json").write_text(to_json(packaged), encoding="utf-8")
-        first, names = packaged.models[0], " and ".join(one.name for one in packaged.models)
-        summary = f"{names} version {first.version} for Triton's {first.backend}"
+        packaged = package_model(
+            model, self.settings.repository, **keywords(options, PackageOptions)
+        )
         notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Products(summary, notes, elsewhere=packaged.files)
+        return Products({"packaged": packaged}, notes, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {

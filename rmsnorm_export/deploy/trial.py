@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.compare.outputs import Bounds, compare_output
-from rmsnorm_export.deploy.batching import RequestShapes
-from rmsnorm_export.deploy.served import ServedModel
+from rmsnorm_export.deploy.served import RequestShapes, ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs

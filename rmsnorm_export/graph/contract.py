@@ -1,4 +1,4 @@
-"""What callers of a graph rely on: its inputs with their defaults, its outputs, and what they say.
+"""The contract of a graph: its inputs with their defaults, its outputs, and their declarations.
 
 Passes of others fold a default that callers may replace, rename an output that is an input, and
 drop one that is a weight. They are given a graph without these, which it gets back afterwards.
@@ -41,7 +41,7 @@ class Contract:
     def set_aside(self, model: ir.Model) -> ir.Model:
         """Return the model, changed, without defaults, and with the outputs that nodes compute."""
         graph = model.graph
-        for value in graph.outputs:  # what is said of a weight would be said of what becomes of it
+        for value in graph.outputs:  # a weight's would be those of the result of a pass
             value.metadata_props.clear()
         computed = {value: None for value in graph.outputs if value.producer() is not None}
         graph.outputs[:] = list(computed)

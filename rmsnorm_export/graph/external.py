@@ -1,4 +1,4 @@
-"""External data: where it may lie, what is checked before anything reads it, and its new places."""
+"""External data: its places, the checks before anything reads it, and its new places."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def adopt_external(slots: Sequence[TensorSlot], folder: Path | None) -> dict[tup
     Args:
         slots: tensors of a private model.
         folder: of the model file; None: the tensors know theirs, or one that others know (onnx_ir
-            tells those of functions none), or only what the location tells is checked.
+            tells those of functions none), or only the location is checked.
 
     Returns:
         Of each folder, "" where it is not known, and location the name of the file in that folder:
@@ -146,7 +146,7 @@ def place(
         files: of the save.
 
     Returns:
-        What was done, files of external data that were made, and notes.
+        The policy used, new files of external data, and notes.
 
     Raises:
         UsageError: the policy does not fit, or the output would replace the data of a tensor.
@@ -189,7 +189,7 @@ def not_in_place(found: str) -> UsageError:
 
 def _is_away(slot: TensorSlot, target: Path) -> bool:
     """Return whether the data of a tensor is not in the folder of the output."""
-    # Of a model from memory whose folder is not known, the data can only be beside it.
+    # Of a model from memory whose folder is not known, the data can only be next to it.
     base, path, _ = locate(slot, target.parent)
     if path == os.path.realpath(target):
         what, fix = "The output would replace the weights of the model.", "choose another name"
@@ -229,7 +229,7 @@ def embed(slots: Sequence[TensorSlot], folder: str | Path) -> None:
 def store(
     slots: Sequence[TensorSlot], file: Path, stored: dict[Hashable, ir.ExternalTensor]
 ) -> list[ir.ExternalTensor]:
-    """Write tensors to a data file; what has the same memory, or place in a file, is stored once.
+    """Write tensors to a data file; those of one memory, or place in a file, are stored once.
 
     Args:
         slots: of a model in the folder of the file.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs, graphs_in
+from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.functions import callees_first, inlined_size
 from rmsnorm_export.recognize.refusal import name_of
@@ -110,8 +111,19 @@ def _body(node: ir.Node, opset: int, types: Types) -> onnx.FunctionProto | None:
     return body if computed.issuperset(body.output) else None
 
 
+def own_functions(model: ir.Model) -> Iterator[ir.Function]:
+    """Return the functions in this package's domain."""
+    return (function for function in model.functions.values() if function.domain == DOMAIN)
+
+
+def count_nodes(model: ir.Model) -> int:
+    """Count the nodes, without the bodies of this package's own operators."""
+    own = (g for f in own_functions(model) for g in (f.graph, *f.subgraphs()))
+    return sum(map(len, all_graphs(model))) - sum(map(len, own))
+
+
 def sort_functions(model: ir.Model) -> None:
-    """List every function behind those that it calls: readers that know none yet need them so."""
+    """List every function after those that it calls, as some readers need them."""
     ordered = {key: model.functions[key] for key in callees_first(model)}
     model.functions.clear()
     model.functions.update(ordered)

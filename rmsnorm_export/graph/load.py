@@ -3,7 +3,7 @@
 Weights are left where they are.
 
 Everything that could later give a traceback or wrong numbers is checked here, in time linear in the
-nodes; what is merely odd (nodes out of order, negative dimensions) is put right in the private
+nodes; harmless oddities (nodes out of order, negative dimensions) are put right in the private
 copy and noted.
 """
 
@@ -16,7 +16,7 @@ import gc
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ class LoadedModel:
         path: absolute path of the file; None when it came from memory.
         identity: of the file when it was read: inode, size and time.
         folder: where the external data lies; None where there is none, or several.
-        moved: locations of external data that are links in Hugging Face's cache -> names in
-            ``folder``.
+        moved: external data is in Hugging Face's cache, where its locations are links: in ``model``
+            they are names of files in ``folder``.
         origin: the source, where that was bytes or a ModelProto; never changed.
     """
 
@@ -62,10 +62,12 @@ class LoadedModel:
     path: Path | None = None
     identity: tuple[int, int, int] | None = None
     origin: bytes | onnx.ModelProto | None = None
-    moved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    moved: bool = False
 
     def to_bytes(self) -> bytes:
         """Serialise the model as it was: nothing is put right, external data stays in ``folder``.
+
+        One whose external data was ``moved`` is written as it was read.
 
         Raises:
             InputError: the file went away, or is another than the one that was checked; or the
@@ -77,13 +79,13 @@ class LoadedModel:
             found = f"{self.description} with data in {', '.join(map(quoted, self.external[:3]))}"
             fix = "give the path of the model, with all data in one folder"
             raise InputError(what, found=found, fix=fix)
-        if self.path is not None:
+        if self.path is not None and not self.moved:
             fix = "do not move or change it until the work is over"
             with refusals_as("The model file cannot be read again.", self.path, fix=fix):
                 content = read_file(self.path, MAX_PROTO_BYTES)
                 if _identity(self.path) != self.identity:
                     raise OSError("it was changed while it was in use")
-            return _with_locations(content, self.moved) if self.moved else content
+            return content
         if isinstance(self.origin, bytes):
             return self.origin
         return serialize(self.model if self.origin is None else self.origin)
@@ -216,30 +218,13 @@ def _checked(
         check_tensor(slot)
     places = adopt_external(slots, path and path.parent)
     folders = {folder for folder, _ in places}
-    moved = {location: name for (_, location), name in places.items() if name != location}
+    moved = any(location != name for (_, location), name in places.items())
     if "" in folders:
         notes.append("external data was not checked: the folder of the model is not known")
     external = tuple(sorted({location for _, location in places}))
     folder = next(iter(folders)) or None if len(folders) == 1 else None
     words = tuple(notes)
     return LoadedModel(model, description, external, words, folder, path, moved=moved, **source)
-
-
-def _with_locations(content: bytes, names: Mapping[str, str]) -> bytes:
-    """Return a serialised model with other names for its files of external data."""
-    model, waiting = onnx.ModelProto.FromString(content), list[Any]()
-    waiting.append(model)
-    while waiting:
-        message = waiting.pop()
-        if isinstance(message, onnx.TensorProto):
-            for entry in message.external_data:
-                if entry.key == "location":
-                    entry.value = names.get(entry.value, entry.value)
-            continue
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                waiting += value if isinstance(value, Sequence) else [value]
-    return serialize(model)
 
 
 def _deserialize(proto: onnx.ModelProto) -> ir.Model:
@@ -251,7 +236,7 @@ def _deserialize(proto: onnx.ModelProto) -> ir.Model:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = ir.serde.deserialize_model(proto)
-            # An output that is an input, which may be declared with less, is read behind it.
+            # An output that is an input, which may be declared with less, is read last.
             for declared, value in zip(proto.graph.input, model.graph.inputs, strict=True):
                 if value.is_graph_output():
                     ir.serde.deserialize_value_info_proto(declared, value)

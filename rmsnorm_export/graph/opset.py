@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -10,7 +11,14 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.functions import inline, write_out
-from rmsnorm_export.graph.order import all_graphs, graphs_in, label, variables_in
+from rmsnorm_export.graph.order import (
+    all_graphs,
+    graphs_in,
+    label,
+    subgraphs,
+    values_in,
+    variables_in,
+)
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
@@ -96,6 +104,7 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
     ) as error:  # fmt: skip
         why = first_line(error).rpartition("failed: ")[2]
         raise not_converted(before, opset, why) from error
+    _name_apart(source, copy.graph)
     _restore(source, copy.graph)
     if lower:
         _check_operators(copy, before, opset)
@@ -133,7 +142,7 @@ def _bring_in(model: ir.Model) -> None:
 
 
 def _check_operators(model: ir.Model, before: int, opset: int) -> None:
-    """Look for what the converter passes on although the older opset has no such thing.
+    """Check for what the older opset does not have, as the converter passes some of it on.
 
     Raises:
         InputError: an operator or an attribute is not of that opset.
@@ -160,9 +169,27 @@ def _check_operators(model: ir.Model, before: int, opset: int) -> None:
 
 
 def _formal(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.defs.OpSchema.FormalParameter]:
-    """Return what the schema says of each input and output; the last may be any number of them."""
+    """Return the schema's parameter for each input and output; the last may be variadic."""
     ends = (schema.inputs, len(node.inputs)), (schema.outputs, len(node.outputs))
     return [formal[min(i, len(formal) - 1)] for formal, count in ends for i in range(count)]
+
+
+def _name_apart(source: ir.Graph, result: ir.Graph) -> None:
+    """Give values that the converter adds to a body other names where a graph around it has them:
+    it counts them in each graph anew."""
+    own = {value.name for graph in graphs_in(source) for value in values_in(graph)}
+    pending: list[tuple[ir.Graph, tuple[set[str | None], ...]]] = [(result, (own,))]
+    while pending:
+        graph, around = pending.pop()
+        here = {value.name for value in values_in(graph)}
+        for value in variables_in([graph]):
+            if value.name not in own and any(value.name in names for names in around):
+                wishes = map(f"{value.name}_{{}}".format, itertools.count(2))
+                value.name = next(
+                    name for name in wishes if not any(name in names for names in (*around, here))
+                )
+                here.add(value.name)
+        pending += [(body, (*around, here)) for node in graph for body in subgraphs(node)]
 
 
 def _restore(source: ir.Graph, result: ir.Graph) -> None:
@@ -179,6 +206,10 @@ def _restore(source: ir.Graph, result: ir.Graph) -> None:
             value.shape = ir.Shape(dims)
     for old, new in zip(source.outputs, result.outputs, strict=True):
         new.shape = old.shape
+    values = {value.name: value for graph in graphs_in(source) for value in values_in(graph)}
+    for value in (value for graph in graphs_in(result) for value in values_in(graph)):
+        if value.name in values:  # how it is quantized, where the graph says so
+            value.meta.update(values[value.name].meta)
     nodes = {node.outputs[0].name: node for node in source.all_nodes() if node.outputs}
     for graph in (source, result):
         graph.opset_imports.pop(_KEEP, None)

@@ -1,4 +1,4 @@
-"""Walk nested graphs, and put right what is merely odd: nodes out of order, negative sizes."""
+"""Walk nested graphs, and put right harmless oddities: nodes out of order, negative sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmsnorm_export.recognize.bodies import bodies_of
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Give the graphs in the attributes of a node."""
+    """Return the graphs in the attributes of a node."""
     return (graph for _, graph in bodies_of(node))
 
 

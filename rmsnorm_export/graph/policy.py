@@ -10,7 +10,7 @@ from rmsnorm_export.printable import short
 WeightsPolicy = Literal["auto", "reference", "copy", "embed"]
 """The place of external data after saving.
 
-auto: referenced where it already lies beside the output, else copied. reference: left where it is;
+auto: referenced where it already lies next to the output, else copied. reference: left where it is;
 the output must be in the source's folder. copy: in one file OUT.data.
 embed: stored inside the model, up to 2 GiB in all.
 """
@@ -20,7 +20,7 @@ UsedPolicy = Literal["none", "reference", "copy", "embed"]
 
 
 def check_policy(weights: WeightsPolicy) -> None:
-    """Raise ``UsageError`` for what is no policy."""
+    """Raise ``UsageError`` for an unknown policy."""
     if weights not in get_args(WeightsPolicy):
         what, fix = "There is no such policy", f"use one of {', '.join(get_args(WeightsPolicy))}"
         raise UsageError(f"{what} for weights.", found=short(str(weights)), fix=fix)

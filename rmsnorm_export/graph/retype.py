@@ -1,4 +1,4 @@
-"""Another float type for what a model computes; its weights stay as they are stored."""
+"""Other float types for a model's computation; its weights stay as they are stored."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class SaveResult:
     Attributes:
         path: absolute path of the model file.
         bytes: its size, external data not counted.
-        weights: what was done with external data; ``none`` when there is none.
+        weights: treatment of external data; ``none`` when there is none.
         data_files: files of external data that this save made.
         notes: for the report.
     """

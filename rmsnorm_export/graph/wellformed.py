@@ -137,7 +137,7 @@ def _check_defined(value: ir.Value, reader: ir.Node | None) -> None:
 
 
 def _check_texts(*texts: str | bytes | None) -> None:
-    """Refuse what can be read but not written: names that are not UTF-8."""
+    """Refuse names that are not UTF-8, which can be read but not written."""
     for text in texts:
         if isinstance(text, bytes):  # what protobuf hands over for a text that is not UTF-8
             raise _bad("A name in the model is not UTF-8.", quoted(text))

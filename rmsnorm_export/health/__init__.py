@@ -1,1 +1,1 @@
-"""What norms and residual sums survive in half precision, and what a run shows of them."""
+"""The limits of norms and residual sums in half precision, and the ranges in a run."""

@@ -23,13 +23,15 @@ from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, UPCAST, Health
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import lower
+from rmsnorm_export.lower.scales import lower_all
+from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, round_to, type_name
 from rmsnorm_export.op.spec import FLOAT16, FLOAT_TYPES
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, smallest
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, Layout, layouts, limits
-from rmsnorm_export.proof.site import Proving, cut_site, fitted, stored_weight
+from rmsnorm_export.proof.site import Proving, cut_site, stored_weight
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of
@@ -61,10 +63,11 @@ class _Site:
         lowered = Lowered(match.nodes, [(value, value) for value in self.values], "exact", match)
         self._pair = cut_site(match, lowered, layout, proving)
         self.assumed = [] if match.gate is None else ["gate"]
-        self._weights = self._weight("scale", match.spec.scale_offset), self._weight("bias", 0.0)
+        scale, bias = self._weight("scale", match.spec.scale_offset), self._weight("bias", 0.0)
+        self._weights = self._pair.weights(scale, bias)
 
-    def _weight(self, role: str, offset: float) -> Array | None:
-        """Return a weight of which every element is the largest that is stored, or 1."""
+    def _weight(self, role: str, offset: float) -> Array:
+        """Return a row of which every element is the largest that is stored of a weight, or 1."""
         value = getattr(self._match, role)
         cast = producer_of(value, "Cast")
         stored, largest = stored_weight(cast.inputs[0] if cast else value), 1.0 - offset
@@ -73,7 +76,7 @@ class _Site:
             largest = float(elements[np.abs(elements + offset).argmax()])
         elif value is not None:
             self.assumed.append(role)
-        return fitted(value, np.full(self._layout.row, largest), self._layout, self._match)
+        return np.full(self._layout.row, largest)
 
     def fault(self, size: float) -> tuple[ir.Value, bool] | None:
         """Return the value at which a row fails, and whether its norm fits; None: it survives."""
@@ -128,15 +131,11 @@ class _Site:
             model = self._pair.original.clone()
             retype(model, {ir.DataType.FLOAT16: types[cure]})
             return model, self._end
-        match, count = self._match, itertools.count()
+        match = self._match
         if cure == EPSILON:
             spec = dataclasses.replace(match.spec, epsilon=limits(match.dtype)[1])
             match = dataclasses.replace(match, spec=spec)
-        context = LowerContext(
-            "upcast", lambda name: f"{name}.{next(count)}", self._proving.opset_imports.get("", 0),
-            self._proving.types,
-        )  # fmt: skip
-        (new,) = lower([match], context)
+        (new,) = lower([match], _upcast(self._proving))
         if isinstance(new, Refusal) or new.part is not match:
             what, fix = "The norm is no single node.", "optimize the model to see why"
             raise InputError(what, found=cure, fix=fix)
@@ -145,7 +144,7 @@ class _Site:
         return pair.new, f"y{pair.outputs.index('y')}"
 
     def edge(self, end: float, edges: dict[float, tuple[float, float]]) -> tuple[float, float]:
-        """Return the last magnitude on the way to the end that is survived, and one behind it.
+        """Return the last magnitude on the way to the end that is survived, and one beyond it.
 
         Args:
             end: that is not survived.
@@ -161,15 +160,25 @@ class _Site:
         return good, bad
 
 
+def _upcast(proving: Proving) -> LowerContext:
+    """Return what a target is given that may compute in float32."""
+    count = itertools.count()
+    opset = proving.opset_imports.get("", 0)
+    return LowerContext("upcast", lambda name: f"{name}.{next(count)}", opset, proving.types)
+
+
 class Limits:
     """The limits of the norms of a model.
 
     Args:
         types, opset_imports: of the model.
+        target: for which a cure has to do.
     """
 
-    def __init__(self, types: Types, opset_imports: Mapping[str, int]) -> None:
-        self._proving = Proving(types, opset_imports)
+    def __init__(
+        self, types: Types, opset_imports: Mapping[str, int], target: Target = "portable"
+    ) -> None:
+        self._proving, self._target = Proving(types, opset_imports), TARGETS[target]
         self._edges: dict[float, tuple[float, float]] = {}
 
     def of(self, match: Match, health: Health) -> Health:
@@ -211,8 +220,17 @@ class Limits:
                 cure = site.cure([BRAIN], sizes)
             else:
                 cure = kept if health.converted else site.cure(helps, sizes)
+            if UPCAST in cure and self._refuses(match):
+                cure = cure.replace(UPCAST, f"--target portable {UPCAST}")
             facts |= {"cure": cure, "keep": tuple(one.name for one in inner if kept)}
         return facts
+
+    def _refuses(self, match: Match) -> bool:
+        """Tell a norm that the target has no node for, which the portable one has."""
+        (outcome,) = lower_all([match], self._target, _upcast(self._proving))
+        if isinstance(outcome, Lowered):
+            outcome.discard()
+        return isinstance(outcome, Refusal)
 
     def _cut(self, match: Match) -> _Site:
         """Return the norm in the first sizes in which it can be run: one row, if it can be.

@@ -34,7 +34,7 @@ _MAX_WALK = 8
 
 
 def stored_as(value: ir.Value, dtype: int, types: Types) -> ir.Value | None:
-    """The value of type ``dtype`` whose elements ``value`` has, or None.
+    """Return the value of type ``dtype`` whose elements ``value`` has, or None.
 
     Looks through Identity and through Casts that lose nothing: an f16 weight that the source casts
     to f32 is used as it is stored.
@@ -57,7 +57,7 @@ def stored_as(value: ir.Value, dtype: int, types: Types) -> ir.Value | None:
 
 
 def shape_text(dims: Dims) -> str:
-    """A shape for a message."""
+    """Return a shape as a message shows it."""
     if dims is None:
         return "unknown shape"
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
@@ -67,10 +67,10 @@ class SiteBuilder:
     """The new nodes of one site, in topological order.
 
     Args:
-        match: what they replace.
+        match: whose nodes they replace.
         numerics: class of the rewrite.
         context: gives unique names, types and shapes.
-        kind: what the names of the new nodes and values say.
+        kind: of the operator, in the names of the new nodes and values.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SiteBuilder:
         self._match = match
         self._numerics: Numerics = numerics
         self._types = context.types
-        self._unique = context.names
+        self._unique, self._shared = context.names, context.shared
         self._name = f"{_stem(match)}/{kind}"
         self._tape = ir.tape.Tape()
         self.initializers: list[ir.Value] = []
@@ -135,8 +135,8 @@ class SiteBuilder:
         if not order:
             return value
         dtype, dims = self._types.info(value)
-        turned = self._value(None if dims is None else [dims[axis] for axis in order], dtype, "x")
-        return self.add("Transpose", [value], turned, "transpose", {"perm": tuple(order)})
+        moved = self._value(None if dims is None else [dims[axis] for axis in order], dtype, "x")
+        return self.add("Transpose", [value], moved, "transpose", {"perm": tuple(order)})
 
     def ones(self, dims: Sequence[int], dtype: int, factor: float = 1.0) -> ir.Value:
         """Return a new initializer of ones, or one number: the scale of a norm that has none."""
@@ -145,6 +145,17 @@ class SiteBuilder:
     def number(self, value: float, dtype: int) -> ir.Value:
         """Return a new initializer of one number."""
         return self._constant(np.array(value, numpy_dtype(dtype)), dtype, "factor")
+
+    def shared(self, array: Array, dtype: int, label: str) -> ir.Value:
+        """Return an initializer that many sites read, stored once for each place that sees it."""
+        # Of the main graph every subgraph sees the initializers; a function has its own.
+        scope = self._match.scope
+        place = "main" if scope.startswith("main/") else scope
+        key = (array.tobytes(), array.shape, dtype, place)
+        if key not in self._shared:
+            self._shared[key] = _constant(self._unique(f"{DOMAIN}.{label}"), array, dtype)
+        self.initializers.append(self._shared[key])
+        return self._shared[key]
 
     def taken(self) -> list[ir.Node]:
         """Return the nodes so far, which are then no longer here."""
@@ -166,7 +177,7 @@ class SiteBuilder:
         return ir.val(self._unique(f"{self._name}_{suffix}"), element_type, shape)
 
     def _constant(self, array: Array, dtype: int, suffix: str) -> ir.Value:
-        value = constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
+        value = _constant(self._unique(f"{self._name}_{suffix}"), array, dtype)
         self.initializers.append(value)
         return value
 
@@ -178,7 +189,7 @@ class SiteBuilder:
         suffix: str,
         attributes: Mapping[str, int | Sequence[int]] | None = None,
     ) -> ir.Value:
-        """Append a node beside the norm; its output is ``result``."""
+        """Append a node next to the norm; its output is ``result``."""
         name = self._unique(f"{self._name}_{suffix}")
         return self._tape.op(op_type, inputs, attributes, output=result, name=name)
 
@@ -192,30 +203,9 @@ class SiteBuilder:
         )
 
 
-def constant(name: str, array: Array, dtype: int) -> ir.Value:
-    """Return a new initializer, in no graph yet."""
+def _constant(name: str, array: Array, dtype: int) -> ir.Value:
     tensor = ir.Tensor(array, dtype=ir.DataType(dtype), name=name)
     return ir.val(name, const_value=tensor)
-
-
-class SharedConstants:
-    """Constants that many sites read, stored once for each place that sees them."""
-
-    def __init__(self, context: LowerContext) -> None:
-        self.context = context
-        self._constants: dict[tuple[object, ...], ir.Value] = {}
-
-    def value(
-        self, site: SiteBuilder, scope: str, label: str, array: Array, dtype: int
-    ) -> ir.Value:
-        """The constant ``array`` of element type ``dtype``, noted among those of ``site``."""
-        # Of the main graph every subgraph sees the initializers; a function has its own.
-        place = "main" if scope == "main" or scope.startswith("main/") else scope
-        key = (array.tobytes(), array.shape, dtype, place)
-        if key not in self._constants:
-            self._constants[key] = constant(self.context.names(f"{DOMAIN}.{label}"), array, dtype)
-        site.initializers.append(self._constants[key])
-        return self._constants[key]
 
 
 def _stem(match: Match) -> str:

@@ -1,7 +1,8 @@
-"""In which form an operator without a rounding attribute says a norm, and under which class.
+"""The forms in which an operator without a rounding attribute expresses a norm, and their classes.
 
-Both operators of the other targets take X, a scale and epsilon, and compute in one way. With x of
-type T and the row normalised in S, ``v = x / sqrt(mean(x ** 2) + epsilon)``, a norm is written as::
+The operators of the targets ``onnx`` and ``ort`` take X, a scale and epsilon, and compute in one
+way. With x of type T and the row normalised in S, ``v = x / sqrt(mean(x ** 2) + epsilon)``, a norm
+is written as::
 
     plain   Y = norm(X, g)                                    all in T
     wide    Y = Cast_T(norm(Cast_S(X), S(g)))                 T(v * g): the scale before the cast
@@ -40,7 +41,7 @@ SAID = frozenset({
     "axis", "stash_type", "scale_before_cast", "scale_offset", "round_rstd", "association",
     "scale_rstd", "epsilon_clamp",
 })  # fmt: skip
-"""The attributes for which the forms have a word, or a class of numerics that does without."""
+"""The attributes that the forms express, or do without in a class of numerics."""
 
 # A match refused for one of these is tried again without the part in question.
 STRUCTURAL = frozenset({
@@ -52,7 +53,8 @@ STRUCTURAL = frozenset({
 MOST_ONES = 1 << 24
 """A file may declare any size; this is 64 MiB in f32, and far above any row."""
 
-_STATIC = "give the normalised dimensions static sizes, or use the portable target"
+_PORTABLE = "use the portable target"
+_STATIC = f"give the normalised dimensions static sizes, or {_PORTABLE}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,7 @@ class ScaleInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """A way to say a norm, and the class of saying it so."""
+    """A form of a norm, and the class of a rewrite to it."""
 
     kind: Literal["plain", "wide", "split"]
     numerics: Numerics
@@ -96,15 +98,15 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class OneOperator:
-    """A target with one operator for a norm: what that is and does.
+    """A target with one operator for a norm.
 
     Attributes:
         operator: operator type, in the default domain.
-        stash_type: what the attribute says; None: the type in which the row is normalised.
+        stash_type: value of the attribute; None: the type in which the row is normalised.
         scales_first: T in a half type means T(v * g) by the operator's definition.
         min_opset: lowest version of the default domain; 0: any.
         reordered_note: of a ``plain`` node that drops the rounding before the scale.
-        folds_residuals: the target has an operator for a norm and the sum in front of it.
+        folds_residuals: the target has an operator for a norm and its residual sum.
     """
 
     operator: str
@@ -115,11 +117,11 @@ class OneOperator:
     folds_residuals: bool = False
 
     def lower(self, matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-        """Return one node for each match, or for the largest part that the operator can say."""
+        """Return one node for each match, or for the largest part that the operator can express."""
         return [self._largest_part(match, context.of(match)) for match in matches]
 
     def beyond_the_runtime(self, part: Match, context: LowerContext) -> Refusal | None:
-        """Return what the runtime of the operator cannot do, whatever the numerics."""
+        """Return the refusal of a norm that the operator's runtime cannot run in any class."""
 
     def lower_one(
         self, match: Match, scale: ScaleInput, context: LowerContext
@@ -174,7 +176,10 @@ class OneOperator:
             refusals.append(outcome)
             part = part.inner
         refusal = next((r for r in refusals if r.reason not in STRUCTURAL), refusals[-1])
-        return dataclasses.replace(refusal, kind="norm")
+        least, hint = strictest(match)[0], refusal.hint
+        if not context.allows(least):  # of that target, too
+            hint = hint.replace(_PORTABLE, f"{_PORTABLE} with --numerics {least}")
+        return dataclasses.replace(refusal, kind="norm", hint=hint)
 
     def _unclamped(
         self, match: Match, scale: ScaleInput, context: LowerContext
@@ -187,7 +192,7 @@ class OneOperator:
         if not context.allows("unclamped"):
             message = "the operator adds an epsilon where the source takes a maximum with one, so "
             message += "rows whose root mean square is near it come out otherwise"
-            hint = "allow --numerics unclamped, or use the portable target"
+            hint = f"allow --numerics unclamped, or {_PORTABLE}"
             found = f"x / max(rms, {clamp:.6g})"
             return refuse_match(match, "numerics", message, found, hint)
         epsilon = max(float(np.float32(clamp * clamp)), SMALLEST_FLOAT32)
@@ -204,7 +209,7 @@ class OneOperator:
         return dataclasses.replace(lowered, part=match, numerics="unclamped", notes=notes)
 
     def _forms(self, match: Match, scale: ScaleInput) -> list[Form]:
-        """Return every form that can say the norm, cheapest first."""
+        """Return every form that can express the norm, cheapest first."""
         spec, dtype = match.spec, match.dtype
         if spec.stash_type in HALF_TYPES:
             note = f"the source computes in {type_name(dtype)}, the new node accumulates in float32"
@@ -225,7 +230,7 @@ class OneOperator:
                 return [Form("plain", "upcast", note)] if half else []
             if scale.value is None:
                 return [Form("plain" if plain_runs else "wide", "reordered", note)]
-            # Two roundings fewer in front of the scale: 2 ulp, more than "reordered" promises.
+            # Two roundings fewer before the scale: 2 ulp, more than "reordered" promises.
             return [Form("plain", "upcast", note)] if half else []
         if scale.value is None:
             # T(v * 1) is T(v), in whichever order.
@@ -269,35 +274,35 @@ class OneOperator:
 
 
 def _with_what_stays(lowered: Lowered, match: Match, refusals: Sequence[Refusal]) -> Lowered:
-    """Return ``lowered`` with a word for what of ``match`` is no part of it."""
+    """Return ``lowered`` with the reasons why parts of ``match`` are not in it."""
     others = [r for r in refusals if r.kind == "norm"]
     notes = [f"part of the norm stays as it was: {r.message}" for r in others]
     firsts = {r.kind: r for r in reversed(refusals) if r.kind != "norm"}
     add = None if match.sum is None else match.sum.producer()
     if (sums := firsts.get("residual")) is not None and add is not None:
         firsts["residual"] = dataclasses.replace(sums, node=source_name(add), op=add.op_type)
-    apart = tuple(firsts.values())
-    return dataclasses.replace(lowered, notes=[*lowered.notes, *notes], apart=apart)
+    unfolded = tuple(firsts.values())
+    return dataclasses.replace(lowered, notes=[*lowered.notes, *notes], unfolded=unfolded)
 
 
 def beyond_the_operator(match: Match, *, has_residual: bool) -> Refusal | None:
-    """Return the part of the norm for which the operator has no word, if there is one."""
+    """Return the refusal of a part of the norm that the operator cannot express, if any."""
     spec = match.spec
     parts = (
-        ("quantizer", "codes as its output", match.quantized is not None),
+        ("quantizer", "a quantized output", match.quantized is not None),
         ("rotary", "a rotary embedding", match.rotary is not None),
         ("bias", "a bias", match.bias is not None),
         ("gate", f"a {spec.activation} gate", match.gate is not None),
         ("residual", "a residual sum", match.residual is not None and not has_residual),
         ("group", f"groups of {spec.group_size}", spec.group_size),
         ("partial", f"a mean square of {spec.partial_size} elements alone", spec.partial_size),
-        ("channels", "rows with axes behind them", spec.last_axis != -1),
+        ("channels", "rows with axes after them", spec.last_axis != -1),
         ("epsilon-outside", f"epsilon {spec.epsilon} outside the root", spec.epsilon_outside),
         ("attribute", f"the attribute {spec.beyond(SAID)}", spec.beyond(SAID)),
     )
     for reason, what, is_there in parts:
         if is_there:
-            hint = "use the portable target to have it in the node"
+            hint = f"{_PORTABLE} to have it in the node"
             return refuse_match(match, reason, f"the operator does not have {what}", what, hint)
     return None
 

@@ -1,9 +1,9 @@
-"""A match becomes nodes, or a refusal: what every target is given, and what it gives."""
+"""The interface of a target: a match becomes nodes, or a refusal."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -20,7 +20,7 @@ Names = Callable[[str], str]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LowerContext:
-    """The model as a target must know it, besides its norms.
+    """The facts of a model that a target needs, besides its norms.
 
     Attributes:
         numerics: the loosest class allowed.
@@ -31,6 +31,7 @@ class LowerContext:
         sites: outputs of the norms for which ``numerics`` is allowed, the others may at most be
             ``reordered``; None: for all.
         runtime: that is to run the result; None: any.
+        shared: constants that several sites read, by their contents and place.
     """
 
     numerics: Numerics
@@ -40,6 +41,7 @@ class LowerContext:
     taken: Collection[str] = ()
     sites: Collection[ir.Value] | None = None
     runtime: Consumer | None = None
+    shared: dict[Hashable, ir.Value] = dataclasses.field(default_factory=dict)
 
     def of(self, match: Match) -> LowerContext:
         """Return the same with the class that is allowed for one norm."""
@@ -61,13 +63,15 @@ class Lowered:
             earlier nodes here.
         replace: pairs (value of the graph, new value that takes all its uses).
         numerics: class of this rewrite.
+        on_cpu: the class that ONNX Runtime's CPU kernels keep, by which proofs run it, where that
+            is looser.
         part: the match that the nodes replace: the one asked for, or one inside it.
         initializers: new constants that the nodes need (value with ``const_value`` set).
         functions: model-local functions that the nodes call.
         min_opset: lowest version of the default domain that knows the new nodes; 0: any.
-        notes: what the user may want to know about this site.
-        apart: why the residual Add, or what makes codes of the norm, stays as it is.
-        alone: makes the nodes of the same norm, if this one gives codes of it or turns it: for
+        notes: for the user, about this site.
+        unfolded: why the residual Add, or the quantizer of the norm, stays a node of its own.
+        alone: makes the nodes of the norm alone, without its quantizer or rotary embedding: for
             proofs.
     """
 
@@ -79,8 +83,9 @@ class Lowered:
     functions: Sequence[ir.Function] = ()
     min_opset: int = 0
     notes: Sequence[str] = ()
-    apart: tuple[Refusal, ...] = ()
+    unfolded: tuple[Refusal, ...] = ()
     alone: Callable[[], Lowered] | None = None
+    on_cpu: Numerics | None = None
 
     def discard(self) -> None:
         """Unhook nodes that were never inserted: they must not count as uses."""
@@ -90,7 +95,7 @@ class Lowered:
 
 
 def strictest(match: Match) -> tuple[Numerics, str]:
-    """The class of a node that says ``match`` with its rounding steps and no others; and why."""
+    """Return the class of a node with the rounding steps of ``match`` and no others; and why."""
     what = match.narrow or match.edges
     why = f"the source has {', '.join(what)}; the new node has not"
     if match.narrow:

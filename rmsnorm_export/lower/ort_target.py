@@ -5,8 +5,9 @@ type for X and scale, the scale in the shape of a row. Both operators load at an
 types they compute ``Cast_T(X / rms * scale)`` in f32: the order of Gemma, one rounding fewer than
 LLaMA's.
 
-The residual operator normalises the unrounded sum on CPU, the rounded one on CUDA, and CUDA
-releases of 2025 square in the half type: in half types it is class ``upcast``, in f32 exact.
+The residual operator normalises the unrounded sum on CPU, in half types that is class ``upcast``.
+On CUDA it rounds the sum, as an Add does, and from 1.27 on squares it in f32: class ``reordered``.
+Before it squares and sums in the half type, and is not written for such a runtime.
 
 So by default (``reordered``) a float16 norm becomes SimplifiedLayerNormalization, and its residual
 stays an Add. Measured on ONNX Runtime 1.31, CPU, one thread, interleaved in one run, eight LLaMA
@@ -17,6 +18,8 @@ because the session keeps a residual stream of Adds in f32 and a node's sum outp
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder, shape_text
@@ -24,6 +27,7 @@ from rmsnorm_export.lower.forms import SAID, OneOperator, ScaleInput
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.numerics import NUMERICS_ORDER, Numerics
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.finish import same_where_added
 from rmsnorm_export.recognize.match import Match
@@ -38,7 +42,10 @@ class _OnnxRuntime(OneOperator):
 
     def beyond_the_runtime(self, part: Match, context: LowerContext) -> Refusal | None:
         rows, opset = everywhere(SIMPLIFIED, part.dtype), context.opset
+        cuda = None if context.runtime is None else context.runtime.cuda
         least_row = max((row.min_row for row in rows), default=1)
+        if cuda is not None:
+            least_row = cuda.least_row
         least_opset = max((row.min_opset for row in rows), default=1)
         if part.n is not None and part.n < least_row:
             message = f"ONNX Runtime's CUDA provider takes rows of {least_row} elements and more"
@@ -98,8 +105,8 @@ def _residual_kept(
         why = ("the operator normalises in float32", f"stash type {type_name(spec.stash_type)}")
     elif half and not scale.fits(dtype):
         why = ("the operator would round the scale", f"a scale wider than {type_name(dtype)}")
-    elif half and not context.allows("upcast"):
-        allowed = f"class upcast, {context.numerics} is allowed"
+    elif half and not context.allows(_class_of_sum(context)):
+        allowed = f"class {_class_of_sum(context)}, {context.numerics} is allowed"
         why = ("the operator may normalise the sum before it is rounded", allowed)
     elif not context.allows(least):
         why = ("the operator does not repeat the source", f"{context.numerics} is allowed")
@@ -112,12 +119,20 @@ def _residual_kept(
     return refuse_match(match, "residual-kept", message, why[1], hint)
 
 
+def _class_of_sum(context: LowerContext) -> Numerics:
+    """Return the class of a norm and its residual sum in one node, in a half type."""
+    runtime = context.runtime
+    return "upcast" if runtime is None or runtime.cuda is None else "reordered"
+
+
 def _skip_node(match: Match, scale: ScaleInput, context: LowerContext) -> Lowered:
     """``Y, sum = norm(X + residual) * scale``; the unused outputs stay unnamed."""
     dtype = match.dtype
     half = dtype in HALF_TYPES
     least, why = strictest(match)
-    site = SiteBuilder(match, "upcast" if half else least, context)
+    classes = (least, _class_of_sum(context)) if half else (least,)
+    of_sum = max(classes, key=NUMERICS_ORDER.index)
+    site = SiteBuilder(match, of_sum, context)
     result = site.like(match.output, dtype, "output")
     total = site.like(match.x, dtype, "sum")
     site.norm(
@@ -128,10 +143,11 @@ def _skip_node(match: Match, scale: ScaleInput, context: LowerContext) -> Lowere
         domain=MICROSOFT_DOMAIN,
     )
     notes = [why] if why else []
-    if half:
+    if half and _class_of_sum(context) == "upcast":
         notes.append(
-            "the sum is normalised before it is rounded; on CUDA, releases before mid-2026 also "
-            f"square it in {type_name(dtype)}, which overflows for large rows"
+            "the sum is normalised before it is rounded; in CUDA, before 1.27, it is also squared "
+            f"in {type_name(dtype)}, which overflows for large rows"
         )
     sums = [] if match.sum is None else [(match.sum, total)]
-    return site.lowered((match.output, result), *sums, notes=notes)
+    lowered = site.lowered((match.output, result), *sums, notes=notes)
+    return dataclasses.replace(lowered, on_cpu="upcast" if half else None)

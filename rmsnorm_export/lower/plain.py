@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
+from rmsnorm_export.lower.builder import SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import Planned, operands, output_type, plan_site
 from rmsnorm_export.op.body import build_function
@@ -22,19 +22,18 @@ from rmsnorm_export.recognize.refusal import Refusal
 
 
 def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-    """The definition of the operator in standard ones, for every match of a model."""
-    shared = SharedConstants(context)
+    """Return the definition of the operator in standard operators, for every match of a model."""
     plans = [plan_site(match, context) for match in matches]
-    return [p if isinstance(p, Refusal) else _nodes(p, shared) for p in plans]
+    return [p if isinstance(p, Refusal) else _nodes(p, context) for p in plans]
 
 
-def _nodes(plan: Planned, shared: SharedConstants) -> Lowered:
-    part, spec, context = plan.part, plan.spec, shared.context
+def _nodes(plan: Planned, context: LowerContext) -> Lowered:
+    part, spec = plan.part, plan.spec
     typed = plan.key.casts or plan.key.table_dtype
     key = dataclasses.replace(plan.key, dtype=part.dtype) if typed else plan.key
     body = build_function(spec.kind, key, context.opset)
     site = SiteBuilder(part, plan.numerics, context, spec.kind)
-    inputs, weights = operands(plan, key, site, shared)
+    inputs, weights = operands(plan, key, site, context.types)
     values: dict[ir.Value | None, ir.Value | None] = {None: None}
     values |= zip(body.inputs, [*inputs, *(value for _, value in weights)], strict=True)
     numbers = {"epsilon": spec.epsilon, "scale_offset": spec.scale_offset}
@@ -52,7 +51,7 @@ def _nodes(plan: Planned, shared: SharedConstants) -> Lowered:
             else:
                 tensor = attribute.as_tensor()
                 array, dtype = tensor.numpy(), int(tensor.dtype)
-            values[output] = shared.value(site, part.scope, label, array, dtype)
+            values[output] = site.shared(array, dtype, label)
             continue
         operands_ = [values[value] for value in node.inputs]
         old = next(

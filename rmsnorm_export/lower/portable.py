@@ -3,61 +3,32 @@
 One body per operator serves all sites of a model wherever their rounding orders allow it (see
 ``op.body_key``): TensorRT's parser tells functions apart by name alone and wants as many inputs as
 the function has. A site without a scale then passes ones, one without a bias zeros.
-
-A node whose ``plugin_namespace`` is that of the plugin is the plugin's, once it is registered: when
-the plugin then refuses it, the build of the engine fails, and the function body in the file is not
-tried. So only a node that the plugin takes names it; TensorRT runs the others from their bodies.
-plugins/kernels/rmsnorm.cu (``refusal``) and plugins/tensorrt/node.h are the other half.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.lower.builder import SharedConstants, SiteBuilder
+from rmsnorm_export.lower.builder import SiteBuilder
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
+from rmsnorm_export.lower.plugin import plugin_refuses
 from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.body import GROUPS_OPSET, MIN_OPSET, build_function
-from rmsnorm_export.op.body_key import LATER_WORDS, BodyKey, assign_bodies, body_key, for_any_type
+from rmsnorm_export.op.body_key import BodyKey, assign_bodies, body_key, for_any_type
 from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
-from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
 
-MAX_ROW = 1 << 20
-"""Elements of a row (``kMaxRow``)."""
-
-_BEHIND = "x is divided by its length; the root of n and the scale stay nodes behind it"
-
-MOST_RUNS = 3
-"""Of leading axes (``broadcast_tables``)."""
-
-_CREATORS = (
-    "_scale_before_cast", "_scale_after_cast", "_round_rstd", "_rstd_not_rounded",
-    "_epsilon_outside", "_epsilon_inside", "_epsilon_clamp", "_stash_float32", "_stash_float16",
-    "_stash_bfloat16",
-)  # fmt: skip
-_ROW_CREATORS = (
-    "_whole", "_ungrouped", "_last_axis", "_partial", "_partial_2", "_grouped",
-    "_grouped_2", "_several_axes", "_several_axes_2", "_channels", "_channels_2",
-    "_epsilon_clamp_channels",
-)  # fmt: skip
-_GATED_CREATORS = ("_silu", "_sigmoid", "_gate_first", "_gate_last")
-_ROTARY_CREATORS = (
-    "_rotary_part", "_rotary_whole", "_interleaved", "_halves", "_half_table", "_full_table",
-    "_table_float32", "_table_as_x",
-)  # fmt: skip
+_AFTER = "x is divided by its length; the root of n and the scale stay nodes after it"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -72,12 +43,11 @@ class Planned:
 
 
 def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
-    """One node of this package's operators for every match of a model."""
+    """Return one node of this package's operators for every match of a model."""
     plans = [plan_site(match, context.of(match)) for match in matches]
     keys = [plan.key for plan in plans if isinstance(plan, Planned)]
     bodies = iter(assign_bodies(keys, context.taken))
     functions: dict[str, ir.Function] = {}
-    shared = SharedConstants(context)
     result: list[Lowered | Refusal] = []
     for match, plan in zip(matches, plans, strict=True):
         if isinstance(plan, Refusal):
@@ -86,16 +56,16 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
         name, body = next(bodies)
         if name not in functions:
             functions[name] = build_function(name, for_any_type(body, context.opset), context.opset)
-        lowered = _node(plan, body, functions[name], shared)
+        lowered = _node(plan, body, functions[name], context)
         if match.quantized is not None and plan.part.quantized is None:
-            lowered = dataclasses.replace(lowered, apart=(_codes_kept(match),))
+            lowered = dataclasses.replace(lowered, unfolded=(_quantizer_kept(match),))
         result.append(lowered)
     return result
 
 
-def _codes_kept(match: Match) -> Refusal:
-    numerics, found = _codes_class(match)
-    message = "what quantizes the norm is not folded: the operator makes some codes otherwise"
+def _quantizer_kept(match: Match) -> Refusal:
+    numerics, found = _quantized_class(match)
+    message = "the quantizer of the norm is not folded: the operator quantizes some rows otherwise"
     return refuse_match(match, "quantizer-kept", message, found, f"allow --numerics {numerics}")
 
 
@@ -121,9 +91,11 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
                 half_table=part.rotary is not None and part.rotary.half_table,
             )
             if spec.unit_length and part is not match:
-                notes = (*notes, _BEHIND)
+                notes = (*notes, _AFTER)
             expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
-            key = dataclasses.replace(key, expands=expands)
+            one = math.prod(_row_shape(part, context.types)) == 1
+            single = one and (part.scale is None or part.n == 1)
+            key = dataclasses.replace(key, single=single, expands=expands)
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
     message = "the operator does not repeat a rounding step of the source"
@@ -134,7 +106,7 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
 def _class(part: Match, context: LowerContext) -> tuple[op.NormSpec, Numerics, tuple[str, ...]]:
     spec = part.spec
     half = spec.stash_type in op.HALF_TYPES
-    least, why = _codes_class(part)
+    least, why = _quantized_class(part)
     notes = () if least == "exact" else (why,)
     if not (half and context.allows("upcast")):
         return spec, least, notes
@@ -147,13 +119,13 @@ def _class(part: Match, context: LowerContext) -> tuple[op.NormSpec, Numerics, t
     return wide, least, notes
 
 
-def _codes_class(part: Match) -> tuple[Numerics, str]:
-    """As ``strictest``; the scale of a row of codes has no bound in the operator."""
+def _quantized_class(part: Match) -> tuple[Numerics, str]:
+    """As ``strictest``; the scale of a quantized row has no least value in the operator."""
     if part.quantized is None or not part.quantized.least:
         return strictest(part)
     least = f"{part.quantized.least:.3g}"
     return "unclamped", (
-        f"the source divides a row by {least} at least to make codes of it, the new node divides "
+        f"the source divides a row by {least} at least to quantize it, the new node divides "
         "a row of zeros by 1 and any other by a scale of its own"
     )
 
@@ -162,10 +134,10 @@ def _dtype(value: ir.Value | None, types: Types) -> int | None:
     return None if value is None else types.dtype(value)
 
 
-def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedConstants) -> Lowered:
-    part, spec, types = plan.part, plan.spec, shared.context.types
-    site = SiteBuilder(part, plan.numerics, shared.context, spec.kind)
-    inputs, weights = operands(plan, body, site, shared)
+def _node(plan: Planned, body: BodyKey, function: ir.Function, context: LowerContext) -> Lowered:
+    part, spec, types = plan.part, plan.spec, context.types
+    site = SiteBuilder(part, plan.numerics, context, spec.kind)
+    inputs, weights = operands(plan, body, site, types)
     output = site.like(part.output, output_type(part), "output")
     new: list[tuple[ir.Value | None, ir.Value]] = [(part.output, output)]
     if part.residual is not None:
@@ -203,7 +175,7 @@ def _node(plan: Planned, body: BodyKey, function: ir.Function, shared: SharedCon
     )
     alone = None
     if part.inner is not None and (part.quantized or part.rotary):
-        alone = functools.partial(_alone, part.inner, shared.context)
+        alone = functools.partial(_alone, part.inner, context)
     replace = [(old, value) for old, value in new if old is not None]
     return site.lowered(*replace, functions=[function], notes=notes, alone=alone)
 
@@ -216,18 +188,17 @@ def _alone(part: Match, context: LowerContext) -> Lowered:
 
 
 def operands(
-    plan: Planned, body: BodyKey, site: SiteBuilder, shared: SharedConstants
+    plan: Planned, body: BodyKey, site: SiteBuilder, types: Types
 ) -> tuple[list[ir.Value], list[tuple[str, ir.Value]]]:
-    """Return what a body with this key takes: the rows, and its weights with their names."""
+    """Return the inputs of a body with this key: the rows, and its weights with their names."""
     part, spec = plan.part, plan.spec
 
     def neutral(number: float, dtype: int) -> ir.Value:
-        """Ones or zeros of n elements, one tensor for all sites of one size."""
-        sizes = _row_shape(part, shared.context.types)
+        """Return ones or zeros of n elements, one tensor for all sites of one size."""
+        sizes = _row_shape(part, types)
         label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
         name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(dtype)}"
-        array = np.full(sizes, number, numpy_dtype(dtype))
-        return shared.value(site, part.scope, name, array, dtype)
+        return site.shared(np.full(sizes, number, numpy_dtype(dtype)), dtype, name)
 
     x = part.x if part.rotary is None else site.transpose(part.x, part.rotary.order)
     inputs = [v for v in (x, part.residual, part.gate, part.cos, part.sin) if v is not None]
@@ -244,14 +215,14 @@ def operands(
 
 
 def output_type(part: Match) -> int:
-    """Element type of the output: T, or that of its codes."""
+    """Return the element type of the output: T, or the quantized type."""
     if part.quantized is None:
         return part.dtype
     return op.CODE_TYPES[part.quantized.how.partition("_")[0]][0]
 
 
 def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
-    """Shape of a neutral scale; one element, which broadcasts, where n is unknown or absurd."""
+    """Return the shape of a neutral scale; one element, where n is unknown or absurd."""
     dims = types.shape(part.x)
     tail = dims[part.spec.axis :] if dims is not None else (part.n,)
     strided = part.spec.last_axis != -1
@@ -259,75 +230,3 @@ def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
         tail = (part.n,)
     static = tuple(d for d in tail if isinstance(d, int))
     return static if len(static) == len(tail) and math.prod(static) <= MOST_ONES else (1,)
-
-
-@functools.cache
-def creator_names(kind: op.Kind) -> frozenset[str]:
-    """Operators that the plugin library computes as ``kind`` (plugins/kernels/attributes.h).
-
-    ``assign_bodies`` names a second body after what tells it from the first. The plugin reads that
-    from the attributes, and has a creator for each such name without a size in it.
-    """
-    later = LATER_WORDS.keys() & op.IN_KERNELS & op.NormSpec(kind=kind).attributes().keys()
-    words = [f"_{word}" for name in later for word in LATER_WORDS[name]]
-    rotary, gated = kind == "RotaryRMSNorm", kind == "GatedRMSNorm"
-    words += _ROTARY_CREATORS if rotary else _ROW_CREATORS
-    words += _GATED_CREATORS if gated else ()
-    codes = () if rotary else ("", *(f"_{how}" for how in get_args(op.Quantize)))
-    names = {f"Quantized{kind}{suffix}" for suffix in codes}
-    return frozenset(names | {kind + suffix for suffix in ("", *_CREATORS, *words)})
-
-
-def _runs_of_axes(x: Dims, table: Dims) -> int:
-    """Runs of leading axes along which a table has rows of its own, or repeats."""
-    if x is None or table is None:
-        return 0
-    padded = (*(1,) * (len(x) - len(table)), *table)
-    own = [b != 1 for a, b in zip(x[:-1], padded[:-1], strict=True) if a != 1]
-    return sum(a != b for a, b in itertools.pairwise([None, *own]))
-
-
-def plugin_refuses(
-    name: str,
-    spec: op.NormSpec,
-    *,
-    dtype: int,
-    n: int | None,
-    weights: Sequence[tuple[str, int, Dims]],
-    tables: tuple[Dims, Dims] | None = None,
-) -> str:
-    """Return why the plugin does not take a node, as far as the file tells; "" when it does.
-
-    Args:
-        name: the node's operator.
-        spec: the norm.
-        dtype: element type of X.
-        n: elements of a row, None when unknown.
-        weights: name, element type and shape of the scale and the bias that the node has.
-        tables: shapes of X and of cos, where it has one.
-    """
-    length = n or 0
-    reasons = {
-        f"it does not know the attribute {spec.beyond(op.IN_KERNELS)}": spec.beyond(op.IN_KERNELS),
-        "it does not compute in float64": op.DOUBLE in (dtype, spec.stash_type),
-        "it has no creator of that name": name not in creator_names(spec.kind),
-        f"it does not compute {type_name(dtype)} rows in {type_name(spec.stash_type)}": (
-            spec.stash_type not in (op.FLOAT, dtype)
-        ),
-        f"it takes rows of {MAX_ROW} elements at most": length > MAX_ROW,
-        "it turns rows of an even number of elements": tables is not None and length % 2,
-        "its cos and sin repeat along at most two runs of axes": (
-            tables is not None and _runs_of_axes(*tables) > MOST_RUNS
-        ),
-    }
-    for label, weight, shape in weights:
-        sizes = [size for size in shape or () if isinstance(size, int)]
-        elements = math.prod(sizes) if shape is not None and len(sizes) == len(shape) else n
-        wrong = elements != n and (n is not None or elements == 1)
-        reasons |= {
-            f"it takes no {type_name(weight)} {label} for {type_name(dtype)} rows": (
-                weight not in (dtype, op.FLOAT)
-            ),
-            f"it wants a {label} of one element for each of the row": wrong,
-        }
-    return next((reason for reason, is_so in reasons.items() if is_so), "")

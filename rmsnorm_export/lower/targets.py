@@ -23,9 +23,9 @@ class TargetRow:
         module: dotted name of the module that lowers to it, imported when it is first used.
         summary: half a sentence for help texts.
         operators: its own form, which is kept where a model has it already; those of this package
-            with their domain. What is the form of other targets alone is taken apart first.
+            with their domain. Nodes in a form of other targets are decomposed first.
         min_opset: version of the default domain to which a model is raised; 0: any will do.
-        form: what a norm is afterwards.
+        form: of a norm afterwards.
         shares_functions: its nodes call functions that all sites of a model share, so the nodes
             that are there already are written anew with the others.
     """

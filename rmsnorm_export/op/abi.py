@@ -56,7 +56,7 @@ class Problem(ctypes.Structure):
         super().__init__(inner=inner, runs=(1, 1), strides=(1, 0, 0), **values)
 
     def set_norm(self, spec: NormSpec) -> None:
-        """Take the attributes over; with angles for every element that is turned.
+        """Take the attributes over; with angles for every element that is rotated.
 
         Raises:
             ValueError: the kernels do not know one that is not at its default.

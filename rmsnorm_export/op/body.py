@@ -1,7 +1,8 @@
 """The operator as a model-local function of standard ONNX operators, for any opset from 13.
 
 Spelled Pow, ReduceMean, Add, Sqrt, Div, Mul, which ONNX Runtime's own fusion recognises after it
-has inlined the function. Every name inside carries the domain and the function's name: TensorRT's
+has inlined the function; where that computes something else, or does not load, otherwise. Every
+name inside carries the domain and the function's name: TensorRT's
 parser looks a formal input up among the tensors of the calling graph first, so a plain ``X`` could
 bind to a tensor that is not the node's input.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.body_key import BodyKey
-from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.dtypes import Array, numpy_dtype, vanishes
 from rmsnorm_export.op.spec import (
     BFLOAT16,
     CODE_TYPES,
@@ -49,11 +50,11 @@ _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
 
 
 def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
-    """The function ``rmsnorm_export.<name>`` for ``key``.
+    """Return the function ``rmsnorm_export.<name>`` for ``key``.
 
-    Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the codes, as the key
-    has them; all are required. Outputs: Y or its codes, for ``SkipRMSNorm`` the sum, and the scales
-    of the rows where those are computed. Attributes that it reads from the node:
+    Inputs in order: X, residual or gate or cos and sin, scale, bias, scale of the quantized output,
+    as the key has them; all are required. Outputs: Y or quantized Y, for ``SkipRMSNorm`` the sum,
+    and the scales of the rows where those are computed. Attributes that it reads from the node:
     ``epsilon`` and, where a scale may have an offset, ``scale_offset``. Nodes may carry more.
 
     Args:
@@ -80,7 +81,7 @@ class _Body:
         values = {n: self.value(n) for n in ("X", *_BESIDE.get(key.kind, ()), *weights)}
         self.x, inputs = values["X"], list(values.values())
         residual, gate, cos = (values.get(name) for name in ("residual", "gate", "cos"))
-        scale, bias = (self.behind_axes(values.get(name), name) for name in ("scale", "bias"))
+        scale, bias = (self.broadcastable(values.get(name), name) for name in ("scale", "bias"))
         total = self.x
         if residual is not None:
             total = self.add("Add", "sum", [self.x, residual])
@@ -98,18 +99,18 @@ class _Body:
             ungated = y if key.scale_before_cast else self.to_stash(y, "ungated")
             y = self.to_x(self.add("Mul", "gated", [ungated, activation]), "Y")
         if cos is not None:
-            y = self.turned(y, cos, values["sin"])
+            y = self.rotary(y, cos, values["sin"])
         code_scales: list[ir.Value] = []
         if key.quantize is not None:
-            y, code_scales = self.codes(y, key.quantize, inputs)
+            y, code_scales = self.quantized(y, key.quantize, inputs)
         outputs = [y, *([total] if residual is not None else []), *code_scales]
         graph = ir.Graph(
             inputs, outputs, nodes=self.nodes, name=self.name, opset_imports={"": self.opset}
         )
         return ir.Function(DOMAIN, self.name, graph=graph, attributes=self.attributes())
 
-    def behind_axes(self, value: ir.Value | None, label: str) -> ir.Value | None:
-        """A scale or bias of a row with axes behind it, in a shape that broadcasts."""
+    def broadcastable(self, value: ir.Value | None, label: str) -> ir.Value | None:
+        """Return a scale or bias of a row with axes after it, in a shape that broadcasts."""
         if value is None or self.key.last_axis == -1:
             return value
         shape = self.integers([-1, *[1] * (-1 - self.key.last_axis)], f"{label}_shape")
@@ -176,15 +177,27 @@ class _Body:
             return mean
         epsilon = self.scalar("epsilon", key.literal_epsilon, "epsilon_value", like_x=False)
         if not (key.unit_length or key.epsilon_outside or key.epsilon_clamp):
-            return self.add("Sqrt", "rms", [self.add("Add", "stabilised", [mean, epsilon])])
+            return self.add("Sqrt", "rms", [self.sum_with("stabilised", mean, epsilon)])
         root = mean if key.unit_length else self.add("Sqrt", "root", [mean])
         # Not Clip but where that is meant: it takes an infinite root to the largest number.
         clamp = "Clip" if key.unit_length == 2 else "Max"
-        return self.add("Add" if key.epsilon_outside else clamp, "rms", [root, epsilon])
+        if key.epsilon_outside:
+            return self.sum_with("rms", root, epsilon)
+        return self.add(clamp, "rms", [root, epsilon])
+
+    def sum_with(self, label: str, mean: ir.Value, epsilon: ir.Value) -> ir.Value:
+        """``mean + epsilon``, or the same with the root of the mean."""
+        literal = self.key.literal_epsilon
+        removed = literal is not None and vanishes(literal, 0.0)
+        return self.add("Sum" if removed else "Add", label, [mean, epsilon])
 
     def square(self, row: ir.Value) -> ir.Value:
-        if self.key.stash_type == DOUBLE:
-            # ONNX Runtime fuses the Pow spelling, and with it takes epsilon for 1e-5 in float64.
+        """The squares, by a Pow where ONNX Runtime may fuse the body.
+
+        In float64 it takes epsilon for 1e-5. Without a scale it takes a Mul behind the node for it,
+        and of a row of one a Mul with any number of elements: it does not load, or fails.
+        """
+        if self.key.stash_type == DOUBLE or self.key.single or not self.key.has_scale:
             return self.add("Mul", "square", [row, row])
         # Pow takes no bfloat16 exponent before opset 15.
         old = self.key.stash_type == BFLOAT16 and self.opset < 15
@@ -234,7 +247,7 @@ class _Body:
             y = self.add("Add", "biased", [y, addend])
         return self.to_x(y, "Y") if key.scale_before_cast and ends else y
 
-    def turned(self, y: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
+    def rotary(self, y: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
         """The norm ``y``, in the type of X, with its rotary embedding."""
         size = self.key.rotary_dim
         part = self.slice(y, "turned_part", 0, size) if size else y
@@ -273,7 +286,7 @@ class _Body:
         return halves
 
     def joined(self, pairs: list[ir.Value], part: ir.Value, label: str) -> ir.Value:
-        """Join what `pairs` takes apart, of the shape of ``part``."""
+        """Join what `pairs` splits, in the shape of ``part``."""
         if not self.key.rotary_interleaved:
             return self.add("Concat", label, pairs, {"axis": -1})
         axis = self.integers([-1], f"{label}_axis")
@@ -297,14 +310,14 @@ class _Body:
             return sigmoid
         return self.add("Mul", "silu", [z, sigmoid])
 
-    def codes(
+    def quantized(
         self, y: ir.Value, how: Quantize, inputs: list[ir.Value]
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """The codes of ``y``, and the scales of its rows; a scale that is given joins
+        """Return quantized ``y``, and the scales of its rows; a given scale is appended to
         ``inputs``.
 
-        They end in QuantizeLinear, so that the runtime saturates and rounds as it always does; it
-        takes float32, so that a half y is not rounded again when it is divided.
+        QuantizeLinear comes last, so that the runtime saturates and rounds as it always does; its
+        input is float32, so that a half y is not rounded again when it is divided.
         """
         half = self.key.casts or self.key.stash_type != FLOAT
         wide = self.cast(y, FLOAT, "wide_y") if half else y

@@ -32,9 +32,11 @@ class BodyKey(NormSpec):
         scale_cast, bias_cast: may be of another type than the one in which the product is computed.
         dtype: element type of X, where the body must name it (casts below opset 15).
         literal_epsilon, literal_offset: where a float32 attribute cannot hold them.
-        quantize: the output is codes, made so (``op.spec.QUANTIZE``); None: the norm.
+        quantize: how the output is quantized (``op.spec.QUANTIZE``); None: it is not.
         table_dtype: element type of cos and sin, where it is not that of X.
         half_table: cos and sin have one element for each pair.
+        single: the row is one number, or the scale that a site without one passes: ONNX Runtime
+            removes a Mul with that.
         expands: a ``unit_length`` is expanded to the row before it divides, as PyTorch writes it:
             ONNX Runtime rounds it on a CPU where two operators in a row have half kernels.
     """
@@ -52,6 +54,7 @@ class BodyKey(NormSpec):
     quantize: Quantize | None = None
     table_dtype: int | None = None
     half_table: bool = False
+    single: bool = False
     expands: bool = False
 
     @property
@@ -130,7 +133,7 @@ def unify(a: BodyKey, b: BodyKey) -> BodyKey | None:
     site then passes ones (of ``scale_type``) or zeros (of ``product_type``), which change nothing.
     The body may have no cast of them.
     """
-    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY, "expands")):
+    if any(getattr(a, name) != getattr(b, name) for name in (*_FIXED, *_BODY)):
         return None
     if (a.dtype is not None or b.dtype is not None) and _named_type(a) != _named_type(b):
         return None
@@ -159,9 +162,10 @@ def assign_bodies(
     """For each site's key the name of its function and the body that it shares.
 
     Of each operator, the body with most sites has the operator's own name (unless it holds a number
-    that no float32 attribute can); the others say after it
-    in what they differ, e.g. ``RMSNorm_scale_before_cast``. The outcome does not depend on the
-    order of the sites, except that a tie goes to the earlier one. ``reserved`` names are not used.
+    that no float32 attribute can); the others say after it how they differ, e.g.
+    ``RMSNorm_scale_before_cast``. The outcome does not depend on the order of the sites, except
+    that a tie goes to a body that the plugin may have, which is not ``single``, and then to the
+    earlier one. ``reserved`` names are not used.
     """
     counts = Counter(keys)
     groups: list[_Group] = []
@@ -178,7 +182,11 @@ def assign_bodies(
         group.sites += counts[key]
     names: dict[str, BodyKey] = {}
     result: dict[BodyKey, tuple[str, BodyKey]] = {}
-    for group in sorted(groups, key=lambda g: (-g.sites, min(map(keys.index, g.members)))):
+
+    def place(group: _Group) -> tuple[int, bool, int]:
+        return -group.sites, group.body.single, min(map(keys.index, group.members))
+
+    for group in sorted(groups, key=place):
         name = _name(group.body, names, reserved)
         names[name] = group.body
         result.update(dict.fromkeys(group.members, (name, group.body)))
@@ -203,7 +211,10 @@ _FIXED = tuple(
     for field in dataclasses.fields(NormSpec)
     if field.name not in (*_ORDER, *_IN_NODE, "association")
 )
-_BODY = ("association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", QUANTIZE)
+_BODY = (
+    "association", "literal_epsilon", "literal_offset", "table_dtype", "half_table", "single",
+    "expands", QUANTIZE,
+)  # fmt: skip
 
 
 def _named_type(key: BodyKey) -> int | None:

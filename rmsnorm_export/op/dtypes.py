@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from rmsnorm_export.op.spec import BFLOAT16
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT
 
 Array: TypeAlias = npt.NDArray[Any]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
@@ -49,3 +49,9 @@ def round_to(values: npt.ArrayLike, element_type: int) -> Float64Array:
         rounded = np.ldexp(np.rint(np.ldexp(exact, shift)), -shift)
         beyond = np.abs(rounded) > _BF16_MAX
         return np.where(beyond, np.copysign(np.inf, exact), rounded)
+
+
+def vanishes(number: float, neutral: float) -> bool:
+    """Return whether ONNX Runtime's optimizer takes a float64 number for 0 of a sum or 1 of a
+    product, which ``neutral`` is: it reads such a constant as a float32, and removes the node."""
+    return number != neutral and float(round_to(number, FLOAT)) == neutral

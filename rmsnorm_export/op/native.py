@@ -18,7 +18,7 @@ ROW_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "RotaryRMS
 """Those whose operands are rows of X and weights."""
 
 QUANTIZED_KINDS = tuple(f"Quantized{kind}" for kind in ROW_KINDS)
-"""Those that give codes of the norm, without the word for the codes that their names end with."""
+"""Those with a quantized output, without the type that their names end with."""
 
 RMS_NORMALIZATION = "RMSNormalization"
 """Of the default domain, from opset 23 on."""
@@ -31,5 +31,5 @@ SKIP_SIMPLIFIED = "SkipSimplifiedLayerNormalization"
 
 
 def operator_name(kind: Kind, quantize: str | None = None) -> str:
-    """Of the norm, or of its codes: a name has one type of output, which runtimes ask it for."""
+    """Return the name of an operator; each has one type of output, as runtimes want it."""
     return kind if quantize is None else f"Quantized{kind}_{quantize}"

@@ -28,7 +28,7 @@ _FITTING = dict.fromkeys(("residual", "gate"), "broadcast and cast it to the sha
 _FITTING |= dict.fromkeys(
     ("cos", "sin"),
     "give cos and sin one shape and one type, that of x or float32 for a half x: in the last axis "
-    "an element for each that is turned or for each pair, and leading axes that broadcast",
+    "an element for each that is rotated or for each pair, and leading axes that broadcast",
 )
 """A remedy for an operand that does not fit and is no scale or bias."""
 
@@ -71,7 +71,7 @@ def _fits(
         pairs = zip(reversed(sizes), reversed(shape), strict=False)
         return len(sizes) <= len(shape) and all(_is_one(a) or equal(a, b) for a, b in pairs)
     if name in ("scale", "bias"):
-        own = _without_leading_ones(_without_axes_behind(spec, tuple(sizes)))
+        own = _without_leading_ones(_without_axes_after(spec, tuple(sizes)))
         return _same_shape(own, _without_leading_ones(row_shape(spec, shape)), equal)
     if name in ("residual", "gate"):
         return element_type == dtype and _same_shape(sizes, shape, equal)
@@ -80,8 +80,8 @@ def _fits(
         return False
     if element_type != dtype and (dtype not in HALF_TYPES or element_type != FLOAT):
         return False
-    turned = spec.rotary_dim or shape[-1]
-    if not 0 < len(sizes) <= len(shape) or sizes[-1] not in (turned, turned // 2):
+    rotated = spec.rotary_dim or shape[-1]
+    if not 0 < len(sizes) <= len(shape) or sizes[-1] not in (rotated, rotated // 2):
         return False
     leading = zip(reversed(sizes[:-1]), reversed(shape[:-1]), strict=False)
     return all(_is_one(size) or equal(size, of_x) for size, of_x in leading)
@@ -98,12 +98,12 @@ def check_row(spec: NormSpec, n: int, *, has_scale: bool) -> None:
     Raises:
         UsageError: it has not, or there is none.
     """
-    turned = (spec.rotary_dim or n) if spec.kind == "RotaryRMSNorm" else 0
+    rotated = (spec.rotary_dim or n) if spec.kind == "RotaryRMSNorm" else 0
     even = "use an even number that is at most the elements of a row"
     for name, fits, fix in (
         ("partial_size", spec.partial_size <= n, "use at most the elements of a row"),
         ("group_size", not spec.group_size or n % spec.group_size == 0, "use a divisor of the row"),
-        ("rotary_dim", turned % 2 == 0 and turned <= n, even),
+        ("rotary_dim", rotated % 2 == 0 and rotated <= n, even),
         ("scale_offset", has_scale or not spec.scale_offset, "pass a scale, or use no offset"),
     ):
         if not fits:
@@ -131,8 +131,8 @@ def row_shape(spec: NormSpec, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape[spec.axis : len(shape) + spec.last_axis + 1])
 
 
-def _without_axes_behind(spec: NormSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a scale without the ones that stand for the axes behind its row."""
+def _without_axes_after(spec: NormSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a scale without the ones that stand for the axes after its row."""
     row = len(sizes) + 1 + spec.last_axis
     return sizes[:row] if row > 0 and all(size == 1 for size in sizes[row:]) else sizes
 

@@ -41,7 +41,7 @@ def reference_float64(
         scale: ``n`` elements in the shape of the normalised axes, leading dimensions of 1 allowed.
         bias: as ``scale``.
         **more: what else the operator takes: ``residual`` or ``gate`` of the shape of ``x``, or
-            ``cos`` and ``sin``, ``[..., w]``, w the elements that are turned or half of them, of
+            ``cos`` and ``sin``, ``[..., w]``, w the elements that are rotated or half of them, of
             the type of ``x`` or float32 for a half one.
 
     Returns:
@@ -184,7 +184,7 @@ class _Formula:
         if activation is not None and not spec.gate_first:
             y = self.stash(self.stash(y) * activation)
         y = self.out(y)
-        return self._turned(y) if "cos" in self.operands else y
+        return self._rotated(y) if "cos" in self.operands else y
 
     def _normalise(
         self, row: Float64Array, numerator: Float64Array, factor: Float64Array | None
@@ -220,7 +220,7 @@ class _Formula:
         factor, offset = product(self.operands["scale"]), self.spec.scale_offset
         return product(product(np.asarray(np.float64(offset))) + factor) if offset else factor
 
-    def _turned(self, y: Float64Array) -> Float64Array:
+    def _rotated(self, y: Float64Array) -> Float64Array:
         """Return the norm with its rotary embedding."""
         size = self.spec.rotary_dim or y.shape[-1]
         pairs = (size // 2, 2) if self.spec.rotary_interleaved else (2, size // 2)

@@ -16,7 +16,7 @@ For a row ``a`` of ``n`` elements (the axes from ``axis`` to ``last_axis``, flat
 In f32 statistics an implementation may multiply by ``1 / rms`` where this divides: what it rounds
 is then within 2 ulp of f32 of the quotient.
 
-``RotaryRMSNorm`` turns the first ``rotary_dim`` elements of y, rounded to T, in pairs. With C the
+``RotaryRMSNorm`` rotates the first ``rotary_dim`` elements of y, rounded to T, in pairs. With C the
 type of the tables, each product and the sum rounded to it, and ``rot(y)`` the row in which each
 pair (a, b) is (-b, a)::
 
@@ -103,18 +103,18 @@ class NormSpec:
             say; 1: ``x * (scale / rms)``; 2: ``(x * scale) / rms``.
         epsilon_clamp: epsilon is the least that the root may be, and is not added; a NaN stays one.
         last_axis: last normalised axis, negative; other than -1 only as ``axis`` itself, so that a
-            row is one axis with others behind it: the channels of an image are axis -3.
+            row is one axis with others after it: the channels of an image are axis -3.
         unit_length: 1: the root is the Euclidean length of the row, rounded to S once (ReduceL2);
             epsilon is a clamp, outside or 0. 2: likewise, and a length that is infinite in S is its
             largest number (Clip).
         scale_rstd: with ``round_rstd``, 1 / rms is multiplied with the scale, in S, before it is
-            rounded to T; nothing is scaled behind it.
+            rounded to T; nothing is scaled after it.
         scale_varies: the scale is of any shape that broadcasts to that of X.
         activation: of the gate (``GatedRMSNorm`` only).
         gate_first: False: ``Y = T(S(norm) * act(gate))``, where ``norm`` is the ungated result, not
             rounded when ``scale_before_cast``. True: ``RMSNorm(S(X) * act(gate))``, the product
             not rounded.
-        rotary_dim: the elements at the start of the row that are turned, an even number; 0 means
+        rotary_dim: the elements at the start of the row that are rotated, an even number; 0 means
             all (``RotaryRMSNorm`` only).
         rotary_interleaved: False: the elements i and ``i + rotary_dim / 2`` are a pair. True: the
             elements 2 i and 2 i + 1.
@@ -179,7 +179,7 @@ class NormSpec:
 
     @classmethod
     def from_attributes(cls, kind: Kind, attributes: Mapping[str, int | float | str]) -> NormSpec:
-        """The spec of a node with these ONNX attributes, the inverse of `attributes`.
+        """Return the spec of a node with these ONNX attributes, the inverse of `attributes`.
 
         Absent attributes are at their default; those that are none of a norm are not looked at.
 
@@ -191,17 +191,17 @@ class NormSpec:
         return cls(**{**values, "kind": kind})
 
     def trailing(self) -> NormSpec:
-        """The same norm of rows that have been moved to the last axis."""
+        """Return the same norm of rows that have been moved to the last axis."""
         if self.last_axis == -1:
             return self
         return dataclasses.replace(self, axis=-1, last_axis=-1)
 
     def row_axes(self) -> range:
-        """The normalised axes, negative."""
+        """Return the normalised axes, negative."""
         return range(self.axis, self.last_axis + 1)
 
     def canonical(self, dtype: int) -> NormSpec:
-        """The same norm with the attributes that cannot matter for X of ``dtype`` at default.
+        """Return the same norm, attributes that cannot matter for X of ``dtype`` at default.
 
         When X is of the stash type no cast rounds, so the rounding order is moot.
         """
@@ -220,20 +220,19 @@ class NormSpec:
         return spec
 
     def product_type(self, dtype: int) -> int:
-        """Element type of what follows the norm of X of ``dtype``: its scale and its bias."""
+        """Return the element type of scale and bias after the norm of X of ``dtype``."""
         return self.stash_type if self.scale_before_cast else dtype
 
     def scale_type(self, dtype: int) -> int:
-        """Element type of the product with the scale, for X of ``dtype``."""
+        """Return the element type of the product with the scale, for X of ``dtype``."""
         return self.stash_type if self.scale_rstd else self.product_type(dtype)
 
     def attributes(self) -> dict[str, int | float | str]:
-        """The ONNX attributes of the operator with the values of this spec, in schema order."""
+        """Return the operator's ONNX attributes with the values of this spec, in schema order."""
         return dict(_attributes(self))
 
     def written(self) -> dict[str, int | float | str]:
-        """The attributes that a node has: all that were known from the start, others where they
-        matter.
+        """Return the attributes of a node: the original ones, and later ones where they matter.
 
         The plugin reads absent fields as its own defaults and warns; what knows no later attribute
         refuses it.
@@ -246,7 +245,7 @@ class NormSpec:
         return next((f"{n} {v}" for n, v in self.non_default().items() if n not in known), "")
 
     def non_default(self) -> dict[str, int | float | str]:
-        """The attributes that differ from the ordinary LLaMA norm, epsilon and kind apart."""
+        """Return the attributes, but for epsilon, that differ from the ordinary LLaMA norm."""
         fields = self.__dataclass_fields__
         return {
             name: value
@@ -268,18 +267,18 @@ def _attributes(spec: NormSpec) -> dict[str, int | float | str]:
 
 QUANTIZE = "quantize"
 """The attribute that ``QuantizedRMSNorm``, ``QuantizedSkipRMSNorm`` and ``QuantizedGatedRMSNorm``
-have beside those of the norm. With y the norm, rounded to T, and codes of INT8 or FP8 E4M3::
+have besides those of the norm. With y the norm, rounded to T, the output is INT8 or FP8 E4M3::
 
-    codes = saturate(round_to_even(y / s))
+    q = saturate(round_to_even(y / s))
 
 ``fp8``, ``int8``: s is one float32 number, the last input. ``fp8_per_row``, ``int8_per_row``: s is
 max |y| of the row / 448 or / 127, and 1 where that is 0; it is the last output, float32. A row with
-a NaN has the scale NaN, one with an infinity alone an infinite scale: its int8 codes are 0."""
+a NaN has the scale NaN, one with an infinity alone an infinite scale: its int8 numbers are 0."""
 
 CODE_TYPES = {"int8": (3, 127.0), "fp8": (17, 448.0)}
-"""ONNX element type of the codes, and the largest of them that a row is scaled to."""
+"""ONNX element type of a quantized output, and the number that the largest of a row becomes."""
 
 
 def scaled_by(how: str) -> Literal["tensor", "row"]:
-    """Return what has a scale of its own."""
+    """Return the unit that has a scale of its own."""
     return "row" if how.endswith("_per_row") else "tensor"

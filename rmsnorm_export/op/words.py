@@ -1,4 +1,4 @@
-"""What attributes of the operator and classes of numerics mean, for the reader of a report."""
+"""The meaning of the operator's attributes and of the classes of numerics, for reports."""
 
 from importlib import resources
 
@@ -7,4 +7,4 @@ import msgspec
 WORDS: dict[str, str] = msgspec.json.decode(
     resources.files(__package__).joinpath("words.json").read_bytes()
 )
-"""Of an attribute what it says, of a class what it promises."""
+"""Attribute or class -> its meaning."""

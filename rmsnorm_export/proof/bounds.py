@@ -61,12 +61,12 @@ _SIGMOID = 64.0
 
 
 def smallest(dtype: int) -> float:
-    """The smallest positive number of an ONNX element type."""
+    """Return the smallest positive number of an ONNX element type."""
     return float(FINFO[numpy_dtype(dtype)].smallest_subnormal)
 
 
 def sum_of(case: str, spec: NormSpec) -> str:
-    """How the squares of a row add up: ``exact`` in any order, or ``equal`` terms, or ``any``."""
+    """Return how squares of a row add up: ``exact`` in any order, ``equal`` terms, or ``any``."""
     if spec.stash_type in HALF_TYPES:
         return "exact"  # there the mean is one operator, rounded once
     if case == "constant":
@@ -75,7 +75,7 @@ def sum_of(case: str, spec: NormSpec) -> str:
 
 
 def where_epsilon_counts(spec: NormSpec, n: int) -> float:
-    """The root mean square of rows of ``n`` that are as small as what epsilon adds to them."""
+    """Return the root mean square of rows of ``n`` that are as small as their epsilon."""
     if spec.unit_length:
         return spec.epsilon / math.sqrt(n)
     return spec.epsilon if spec.epsilon_clamp else math.sqrt(spec.epsilon)
@@ -117,7 +117,7 @@ class Bounds:
             raise InputError(what, found=unknown, fix="keep the original nodes")
 
     def stash_error(self, row: Row) -> float:
-        """Largest error, in ulp of T, of a row computed in S."""
+        """Return the largest error, in ulp of T, of a row computed in S."""
         spec = self.spec
         terms = spec.partial_size or spec.group_size or self.n
         error = 4.5 + self.scaled + bool(self.scaled and spec.scale_offset) + self.biased
@@ -133,7 +133,7 @@ class Bounds:
         return error * unit / UNIT_ROUNDOFF[self.dtype]
 
     def _subnormal(self, row: Row) -> float:
-        """Relative error of ``1 / rms`` where the squares are subnormal."""
+        """Return the relative error of ``1 / rms`` where the squares are subnormal."""
         mean, eta = row.mean_square, smallest(self.spec.stash_type)
         if mean == 0 or not math.isfinite(mean):
             return 0.0
@@ -144,7 +144,7 @@ class Bounds:
         return max(rms / low, high / rms) - 1 if low else math.inf
 
     def loss(self, mean_square: Float64Array) -> Float64Array:
-        """What of ``x / max(rms, e)`` is missing in ``x / sqrt(mean + e ** 2)``, relative."""
+        """Return the relative loss of ``x / sqrt(mean + e ** 2)`` against ``x / max(rms, e)``."""
         clamp = self.spec.epsilon
         rms = np.maximum(np.sqrt(mean_square), clamp)
         # The square of e is rounded to float32.
@@ -161,7 +161,7 @@ class Bounds:
         return later + spec.round_rstd + bool(scaled and spec.scale_offset)
 
     def distance(self, numerics: Numerics, row: Row, *, elided: bool, error_before: float) -> float:
-        """Largest distance of new from original, in ulp of T.
+        """Return the largest distance of new from original, in ulp of T.
 
         Args:
             numerics: class of the rewrite. ``reordered`` adds one rounding of T, ``upcast`` allows
@@ -188,7 +188,7 @@ class Bounds:
         return self._steps(numerics, elided=elided) * smallest(self.dtype)
 
     def accuracy(self, row: Row) -> float:
-        """Error against float64, in ulp of T, that the rounding steps of the norm alone explain.
+        """Return the error against float64, in ulp of T, that rounding steps alone explain.
 
         Half an ulp for the last rounding, one ulp for every earlier one (u of a number is at most
         one ulp of it), one for the rounded residual sum, and what is computed in S.

@@ -1,4 +1,4 @@
-"""A model and what a pass made of it, compared on the same random inputs."""
+"""A model before and after a pass, compared on the same random inputs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """What a model gives for random inputs.
+    """The outputs of a model for random inputs.
 
     Attributes:
         feeds: the inputs, by name.
@@ -87,7 +87,7 @@ def run_reference(
         model: left as it is.
         seed: of the inputs.
         dims: sizes of dimensions by their names; None: those that inputs are tried with.
-        prepare: what makes sense of the inputs.
+        prepare: turns random inputs into meaningful ones.
     """
     declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
     candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
@@ -148,7 +148,7 @@ def opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
 
 
 def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
-    """Return a model for a session, its large weights apart, where they are in memory.
+    """Return a model for a session, and its large weights, which stay in memory.
 
     They are to be kept as long as the session is.
     """
@@ -171,7 +171,7 @@ def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:
 
 
 def changed_by_others(model: ir.Model, change: Callable[[ir.Model], ir.Model]) -> ir.Model:
-    """Return what a step of another package makes of a copy of a model, its contract kept.
+    """Return the result of another package's pass on a copy of a model, its contract kept.
 
     The copy has types of its own: a step that sets one would change both.
 

@@ -42,7 +42,7 @@ def cut(
     constants: Iterable[ir.Value] = (),
     aliases: Mapping[ir.Value, ir.Value] | None = None,
 ) -> ir.Model:
-    """A model that computes ``outputs`` from ``inputs``: copies of the nodes between them.
+    """Return a model that computes ``outputs`` from ``inputs``: copies of the nodes between them.
 
     Works on values of the main graph, of a subgraph and of a function body alike, and on nodes that
     are in no graph yet: producers are followed, wherever they are. Constants of at most 64
@@ -127,8 +127,8 @@ class _Walk:
                 stack.extend((source, False) for source in sources if source is not None)
 
     def output(self, value: ir.Value, index: int) -> ir.Value:
-        """The copy of ``value`` as graph output ``y<index>``: an Identity, for a value that is also
-        an input or is asked for twice must have a second name."""
+        """Return a copy of ``value`` as graph output ``y<index>``: an Identity, as a value that is
+        also an input, or is asked for twice, must have a second name."""
         new = ir.Value(name=f"y{index}", type=_tensor_type(self._type_of(value)))
         source, name = self._copies[value], f"out{index}"
         self.nodes.append(ir.Node("", "Identity", [source], outputs=[new], name=name))
@@ -160,15 +160,15 @@ class _Walk:
         self._copies.update(zip(node.outputs, new.outputs, strict=True))
 
     def _sources(self, node: ir.Node) -> Sequence[ir.Value | None]:
-        """The inputs whose elements matter: not the model of a CastLike of known type, nor a value
-        of known sizes of which only the shape is asked. Either may come from in front of the cut.
+        """Return the inputs whose elements matter: not the model of a CastLike of known type, nor a
+        value of known sizes of which only the shape is asked. Either may come from before the cut.
         """
         if standard(node) == "CastLike" and self._type_of(node.outputs[0]) is not None:
             return node.inputs[:1]
         return node.inputs if self._run_sizes(node) is None else ()
 
     def _run_sizes(self, node: ir.Node) -> Sequence[int] | int | None:
-        """What a Shape or Size gives in the runs of the new model, where that is known."""
+        """Return the result of a Shape or Size in the runs of the new model, where it is known."""
         value = node.inputs[0] if standard(node) in ("Shape", "Size") else None
         sizes = None if value is None or value in self._copies else self._sizes_of(value)
         if sizes is None:
@@ -209,7 +209,7 @@ def _tensor_type(element: int | None) -> ir.TensorType | None:
 
 
 def _own_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr:
-    """An attribute that a copy of the node can have.
+    """Return the attribute for a copy of the node.
 
     Raises:
         InputError: it is given from outside, or is a graph.
@@ -227,7 +227,7 @@ def _own_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr:
 
 
 def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
-    """The value behind Identity and Cast nodes, and the types that it was cast to."""
+    """Return the value before Identity and Cast nodes, and the types that it was cast to."""
     casts: list[int] = []
     for _ in range(MAX_NODES):
         node = value.producer()

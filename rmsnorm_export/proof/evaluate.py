@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,26 @@ class Float64Result:
 
 
 _Tensors = Sequence[_Tensor | None]
+_Attributes = Mapping[str, ir.Attr]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Scope:
+    """The main graph, or one call of a function.
+
+    Attributes:
+        nodes: in order.
+        values: computed so far.
+        opsets: versions of its operators.
+        attributes: that nodes may refer to.
+        depth: of calls inside one another.
+    """
+
+    nodes: Sequence[ir.Node]
+    values: dict[ir.Value, _Tensor]
+    opsets: Mapping[str, int]
+    attributes: _Attributes = dataclasses.field(default_factory=dict)
+    depth: int = 0
 
 
 def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -78,19 +98,23 @@ def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return _Evaluator(model, promote=False).run(feeds)
 
 
-def run_float64(model: ir.Model, feeds: Mapping[str, Array]) -> Float64Result:
+def run_float64(
+    model: ir.Model, feeds: Mapping[str, Array], most: int = _MOST_IN_ALL
+) -> Float64Result:
     """Compute the outputs with every float type that depends on an input turned into float64.
 
-    Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded.
+    Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded. ``most``: elements of
+    all results.
     """
-    evaluator = _Evaluator(model, promote=True)
+    evaluator = _Evaluator(model, promote=True, most=most)
     return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
 
 
 class _Evaluator:
-    def __init__(self, model: ir.Model, *, promote: bool) -> None:
+    def __init__(self, model: ir.Model, *, promote: bool, most: int = _MOST_IN_ALL) -> None:
         self._model = model
         self._promote = promote
+        self._most = most
         self.constants: list[Array] = []
         self._elements = 0
 
@@ -109,62 +133,47 @@ class _Evaluator:
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
-            self._run_nodes(graph, values, {}, graph.opset_imports, 0)
+            self._run_nodes(_Scope(tuple(graph), values, graph.opset_imports))
         return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
         return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
 
-    def _run_nodes(
-        self,
-        nodes: Iterable[ir.Node],
-        values: dict[ir.Value, _Tensor],
-        references: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
-        depth: int,
-    ) -> None:
-        nodes = tuple(nodes)
-        last = {value: node for node in nodes for value in node.inputs if value is not None}
-        for node in nodes:
+    def _run_nodes(self, scope: _Scope) -> None:
+        values = scope.values
+        last = {value: node for node in scope.nodes for value in node.inputs if value is not None}
+        for node in scope.nodes:
             tensors = [None if value is None else values[value] for value in node.inputs]
-            attributes = _resolve(node, references)
+            attributes = _resolve(node, scope.attributes)
             function = self._model.functions.get(node.op_identifier())
             if function is not None:
-                results = self._call(function, tensors, attributes, depth)
+                results = self._call(function, tensors, attributes, scope.depth + 1)
             else:
-                results = self._apply(node, tensors, attributes, opsets)
+                results = self._apply(node, tensors, attributes, scope.opsets)
             for value, result in zip(node.outputs, results, strict=False):
                 if result is not None:
                     values[value] = result
                     self._elements += result.array.size
-            if self._elements > _MOST_IN_ALL:
-                raise _too_much("elements", self._elements, _MOST_IN_ALL)
+            if self._elements > self._most:
+                raise _too_much("elements", self._elements, self._most)
             for operand in set(node.inputs):
                 if operand is not None and last[operand] is node and not operand.is_graph_output():
                     values.pop(operand, None)
 
     def _call(
-        self,
-        function: ir.Function,
-        tensors: _Tensors,
-        attributes: Mapping[str, ir.Attr],
-        depth: int,
+        self, function: ir.Function, tensors: _Tensors, attributes: _Attributes, depth: int
     ) -> _Tensors:
-        if depth >= _MAX_CALL_DEPTH:
+        if depth > _MAX_CALL_DEPTH:
             raise _too_much("calls inside one another", depth, _MAX_CALL_DEPTH)
         defaults = {k: a for k, a in function.attributes.items() if a.value is not None}
         pairs = zip(function.inputs, tensors, strict=False)
         values = {value: tensor for value, tensor in pairs if tensor is not None}
-        references = {**defaults, **attributes}
-        self._run_nodes(function, values, references, function.opset_imports, depth + 1)
+        given = {**defaults, **attributes}
+        self._run_nodes(_Scope(tuple(function), values, function.opset_imports, given, depth))
         return [values.get(value) for value in function.outputs]
 
     def _apply(
-        self,
-        node: ir.Node,
-        tensors: _Tensors,
-        attributes: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
+        self, node: ir.Node, tensors: _Tensors, attributes: _Attributes, opsets: Mapping[str, int]
     ) -> _Tensors:
         operands = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in operands)
@@ -180,7 +189,7 @@ class _Evaluator:
         opset = opsets.get("", opsets.get("ai.onnx", 1))
         floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
         results: list[_Tensor | None] = []
-        for result in _outputs_of(node, arrays, attributes, opset):
+        for result in _outputs_of(node, arrays, attributes, opset, self._most):
             if result is None:
                 results.append(None)
             elif promote and is_floating(result.dtype):
@@ -197,7 +206,7 @@ class _Evaluator:
             self.constants.append(tensor.array)
         return cast(tensor.array, _FLOAT64)
 
-    def _cast(self, node: ir.Node, tensors: _Tensors, attributes: Mapping[str, ir.Attr]) -> _Tensor:
+    def _cast(self, node: ir.Node, tensors: _Tensors, attributes: _Attributes) -> _Tensor:
         """To a float type: a rounding for constants, nothing for the rest when all is float64."""
         source, like = (*tensors, None, None)[:2]
         if source is None:
@@ -215,11 +224,15 @@ def _constant(array: Array) -> _Tensor:
 
 
 def _outputs_of(
-    node: ir.Node, arrays: Sequence[Array | None], attributes: Mapping[str, ir.Attr], opset: int
+    node: ir.Node,
+    arrays: Sequence[Array | None],
+    attributes: _Attributes,
+    opset: int,
+    most: int,
 ) -> Sequence[Array | None]:
     """Compute a node by its kernel here, or by ``onnx.reference``."""
     kernel = kernel_of(node.domain, node.op_type)
-    _check_size(node, arrays, opset, sized=kernel is not None)
+    _check_size(node, arrays, opset, min(most, _MOST_ELEMENTS), sized=kernel is not None)
     if kernel is not None:
         try:
             return kernel(arrays, {name: _stored_value(a) for name, a in attributes.items()})
@@ -240,11 +253,14 @@ def _outputs_of(
     return run_reference(proto, opset, feeds)
 
 
-def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, sized: bool) -> None:
+def _check_size(
+    node: ir.Node, arrays: Sequence[Array | None], opset: int, most: int, *, sized: bool
+) -> None:
     """Refuse a node whose result is larger than a proof needs, before it is computed.
 
     Args:
         node, arrays, opset: the node, its operands, and the version of its operator.
+        most: elements of a result.
         sized: its kernel gives no more than its operands broadcast to.
     """
     if node.domain not in DEFAULT_DOMAINS:
@@ -263,8 +279,8 @@ def _check_size(node: ir.Node, arrays: Sequence[Array | None], opset: int, *, si
             raise cannot_evaluate(
                 node.op_type, "nothing says how large its result is", "keep the original nodes"
             )
-        if math.prod(sizes) > _MOST_ELEMENTS:
-            raise _too_much(f"elements made by {node.op_type}", math.prod(sizes), _MOST_ELEMENTS)
+        if math.prod(sizes) > most:
+            raise _too_much(f"elements made by {node.op_type}", math.prod(sizes), most)
 
 
 def _too_much(what: str, count: int, most: int) -> InputError:
@@ -275,7 +291,7 @@ def _too_much(what: str, count: int, most: int) -> InputError:
     )
 
 
-def _resolve(node: ir.Node, references: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+def _resolve(node: ir.Node, references: _Attributes) -> dict[str, ir.Attr]:
     """Return the attributes with references replaced; one that refers to nothing is absent."""
     resolved: dict[str, ir.Attr] = {}
     for name, attribute in node.attributes.items():

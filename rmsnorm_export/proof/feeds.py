@@ -45,7 +45,12 @@ def case_names(dtype: int) -> tuple[str, ...]:
 
 
 def batches(
-    spec: NormSpec, dtype: int, lead: tuple[int, ...], row: tuple[int, ...], seed: int
+    spec: NormSpec,
+    dtype: int,
+    lead: tuple[int, ...],
+    row: tuple[int, ...],
+    seed: int,
+    factor: float = 1.0,
 ) -> Iterator[Batch]:
     """Runs that together hold every case at least once.
 
@@ -55,6 +60,7 @@ def batches(
         lead: leading sizes of X; their product is the number of rows in a run.
         row: sizes of the normalised axes.
         seed: of the random numbers.
+        factor: that the source multiplies with x, with 1 / rms, or under the root.
 
     Raises:
         InputError: the sizes leave no row.
@@ -73,7 +79,9 @@ def batches(
         shape = (*lead, *row)
         store = numpy_dtype(dtype)
         x, residual = (
-            np.stack([_case_row(name, rng, n, spec, dtype) for name in cases]).reshape(shape)
+            np.stack([_case_row(name, rng, n, spec, dtype, factor) for name in cases]).reshape(
+                shape
+            )
             for _ in range(2)
         )
         gate = np.clip(2.0 * rng.standard_normal(shape), -4.0, 4.0)
@@ -87,8 +95,11 @@ def random_weights(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Flo
     return scale - spec.scale_offset, rng.standard_normal(n)
 
 
-def spread_weights(spec: NormSpec, n: int, dtype: int, seed: int) -> Float64Array:
-    """A scale of every size that lets the result of type ``dtype`` be a number.
+def spread_weights(
+    spec: NormSpec, n: int, dtype: int, seed: int, factor: float = 1.0
+) -> Float64Array:
+    """A scale of every size that lets the result of type ``dtype``, which ``factor`` is multiplied
+    with, be a number.
 
     No element of a normalised row is above sqrt(n); products with x itself, or with 1 / rms, may
     well overflow or be subnormal.
@@ -97,7 +108,7 @@ def spread_weights(spec: NormSpec, n: int, dtype: int, seed: int) -> Float64Arra
     largest, least = limits(dtype)
     if dtype == DOUBLE:  # float64 is the yardstick: nothing may overflow in it
         largest, least = 2.0**300, 2.0**-300
-    top = math.log2(largest / (4 * math.sqrt(n)))
+    top = math.log2(largest / (4 * math.sqrt(n) * max(factor, 1.0)))
     exponents = rng.uniform(math.log2(least), top, n)
     exponents[-1], exponents[0] = math.log2(least), top
     signs = rng.choice((-1.0, 1.0), n)
@@ -113,16 +124,18 @@ def _leading_sizes(count: int, rows: int) -> tuple[int, ...]:
 
 
 def _case_row(
-    name: str, rng: np.random.Generator, n: int, spec: NormSpec, dtype: int
+    name: str, rng: np.random.Generator, n: int, spec: NormSpec, dtype: int, factor: float
 ) -> Float64Array:
     """One row of a case, before it is stored in the type of X."""
     normal = rng.standard_normal(n)
     # Sizes between half and all of an amplitude: sums of squares are known within a factor of 4.
     sized = rng.uniform(0.5, 1.0, n) * rng.choice((-1.0, 1.0), n)
-    largest = limits(dtype)[0]
+    largest = limits(dtype)[0] / max(factor, 1.0)
     stash_largest, stash_normal = limits(spec.stash_type)
     # The sum of n squares stays a factor of 4 below the largest number; so does a residual sum.
     survives = math.sqrt(stash_largest / n) / 4
+    if factor < 1.0:  # and the factor's square over their mean above the smallest
+        survives = min(survives, factor / math.sqrt(stash_normal) / 4)
     # Where X can hold such numbers; half types have none whose float32 squares are subnormal.
     near = max(math.sqrt(stash_normal), 4 * limits(dtype)[1])
     at_epsilon = max(bounds.where_epsilon_counts(spec, n), 64 * math.sqrt(stash_normal))

@@ -111,7 +111,8 @@ class Judge:
         if self._match.edges:
             # The smallest epsilon of all stands for none, which a row of zeros needs.
             some = rows.mean_square > 0
-            within[some] += self._spec.epsilon / rows.mean_square[some]
+            with np.errstate(over="ignore"):
+                within[some] += self._spec.epsilon / rows.mean_square[some]
         if side == "original":
             within += self._computed_epsilon(rows.mean_square)
         if self._unclamped and side == "new":
@@ -292,10 +293,10 @@ class Judge:
         factor, known = np.float64(self._match.factor), 0.0
         for constant in constants:
             wide = constant.astype(np.float64)
-            if np.all(wide == self._spec.epsilon):
-                continue
             if np.all(wide == factor.astype(constant.dtype).astype(np.float64)):
                 known = max(known, float(abs(wide.flat[0] / factor - 1.0)))
+            elif np.all(wide == self._spec.epsilon):
+                continue
             elif constant.dtype != np.float64 and _is_rounded(constant):
                 rounded.add((str(constant.dtype), constant.tobytes()))
         units = sum(float(ulp_unit(np.dtype(name), np.float64(1.0))) for name, _ in rounded)

@@ -9,17 +9,17 @@ Three statements, each on every case:
 3. *Accuracy.* Against float64 the new nodes err no more than the original, or than the rounding
    steps of the spec explain.
 
-Half types are run twice, in NumPy with every declared rounding and in ONNX Runtime, whose CPU
-provider keeps float32 between operators that have no half kernel and so says nothing about the
-rounding order. Where a library of kernels is given, the new nodes run there as well, against the
-original in NumPy if its type is a half one.
+ONNX Runtime runs the nodes one by one; the new ones of other than half types also after its own
+optimizations, which remove and fuse nodes. Half types are run in NumPy, too, with every declared
+rounding: its CPU provider keeps float32 between operators that have no half kernel and so says
+nothing about the rounding order. Where a library of kernels is given, the new nodes run there as
+well, against the original in NumPy if its type is a half one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import math
 from collections import OrderedDict
@@ -36,7 +36,7 @@ from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, mean_square, reference_float64
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
 from rmsnorm_export.proof import site
-from rmsnorm_export.proof.behind import differing_codes, differing_turns
+from rmsnorm_export.proof.composite import differing_quantization, differing_rotation
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import (
     Batch,
@@ -59,32 +59,23 @@ from rmsnorm_export.runtime.session import (
 
 _Arrays: TypeAlias = Mapping[str, Array]
 _Run: TypeAlias = Callable[[ir.Model, _Arrays], _Arrays]
-_Cut: TypeAlias = Callable[[Layout], site.SitePair]
+_Attempt: TypeAlias = Callable[[Match, Lowered, site.Proving, Layout], Proof]
 
 _SPREAD = "weight of every size"
 _KEPT_PROOFS = 256
 _proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()
 
 
-def prove_site(
-    match: Match,
-    lowered: Lowered,
-    proving: site.Proving,
-    *,
-    numerics: Numerics,
-    stored_scale: Array | None = None,
-) -> Proof:
+def prove_site(match: Match, lowered: Lowered, proving: site.Proving) -> Proof:
     """Run the nodes that a rewrite replaces against the nodes that replace them.
 
-    Nothing of the source is changed, and of its weights nothing is read. Equal sites (the layers of
-    a model) share one run.
+    Nothing of the source is changed, and of its weights the scale alone is read. Equal sites (the
+    layers of a model) share one run.
 
     Args:
         match: the site; its nodes still in place.
-        lowered: the new nodes.
-        proving: what is common to the model's proofs.
-        numerics: the class that the rewrite has to keep.
-        stored_scale: the real values of ``match.scale``; a random scale is always tried as well.
+        lowered: the new nodes, with the class that the rewrite has to keep.
+        proving: the common part of the model's proofs.
 
     Returns:
         The proof; where the site cannot be cut out or run it has not passed, nor ``compared``.
@@ -92,98 +83,81 @@ def prove_site(
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or does not take the kernels.
     """
-    proof = Proof(passed=True, cases=case_names(match.dtype), runtime=runtime_name())
     if match.quantized is None and match.rotary is None:
-        attempt = functools.partial(
-            _prove_norm, functools.partial(site.cut_site, match, lowered, proving=proving),
-            proving, numerics, stored_scale,
-        )  # fmt: skip
-        return _likeliest(attempt, match, lowered, proving)
+        return _likeliest(_prove_norm, match, lowered, proving)
+    proof = Proof(passed=True, cases=case_names(match.dtype), runtime=runtime_name())
     if match.inner is not None and lowered.alone is not None:
-        norm = lowered.alone()
-        proof = prove_site(
-            match.inner, norm, proving, numerics=norm.numerics, stored_scale=stored_scale
-        )
-    differing = differing_codes if match.quantized is not None else differing_turns
+        proof = prove_site(match.inner, lowered.alone(), proving)
+    differing = differing_quantization if match.quantized is not None else differing_rotation
 
-    def prove_behind(layout: Layout) -> Proof:
+    def prove_whole(match: Match, lowered: Lowered, proving: site.Proving, layout: Layout) -> Proof:
         proving.take(layout, match.dtype)
         reason = differing(match, lowered, layout, proving)
         return dataclasses.replace(proof, passed=not reason, reason=reason)
 
-    return _likeliest(prove_behind, match, lowered, proving) if proof.passed else proof
+    return _likeliest(prove_whole, match, lowered, proving) if proof.passed else proof
 
 
-def _likeliest(
-    attempt: Callable[[Layout], Proof], match: Match, lowered: Lowered, proving: site.Proving
-) -> Proof:
+def _likeliest(attempt: _Attempt, match: Match, lowered: Lowered, proving: site.Proving) -> Proof:
     """Return the proof with the first layout that can be run; one that has not compared if none."""
-    failure: Error | None = None
     tried: tuple[Layout, ...] = ()
+    reason = ""
     try:
         tried = tuple(layouts(match, lowered, proving.types))
     except Error as error:
-        failure = error
+        reason = _sentence(error)
     for layout in tried:
         try:
-            return attempt(layout)
+            return attempt(match, lowered, proving, layout)
         except BackendMissingError:
             raise
         except Error as error:
             # The first layout is the likelier one: its error says more.
-            failure = failure or error
-    reason = "no sizes to try" if failure is None else _sentence(failure)
+            reason = reason or _sentence(error)
+    reason = reason or "no sizes to try"
     return dataclasses.replace(NOT_COMPARED, reason=reason, runtime=runtime_name())
 
 
-def _prove_norm(
-    cut: _Cut, proving: site.Proving, numerics: Numerics, stored_scale: Array | None, layout: Layout
-) -> Proof:
-    pair = cut(layout)
-    key = _proof_key(pair, layout, proving, numerics, stored_scale)
+def _prove_norm(match: Match, lowered: Lowered, proving: site.Proving, layout: Layout) -> Proof:
+    pair, stored = site.cut_site(match, lowered, layout, proving), site.stored_weight(match.scale)
+    numerics = lowered.on_cpu or lowered.numerics
+    key = _proof_key(pair, proving, numerics, stored)
     if key not in _proofs:
-        proving.take(layout, pair.match.dtype)
-        proof = _SiteRuns(pair, layout, numerics, proving).prove(stored_scale)
-        _proofs[key] = _without_rows(proof, cut, layout) if proof.passed else proof
+        proving.take(layout, match.dtype)
+        proof = _SiteRuns(pair, numerics, proving).prove(stored)
+        _proofs[key] = _without_rows(proof, pair, lowered, proving) if proof.passed else proof
         while len(_proofs) > _KEPT_PROOFS:
             _proofs.popitem(last=False)
     return _proofs[key]
 
 
 def _proof_key(
-    pair: site.SitePair,
-    layout: Layout,
-    proving: site.Proving,
-    numerics: Numerics,
-    stored_scale: Array | None,
+    pair: site.SitePair, proving: site.Proving, numerics: Numerics, stored: Array | None
 ) -> tuple[object, ...]:
-    match = pair.match
+    match, layout = pair.match, pair.layout
     contents = [
         ir.serde.serialize_model(model).SerializeToString(deterministic=True)
         for model in (pair.original, pair.new)
     ]
-    shapes = tuple(
+    shapes = [
         None if value is None else site.weight_shape(value, layout.row, match)
         for value in (match.scale, match.bias)
-    )
-    scale: tuple[object, ...] = ()
-    if stored_scale is not None:
-        scale = (stored_scale.shape, str(stored_scale.dtype))
-        contents.append(stored_scale.tobytes())
-    digests = tuple(hashlib.sha256(content).digest() for content in contents)
-    own = (match.spec, match.dtype, numerics, scale, proving.seed, proving.kernels)
-    return (digests, tuple(pair.ports.items()), layout, shapes, *own)
+    ]
+    if stored is not None:
+        contents.append(stored.tobytes())
+        shapes.append(stored.shape)
+    digests = [hashlib.sha256(content).digest() for content in contents]
+    own = (match.spec, match.dtype, numerics, stored is None or str(stored.dtype))
+    return (*digests, *shapes, *pair.ports.items(), layout, *own, proving.seed, proving.kernels)
 
 
 class _SiteRuns:
     """All cases of one site with one layout."""
 
-    def __init__(
-        self, pair: site.SitePair, layout: Layout, numerics: Numerics, proving: site.Proving
-    ) -> None:
-        self.pair, self.layout, self.seed = pair, layout, proving.seed
+    def __init__(self, pair: site.SitePair, numerics: Numerics, proving: site.Proving) -> None:
+        self.pair, self.layout, self.seed = pair, pair.layout, proving.seed
         self.spec = _stored_spec(pair.match.spec).trailing()
-        self.judge = Judge(pair.match, self.spec, math.prod(layout.row), numerics)
+        self.judge = Judge(pair.match, self.spec, math.prod(pair.layout.row), numerics)
         # Of nodes that are not the operator there are none.
         own = any(node.domain == DOMAIN for node in pair.new.graph)
         self.kernels = proving.kernels if own else None
@@ -209,25 +183,24 @@ class _SiteRuns:
         return self.judge.proof()
 
     def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[_Arrays, Rows]]:
-        """Every run: what to feed, and what the formula makes of it."""
-        match, layout, row = self.pair.match, self.layout, self.layout.row
+        """Yield the inputs of every run, and the formula's results."""
+        match, row = self.pair.match, self.layout.row
         n = math.prod(row)
         random, addend = random_weights(match.spec, n, self.seed)
         weights: dict[str, Array] = {"random weight": random}
         if match.scale is not None:
-            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed)
+            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
             if stored_scale is not None and not match.gain:
                 weights["stored weight"] = stored_scale.astype(np.float64)
         for label, weight in weights.items():
-            scale = site.fitted(match.scale, weight, layout, match)
-            bias = site.fitted(match.bias, addend, layout, match)
+            scale, bias = self.pair.weights(weight, addend)
             if match.bias is match.scale:  # one value is fed one array
                 bias = scale
             spread = None
             if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
                 spread = spread * match.factor
-            for batch in batches(match.spec, match.dtype, layout.lead, row, self.seed):
+            for batch in self._batches():
                 expected, mean_square = self._expected(batch, scale, bias)
                 rows = Rows(
                     cases=batch.cases,
@@ -238,6 +211,10 @@ class _SiteRuns:
                     spread=spread,
                 )
                 yield self.pair.feeds(batch, scale, bias), rows
+
+    def _batches(self) -> Iterator[Batch]:
+        match, layout = self.pair.match, self.layout
+        return batches(match.spec, match.dtype, layout.lead, layout.row, self.seed, match.factor)
 
     def _expected(
         self, batch: Batch, scale: Array | None, bias: Array | None
@@ -283,24 +260,37 @@ class _SiteRuns:
             yield "numpy", reference, run_numpy(new, feeds)
             if before is None and after is not None and not blurred:
                 yield f"{runtime} against numpy", reference, after
+        if after is not None and reference is not None and not half:
+            optimized = run_onnxruntime(_in_shape(new, feeds), feeds, optimize=True)
+            yield f"{runtime}, optimized", reference, optimized
         if self.kernels is not None and reference is not None:
             computed = run_onnxruntime(new, feeds, kernels=self.kernels)
             where = place_of_kernels(self.kernels)[1]
             yield f"the kernels in {runtime}{where}", reference, computed
 
 
-def _without_rows(proof: Proof, cut: _Cut, layout: Layout) -> Proof:
-    """Add to a proof what comes of x without rows, as far as the original takes it: no rows."""
+def _in_shape(model: ir.Model, feeds: _Arrays) -> ir.Model:
+    """Return a copy that declares the shapes of its inputs, without which less is optimized."""
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        value.shape = ir.Shape(feeds[value.name or ""].shape)
+    return copy
+
+
+def _without_rows(
+    proof: Proof, pair: site.SitePair, lowered: Lowered, proving: site.Proving
+) -> Proof:
+    """Return a proof with x of no rows among its cases, where the original takes that."""
+    layout = pair.layout
     axes = [{axis} for axis in layout.dynamic]
     for zeros in [*axes, *([set(layout.dynamic)] if len(axes) > 1 else ())]:
         lead = tuple(0 if axis in zeros else size for axis, size in enumerate(layout.lead))
         empty = dataclasses.replace(layout, lead=lead)
         try:
-            pair = cut(empty)
-            match, ones = pair.match, np.ones(math.prod(layout.row))
-            x = np.zeros((*lead, *layout.row), numpy_dtype(match.dtype))
-            scale, bias = (site.fitted(v, ones, empty, match) for v in (match.scale, match.bias))
-            feeds = pair.feeds(Batch(x, x, x, ()), scale, bias)
+            pair = site.cut_site(pair.match, lowered, empty, proving)
+            x, ones = np.zeros((*lead, *layout.row)), np.ones(math.prod(layout.row))
+            x = x.astype(numpy_dtype(pair.match.dtype))
+            feeds = pair.feeds(Batch(x, x, x, ()), *pair.weights(ones, ones))
             before = _shapes(run_numpy, pair.original, feeds)
         except Error:
             continue

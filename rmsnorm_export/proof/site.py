@@ -55,7 +55,7 @@ class Proving:
         """Count the rows that a layout runs, in elements of a row that every case runs once.
 
         Raises:
-            InputError: the sites before it have used up what there was.
+            InputError: the sites before it have used up the budget.
         """
         rounds = max(1, math.prod(layout.lead) // len(case_names(dtype)))
         elements = math.prod(layout.row) * rounds
@@ -74,6 +74,7 @@ class SitePair:
 
     Attributes:
         match: the site.
+        layout: sizes of its inputs.
         original: nodes of the source, from x, scale, bias, residual and gate to the last value.
         new: the lowered nodes, from the same inputs.
         ports: role -> name of the graph input in both models.
@@ -81,10 +82,31 @@ class SitePair:
     """
 
     match: Match
+    layout: Layout
     original: ir.Model
     new: ir.Model
     ports: Mapping[str, str]
     outputs: tuple[str, ...]
+
+    def weights(self, scale: Array, bias: Array) -> tuple[Array | None, Array | None]:
+        """Return numbers in the types and shapes of scale and bias; None where there is none.
+
+        Raises:
+            InputError: another number of elements.
+        """
+        return self._fitted(self.match.scale, scale), self._fitted(self.match.bias, bias)
+
+    def _fitted(self, value: ir.Value | None, numbers: Array) -> Array | None:
+        if value is None:
+            return None
+        shape = weight_shape(value, self.layout.row, self.match)
+        if numbers.size != math.prod(shape):
+            raise InputError(
+                "A scale or bias does not fit the row.",
+                found=f"{numbers.size} values for {value.name!r} of shape {shape}",
+                fix="give one value per element of the row",
+            )
+        return numbers.reshape(shape).astype(numpy_dtype(weight_dtype(value, self.layout)))
 
     def feeds(self, batch: Batch, scale: Array | None, bias: Array | None) -> dict[str, Array]:
         """Return arrays of what every norm has, by name of the graph input."""
@@ -155,6 +177,7 @@ def _cut_site(
     before, after = _imports(match, lowered, proving.opset_imports)
     return SitePair(
         match=match,
+        layout=layout,
         original=cut(
             old, inputs, opset_imports=before, functions=proving.functions, type_of=type_of,
             sizes_of=sizes_of, aliases=aliases,
@@ -190,7 +213,7 @@ def _refuse_inner(match: Match, operands: Mapping[str, ir.Value]) -> None:
         if value in read:
             raise InputError(
                 "An operand of the norm is also a value on the way to its root, so that it cannot"
-                " be chosen apart from x.",
+                " be chosen independently of x.",
                 found=f"the {role} {value.name!r}",
                 fix="keep the original nodes, or omit the proof",
             )
@@ -205,24 +228,6 @@ def weight_shape(value: ir.Value, row: tuple[int, ...], match: Match) -> tuple[i
         return (*row, *(1,) * (-1 - match.spec.last_axis))
     declared = static_shape(value)
     return declared if declared is not None and math.prod(declared) == math.prod(row) else row
-
-
-def fitted(value: ir.Value | None, values: Array, layout: Layout, match: Match) -> Array | None:
-    """Return ``values`` in the type and shape of a scale or bias; None where there is none.
-
-    Raises:
-        InputError: another number of elements.
-    """
-    if value is None:
-        return None
-    shape = weight_shape(value, layout.row, match)
-    if values.size != math.prod(shape):
-        raise InputError(
-            "A scale or bias does not fit the row.",
-            found=f"{values.size} values for {value.name!r} of shape {shape}",
-            fix="give one value per element of the row",
-        )
-    return values.reshape(shape).astype(numpy_dtype(weight_dtype(value, layout)))
 
 
 def weight_dtype(value: ir.Value, layout: Layout) -> int:

@@ -51,7 +51,7 @@ def on_random_inputs(kind: Quantize, *, seed: int = 0, prepare: Prepare = lambda
     Args:
         kind: of the quantization.
         seed: of the inputs.
-        prepare: what makes sense of them.
+        prepare: turns random inputs into meaningful ones.
     """
 
     def measure(model: ir.Model) -> Callable[[ir.Model], Loss]:

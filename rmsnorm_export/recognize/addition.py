@@ -87,7 +87,7 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, *others: ir.Value) 
 def add_to_square(ctx: Context, node: ir.Node, fact: Square, other: ir.Value) -> None:
     """``x * x + epsilon``, of which the mean is that of the squares and epsilon."""
     array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    if array is None or number is None or number <= 0 or array.ndim or fact.factor <= 0:
+    if array is None or number is None or number <= 0 or array.ndim > 1 or fact.factor <= 0:
         ctx.facts[node.outputs[0]] = dataclasses.replace(fact, beyond=fact.beyond or node)
     else:
         ctx.facts[node.outputs[0]] = dataclasses.replace(fact, plus=fact.plus + number)

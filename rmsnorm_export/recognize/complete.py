@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES, NormSpec
-from rmsnorm_export.recognize.consts import producer_of
+from rmsnorm_export.recognize.consts import is_ordinary, producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.facts import Activated, Event, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
@@ -223,7 +223,7 @@ def _factor(norm: Norm) -> float | None:
     if not radial.size or norm.native is not None:
         return None
     if radial.multiplied and (scale is not None or radial.size <= _LONGEST_ROW):
-        return radial.unit if 0 < radial.unit < math.inf else None
+        return radial.unit if is_ordinary(radial.unit, radial.stash) else None
     # Of a row of length one that is multiplied with data the root of n is to follow.
     if scale is None or not (scale.per_feature or norm.association or scale.early):
         return None

@@ -250,6 +250,20 @@ def rounding_of(constant: np.ndarray) -> float:
     return math.ldexp(0.5, ulp) / number
 
 
+def is_ordinary(factor: float, dtype: ir.DataType | None) -> bool:
+    """Return whether a factor of x, of 1 / rms or under the root leaves ordinary rows numbers.
+
+    In more than a half range its fourth power is a normal number, so that its square has as far to
+    go again. In float16 the squares of any row are near the ends, and that of the factor is to be a
+    number at all.
+    """
+    square = factor * factor
+    if dtype not in (ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.DOUBLE):
+        return 0.0 < square < math.inf
+    info = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
+    return math.sqrt(info.smallest_normal) <= square <= math.sqrt(info.max)
+
+
 def _stored(value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor of an initializer that no caller can replace, or of a Constant node."""
     if value.is_initializer():

@@ -163,6 +163,7 @@ class Context:
         self.last[radial.candidate] = value
         if radial.rooted and radial.beyond is None:
             radial.candidate.rooted = True
+            radial.candidate.root = radial.candidate.root or value.producer()
 
     def _is_row(self, value: ir.Value, radial: Radial) -> bool:
         """``radial`` with a tensor that is as wide as a row, or may be: no epsilon, no count."""

@@ -41,7 +41,7 @@ class Candidate:
 
     Attributes:
         node: the node that summed the squares.
-        rooted: a square root was taken.
+        rooted: a square root was taken; by the node ``root``.
         taken: a match was made of it.
         flaw: the first reason against it.
         centred: the node that took the mean from the row, so that this is a variance.
@@ -51,6 +51,7 @@ class Candidate:
     node: ir.Node
     scope: str
     rooted: bool = False
+    root: ir.Node | None = None
     taken: bool = False
     flaw: Refusal | None = None
     centred: ir.Node | None = None

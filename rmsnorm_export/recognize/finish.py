@@ -239,14 +239,17 @@ def _stays_apart(
     return None
 
 
-def unmatched(ctx: Context) -> tuple[Refusal, ...]:
+def unmatched(ctx: Context) -> dict[Candidate, Refusal]:
     """Return a reason for every rooted mean square that no match was made of.
 
     What a fused node of the file computes beside its norm looks like one in the graph alone.
     """
     rooted = (c for c in ctx.candidates if c.rooted and not c.taken)
-    reasons = ((candidate.node, _why_not(ctx, candidate)) for candidate in rooted)
-    return tuple(r for n, r in reasons if r.kind == "norm" or FORMERLY not in n.metadata_props)
+    reasons = {candidate: _why_not(ctx, candidate) for candidate in rooted}
+    return {
+        c: r for c, r in reasons.items()
+        if r.kind == "norm" or FORMERLY not in c.node.metadata_props
+    }  # fmt: skip
 
 
 def _why_not(ctx: Context, candidate: Candidate) -> Refusal:

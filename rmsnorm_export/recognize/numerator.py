@@ -4,14 +4,13 @@ it."""
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import HALF_TYPES
-from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
+from rmsnorm_export.recognize.consts import is_ordinary, producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Radial, View
 
@@ -74,7 +73,7 @@ def multiple(ctx: Context, value: ir.Value, *, signed: bool = True) -> Multiple:
         if slack is not None and dtype is not None and int(dtype) in HALF_TYPES:
             narrow = (f"x times a constant rounded to {type_name(int(dtype))}",)
         product, slack = result.factor * factor, max(result.slack, slack or 0.0)
-        if not 0.0 < product * product < math.inf:
+        if not is_ordinary(product, dtype):
             break
         result = Multiple(ctx.view(source), product, positive, slack, narrow)
     return result

@@ -139,8 +139,8 @@ def add(ctx: Context, node: ir.Node) -> None:
     values = [value for value in node.inputs if value is not None]
     facts = [ctx.facts.get(value) for value in values]
     for at, fact in enumerate(facts):
-        others = values[:at] + values[at + 1 :]
         if isinstance(fact, Radial):
+            others = values[:at] + values[at + 1 :]
             whole = with_squared_mean(ctx, fact, others[0]) if len(others) == 1 else None
             if whole is None:
                 add_epsilon(ctx, node, fact, *others)

@@ -14,6 +14,10 @@ from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
 
+_PLACES = ("Concat", "CumSum", "Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Squeeze",
+           "Tile", "Transpose", "Unsqueeze")  # fmt: skip
+"""Operators behind which the squares of a row, or a part of them, stand elsewhere."""
+
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
     """``node`` squares ``value`` (or nearly, with the reason in ``flaw``)."""
@@ -160,10 +164,14 @@ def quantized(node: ir.Node) -> Flaw:
 
 
 def not_followed(ctx: Context, node: ir.Node) -> None:
-    """What is computed of one mean square and constants, where there is no rule for it: a norm, as
-    far as the file tells, if it divides x."""
+    """What is computed of one mean square and constants, or of squares that change places, where
+    there is no rule for it: a norm, as far as the file tells, if it divides x."""
     facts = [ctx.facts[v] for v in node.inputs if v in ctx.facts]
     if not facts or node.outputs[0] in ctx.rows or node.op_type.startswith("Reduce"):
+        return
+    if isinstance(facts[0], Square) and node.op_type in _PLACES:
+        moved = dataclasses.replace(facts[0], beyond=facts[0].beyond or node)
+        ctx.facts.update(dict.fromkeys(node.outputs, moved))
         return
     bases = [fact.of if isinstance(fact, Logarithm) else fact for fact in facts]
     radials = [base for base in bases if isinstance(base, Radial)]
@@ -190,7 +198,8 @@ def _take_root(ctx: Context, node: ir.Node, radial: Radial, *, inverse: bool) ->
     """Sqrt, or Sqrt and then the inverse."""
     if radial.rooted or (radial.inverse and (inverse or radial.m < 0)):
         ctx.spoil(
-            node, radial, "second-root", "a second root or inverse is taken", name_of(node),
+            node, dataclasses.replace(radial, rooted=True), "second-root",
+            "a second root or inverse is taken", name_of(node),
             "an RMSNorm divides by the square root of the mean square, once",
         )  # fmt: skip
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -16,7 +16,7 @@ from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.clamp import clamp
 from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standard
 from rmsnorm_export.recognize.context import Context
-from rmsnorm_export.recognize.facts import Norm, Radial, Square, WeightedInverse
+from rmsnorm_export.recognize.facts import Candidate, Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.finish import Fold, finish, unmatched
 from rmsnorm_export.recognize.functions import callees_first, reached
 from rmsnorm_export.recognize.match import Match
@@ -55,7 +55,7 @@ _STANDARD: dict[str, Transfer] = {
 KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 """Operators of the default domain that a norm may be made of."""
 
-_NATIVE = frozenset(((operators.MICROSOFT_DOMAIN, operators.SKIP_SIMPLIFIED, ""),))
+NATIVE = frozenset(((operators.MICROSOFT_DOMAIN, operators.SKIP_SIMPLIFIED, ""),))
 """Read as an operator, as ONNX Runtime does, even where the file has a function of this name."""
 
 
@@ -66,7 +66,8 @@ class Recognition:
     Attributes:
         matches: the norms, in graph order.
         opaque: nodes that are a norm by their operator, in a form that is not understood.
-        refusals: a reason for every other value that looked like a norm.
+        sums: the mean squares of the matches.
+        told: a reason for every other value that looked like a norm.
         types: element types and shapes, as far as they were asked for.
         crossed: functions that hold a part of what may be a norm, the rest of which does not stand
             in the same function.
@@ -74,7 +75,8 @@ class Recognition:
 
     matches: tuple[Match, ...]
     opaque: tuple[Refusal, ...]
-    refusals: tuple[Refusal, ...]
+    sums: tuple[Candidate, ...]
+    told: Mapping[Candidate, Refusal]
     types: Types
     crossed: frozenset[ir.OperatorIdentifier]
 
@@ -87,9 +89,12 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
         folds: what a match may take in of what is around it.
     """
     ctx = read_facts(model)
-    refusals = unmatched(ctx)
+    told = unmatched(ctx)
     matches = finish(ctx, folds)
-    return Recognition(matches, tuple(ctx.opaque), refusals, ctx.types, frozenset(ctx.crossed))
+    sums = tuple(candidate for candidate in ctx.candidates if candidate.taken)
+    return Recognition(
+        matches, tuple(ctx.opaque), sums, told, ctx.types, frozenset(ctx.crossed)
+    )  # fmt: skip
 
 
 def read_facts(model: ir.Model) -> Context:
@@ -99,7 +104,7 @@ def read_facts(model: ir.Model) -> Context:
     ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
     constants.info_of = ctx.types.info
     _graph(ctx, model.graph, "main", model)
-    live = reached(model, _NATIVE)
+    live = reached(model, NATIVE)
     for identifier in reversed(callees_first(model)):
         function = model.functions[identifier]
         if function.domain == DOMAIN or identifier not in live:

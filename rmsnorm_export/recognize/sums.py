@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import rounding_of
+from rmsnorm_export.recognize.consts import is_ordinary, rounding_of
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate, Fact, Flaw, Radial, Square, View
 from rmsnorm_export.recognize.numerator import in_order, multiples, related, shapes_of
@@ -122,8 +123,16 @@ def scaled_square(
         return dataclasses.replace(fact, flaw=flaw)
     number = float(numbers.flat[0])
     factor = 1.0 / number if inverse else number
+    product = fact.factor * factor
+    far: Flaw | None = None
+    if not is_ordinary(math.sqrt(abs(product)), fact.dtype):
+        far = (
+            "weighted-square", "the squares are multiplied with a number with which those of "
+            "ordinary rows overflow or vanish", f"{product:.6g}",
+            "multiply with a number nearer to 1",
+        )  # fmt: skip
     return dataclasses.replace(
-        fact, factor=fact.factor * factor, plus=fact.plus * factor,
+        fact, factor=product, plus=fact.plus * factor, flaw=fact.flaw or far,
         slack=max(fact.slack, rounding_of(numbers) / 2),  # under the root
     )  # fmt: skip
 
@@ -158,38 +167,71 @@ def _row_times_column(ctx: Context, node: ir.Node) -> Square | None:
 
 
 def dot(ctx: Context, node: ir.Node) -> None:
-    """Einsum of x with itself, or of a square: the sum over some of its axes, or the square."""
-    a, b = (*node.inputs, None)[:2]
-    operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
-    first, *others = ([*_LABEL.findall(term)] for term in operands.split(","))
-    kept = _LABEL.findall(result)
-    if not arrow:  # those that stand once, in the order of the alphabet
-        labels = [*first, *(label for term in others for label in term)]
-        kept = sorted({x for x in labels if x == "..." or labels.count(x) == 1})
-    squares = [value for value in (a, b) if isinstance(ctx.fact(value), Square)]
-    if squares == [b] and others:
-        a, b, first, others = b, a, others[0], [first, *others[1:]]
-    summed = [label for label in first if label not in kept]
+    """Einsum of x with itself, or of a square, and of numbers along the row: the sum over some of
+    its axes, or the square."""
+    equation = _equation(node)
+    if equation is None:
+        return
+    terms, result = equation
+    squares = [value for value, _ in terms if isinstance(ctx.fact(value), Square)]
+    rows = squares or [value for value, _ in terms if ctx.constants.array(value) is None]
+    labels = [labels for value, labels in terms if value in rows]
     fact: Fact | None = None
-    if a is not None and b is not None and others == [first]:
-        fact = square_of_product(ctx, a, b)
-    elif a is not None and b is not None and others == [summed] == [first[-1:]]:
-        fact = ctx.facts.get(a)
-        if isinstance(fact, Square):
-            numbers, row = ctx.constants.repeated(b), ctx.types.shape(fact.x.root) or (None,)
-            # Numbers along a row of one repeat its square.
-            fits = numbers is not None and (numbers.size == 1 or numbers.size == row[-1])
-            fact = scaled_square(ctx, fact, b, numbers if fits else None)
-    elif a is not None and not others and summed:
-        fact = ctx.facts.get(a)
-    in_order = [label for label in first if label in kept] == kept
-    if not isinstance(fact, Square) or not in_order or len(set(first)) < len(first):
+    if len(labels) == 1:
+        fact = ctx.facts.get(rows[0])
+    elif not squares and len(labels) == 2 and labels[0] == labels[1]:
+        fact = square_of_product(ctx, *(value for value, _ in terms if value in rows))
+    numbers = [(value, term) for value, term in terms if value not in rows]
+    if not isinstance(fact, Square) or len(set(labels[0])) < len(labels[0]):
+        return
+    summed = [label for label in labels[0] if label not in result]
+    added: list[str] = []  # the axis of a column, or of a square matrix
+    for value, term in numbers:
+        added += [label for label in term if label not in labels[0]]
+        scaled = _times_numbers(ctx, fact, value, term, labels[0])
+        if scaled is None or (term and summed != labels[0][-1:]):
+            return
+        fact = scaled
+    if [*(label for label in labels[0] if label in result), *added] != result or len(added) > 1:
         return
     if not summed:
         ctx.facts[node.outputs[0]] = fact
-    elif "..." not in first[first.index(summed[0]) :]:
-        axes = tuple(first.index(label) - len(first) for label in summed)
-        _reduce(ctx, node, fact, axes, kept=False)
+    elif "..." not in labels[0][labels[0].index(summed[0]) :]:
+        axes = tuple(labels[0].index(label) - len(labels[0]) for label in summed)
+        _reduce(ctx, node, fact, axes, kept=bool(added))
+
+
+def _equation(node: ir.Node) -> tuple[list[tuple[ir.Value, list[str]]], list[str]] | None:
+    """Return the operands of an Einsum with their labels, and those of the result."""
+    operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
+    terms = [[*_LABEL.findall(term)] for term in operands.split(",")]
+    values = [value for value in node.inputs if value is not None]
+    if len(values) != len(terms):
+        return None
+    kept = _LABEL.findall(result)
+    if not arrow:  # those that stand once, in the order of the alphabet
+        labels = [label for term in terms for label in term]
+        kept = sorted({x for x in labels if x == "..." or labels.count(x) == 1})
+    return [*zip(values, terms, strict=True)], kept
+
+
+def _times_numbers(
+    ctx: Context, fact: Square, value: ir.Value, term: list[str], row: list[str]
+) -> Square | None:
+    """Return the squares times numbers along the row; None of a layer behind them.
+
+    Numbers along a row of one repeat its square.
+    """
+    shape, n = ctx.types.shape(value), (ctx.types.shape(fact.x.root) or (None,))[-1]
+    along = [label for label in term if label in row]
+    if shape is None or len(shape) != len(term) or (term and along != row[-1:]):
+        return None
+    sizes = dict(zip(term, shape, strict=True))
+    others = {size for label, size in sizes.items() if label not in row}
+    if not others <= {1, n}:
+        return None
+    fits = all(size in (1, n) for size in sizes.values())
+    return scaled_square(ctx, fact, value, ctx.constants.repeated(value) if fits else None)
 
 
 _LABEL = re.compile(r"\.\.\.|[A-Za-z]")

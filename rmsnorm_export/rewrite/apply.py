@@ -1,4 +1,4 @@
-"""Put new nodes in the place of old ones, and remove what is then dead."""
+"""Put new nodes in the place of old ones, and remove dead nodes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ FUNCTION_IR_VERSION = 8
 def apply_plan(plan: Plan) -> None:
     """Change the model of a plan as it says.
 
-    Values keep their names: what was called ``y`` before is called ``y`` after, graph outputs and
-    captured values included.
+    Values keep their names, graph outputs and captured values included.
     """
     model, names = plan.model, plan.names
     graphs = list(all_graphs(model))
@@ -51,7 +50,7 @@ def apply_plan(plan: Plan) -> None:
             _add_constant(model, None if function is None else function.graph, value)
         graph.insert_before(anchor, site.nodes)
         for node in site.nodes:
-            # What stands in front of the anchor already is behind every integer below.
+            # Nodes before the anchor, new ones included, are after every smaller integer.
             position[node] = position[anchor] - 0.5
             for holder in (model, function):
                 if holder is not None and node.domain:
@@ -74,7 +73,7 @@ def apply_plan(plan: Plan) -> None:
 
 
 def _place(site: Lowered, position: Mapping[ir.Node, float]) -> tuple[ir.Node, bool]:
-    """Return the node in front of which the site goes, and whether all its inputs stand there.
+    """Return the node before which the site goes, and whether all its inputs are before it.
 
     With one output that is the node it replaces. A residual sum has consumers before the norm, so
     the site goes where the Add is, unless an input of it is computed later.
@@ -94,7 +93,7 @@ def take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
     new.doc_string = new.doc_string or old.doc_string
     new.metadata_props.update(old.metadata_props)
     new.meta.update(old.meta)
-    # A graph declares of its outputs what it did before, and no more.
+    # A graph declares no more of its outputs than before.
     if old.shape is not None or old.is_graph_output():
         new.shape = old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
@@ -104,7 +103,7 @@ def take_over(old: ir.Value, new: ir.Value, names: Names) -> None:
 
 
 def _copy_metadata(site: Lowered) -> None:
-    """Copy what an exporter recorded of the source nodes (module path, stack trace).
+    """Copy the exporter's records of the source nodes (module path, stack trace).
 
     Of two nodes that say different things the later one is right: a residual Add, which comes
     first, is of another module.
@@ -146,7 +145,7 @@ def _drop_unread(model: ir.Model) -> None:
 
 
 def _remove_dead(candidates: Iterable[ir.Node]) -> None:
-    """Remove these nodes and what they alone used, as far as nobody needs them.
+    """Remove these nodes, and those that they alone used, unless they are needed.
 
     In waves, so that a constant which thousands of norms share is looked at a few times, not once
     for each of them.

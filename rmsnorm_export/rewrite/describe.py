@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.builder import REPLACES, shape_text
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
@@ -43,15 +42,17 @@ _USUAL = {("keepdims", "1"), ("noop_with_empty_axes", "0"), ("allowzero", "0"), 
 
 
 def describe_plan(
-    loaded: LoadedModel, plan: Plan, options: OptimizeOptions, proofs: Mapping[Lowered, Proof]
-) -> Report:
-    """Return the report of a plan; opset and nodes are those of the model as it is.
+    loaded: LoadedModel, plan: Plan, options: OptimizeOptions, proofs: Mapping[Lowered, Proof],
+    *, opset: int, nodes: int,
+) -> Report:  # fmt: skip
+    """Return the report of a plan.
 
     Args:
         loaded: the model of the plan.
-        plan: what is to be done.
-        options: what the plan was made for.
+        plan: not applied yet.
+        options: of the plan.
         proofs: of its sites.
+        opset, nodes: of the model before.
     """
     gallery = Gallery(plan.types) if options.drawings else None
     one_node = TARGETS[options.target or "portable"].form == "one node"
@@ -62,7 +63,6 @@ def describe_plan(
         op = norm.op_type if one_node else " ".join(node.op_type for node in site.nodes)
         fused.append(dataclasses.replace(described, op=op, proof=proofs.get(site)))
     kept = [_described_site(match, match.nodes[-1], gallery) for match in plan.kept]
-    opset, nodes = default_opset(plan.model), count_nodes(plan.model)
     half = plan.still_in_half()
     return Report(
         source=loaded.description,
@@ -71,25 +71,14 @@ def describe_plan(
         fused=tuple(fused),
         kept=tuple(kept),
         refused=plan.refusals,
-        unfolded=(*(r for site in plan.sites for r in site.apart), *plan.unfolded),
+        unfolded=(*(r for site in plan.sites for r in site.unfolded), *plan.unfolded),
         opset_before=opset,
-        opset_after=opset,
+        opset_after=default_opset(plan.model),
         nodes_before=nodes,
         nodes_after=nodes,
         notes=(*loaded.notes, *([_IN_HALF.format(plural(half, "norm"))] if half else [])),
         drawings=() if gallery is None else tuple(gallery.drawings),
     )
-
-
-def count_nodes(model: ir.Model) -> int:
-    """Count the nodes, without the bodies of this package's own operators."""
-    own = (g for f in own_functions(model) for g in (f.graph, *f.subgraphs()))
-    return sum(map(len, all_graphs(model))) - sum(map(len, own))
-
-
-def own_functions(model: ir.Model) -> Iterator[ir.Function]:
-    """Return the functions in this package's domain."""
-    return (function for function in model.functions.values() if function.domain == DOMAIN)
 
 
 def _described_site(

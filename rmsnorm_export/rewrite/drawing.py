@@ -1,4 +1,4 @@
-"""The nodes of a site before and after its rewrite, as plain values: what a report draws.
+"""The drawings of a report: the nodes of a site before and after its rewrite, as plain values.
 
 Equal sites share one ``Drawing``, with the names and shapes of the first: a comparison omits them.
 """
@@ -17,8 +17,8 @@ class DrawnValue:
         dtype: element type, e.g. ``float16``; "" when unknown.
         shape: e.g. ``[batch, 16, 64]``; "" when not even the rank is known.
         role: ``x``, ``scale``, ``bias``, ``residual``, ``gate``, ``cos`` or ``sin`` for an input of
-            the site, ``y``, ``sum`` or ``other`` for an output, "" for what is between.
-        constant: what a small constant holds, e.g. ``1e-06``; "" for all else.
+            the site, ``y``, ``sum`` or ``other`` for an output, "" for any other.
+        constant: value of a small constant, e.g. ``1e-06``; "" for any other.
     """
 
     name: str = dataclasses.field(compare=False)

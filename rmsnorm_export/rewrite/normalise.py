@@ -1,6 +1,6 @@
 """Bring a model into the form that recognition reads: names, functions, defaults.
 
-The fused nodes of another target are taken apart, so that a file written for one target can become
+The fused nodes of another target are decomposed, so that a file written for one target can become
 a file for any other, residual sums, gates and groups included.
 """
 
@@ -21,7 +21,7 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.refusal import FORMERLY, name_of
 from rmsnorm_export.recognize.scan import foreign_functions
-from rmsnorm_export.rewrite.mend import Mender
+from rmsnorm_export.rewrite.legalize import Legalizer
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
@@ -37,7 +37,7 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     This package's operators are replaced by their function bodies, which spell every rounding step.
     SkipSimplifiedLayerNormalization becomes Add and SimplifiedLayerNormalization; in half types it
     normalises a sum that is not rounded, so that both are f32, unless the sum may be rounded.
-    RMSNormalization is mended where runtimes do not take it, whatever the target (``Mender``).
+    RMSNormalization is legalized where runtimes do not take it, whatever the target.
     With single ``sites`` to write out all fused nodes stay.
     """
     model, notes = loaded.model, (*loaded.notes, *_overridable_note(loaded.model))
@@ -54,12 +54,12 @@ def normalise(loaded: LoadedModel, options: OptimizeOptions) -> LoadedModel:
     keeps = {*operators} & {*forms}
     if options.target is None:
         keeps = {SIMPLIFIED, SKIP_SIMPLIFIED}
-    # These have a word for the sum.
+    # These express the sum.
     rounded = upcast and not options.sites and options.form in ("portable", "plain")
-    mender = Mender(model, opset, frozenset(keeps), rounded, runtime)
+    legalizer = Legalizer(model, opset, frozenset(keeps), rounded, runtime)
     for graph in all_graphs(model):
         for node in list(graph):
-            mender.mend(graph, node)
+            legalizer.legalize(graph, node)
     return dataclasses.replace(loaded, model=model, notes=notes)
 
 

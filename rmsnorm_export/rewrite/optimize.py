@@ -8,12 +8,13 @@ import time
 import onnx_ir as ir
 
 from rmsnorm_export.graph.contract import Contract
+from rmsnorm_export.graph.functions import count_nodes, own_functions
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.options import keywords
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
-from rmsnorm_export.rewrite.describe import count_nodes, describe_plan, own_functions
+from rmsnorm_export.rewrite.describe import describe_plan
 from rmsnorm_export.rewrite.normalise import normalise
 from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
 from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
@@ -36,18 +37,13 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         loaded = normalise(loaded, options)
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
         plan, proofs = prove_sites(plan, options)
-        report = describe_plan(loaded, plan, options, proofs)
+        report = describe_plan(loaded, plan, options, proofs, opset=opset, nodes=nodes)
         apply_plan(plan)
         notes = widen_transposes(plan, options.consumer)
         report = dataclasses.replace(report, notes=(*report.notes, *notes))
         model, report = _fitted(plan.model, report, options)
         contract.restore(model)
-        report = dataclasses.replace(
-            described(report, model),
-            opset_before=opset,
-            nodes_before=nodes,
-        )
-        report = prove_loading(model, report, options)
+        report = prove_loading(model, described(report, model), options)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 
@@ -69,17 +65,15 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
     with no_gc():
         loaded = normalise(load_model(source), rewrite)
         _, plan = plan_at_opset(loaded, rewrite)
-        report = describe_plan(loaded, plan, rewrite, {})
+        opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
+        report = describe_plan(loaded, plan, rewrite, {}, opset=opset, nodes=nodes)
         if options.health or options.inputs is not None:
-            from rmsnorm_export.health.survey import survey
+            from rmsnorm_export.health.analysis import analyze
 
-            fields = survey(loaded, options.inputs)
+            fields = analyze(loaded, options.inputs, options.target or "portable")
             report = dataclasses.replace(report, notes=loaded.notes, **fields)
         return dataclasses.replace(
             report,
-            opset_before=default_opset(loaded.model),
-            nodes_before=(nodes := count_nodes(loaded.model)),
-            nodes_after=nodes,
             runs_in=runs_in(loaded.model),
             planned=True,
             seconds=time.perf_counter() - start,
@@ -87,7 +81,7 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
 
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:
-    """Return the options with what the runtime decides where the user does not."""
+    """Return the options with the runtime's choices where the user made none."""
     runtime, rotary = options.consumer, options.fold_rotary
     if rotary is None:
         rotary = runtime is not None and runtime.name in _WITH_PLUGIN

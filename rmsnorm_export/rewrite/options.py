@@ -96,7 +96,7 @@ class InspectOptions(Options):
     target: Target | None = option(
         None,
         choices=lambda: tuple(TARGETS),
-        help="Say what this target can express; without it, what is an RMSNorm at all.",
+        help="List the norms that this target can express; without it, all RMSNorms.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     drawings: bool = only_api(
@@ -210,7 +210,7 @@ class OptimizeOptions(RewriteOptions):
         None,
         help="Opset of the result: the model is raised or lowered to it. With --for a model of a "
         "newer opset than the runtime loads is lowered as well.",
-        shown="that of the model, or what the target needs",
+        shown="that of the model, or the least that the target needs",
     )
     sites: Sequence[str] = option(
         (),
@@ -222,15 +222,16 @@ class OptimizeOptions(RewriteOptions):
     fold_residual: bool = option(
         True,
         cli=False,
-        help="Take the Add in front of a norm into its node, where the target can.",
+        help="Take the residual Add before a norm into its node, where the target can.",
     )
     fold_quantize: bool = option(
-        False, help="Take what makes int8 or FP8 codes of a norm into its node: for the plugin."
+        False,
+        help="Take the quantizer after a norm, to int8 or FP8, into its node: for the plugin.",
     )
     fold_rotary: bool | None = option(
         None,
         cli=False,
-        help="Take the rotary embedding behind a norm per head (QK norm) into its node: for the "
+        help="Take the rotary embedding after a norm per head (QK norm) into its node: for the "
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )

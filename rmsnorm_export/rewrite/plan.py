@@ -1,19 +1,21 @@
-"""The norms of one model, and the fate of each: new nodes, a refusal, or the node that it is."""
+"""The norms of a model, and what becomes of each: new nodes, a refusal, or the node that it is."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
+from rmsnorm_export.audit.audit import audited
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.behind import lower_all
 from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN, FLOAT16
@@ -32,6 +34,9 @@ _ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators
 _SMALL = 32
 """Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
+_MOST_ROUNDS = 4
+"""Functions around one another of which each holds a part of one norm."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -42,12 +47,12 @@ class Plan:
             where functions had to be inlined to see the norms.
         types: element types and shapes of its values.
         names: gives unique names in it.
-        sites: norms with the nodes that will take their place.
+        sites: norms with their new nodes.
         kept: norms that are one node in the target's form, and stay it; some of them are written
             anew and in ``sites`` as well.
-        refusals: what is left alone, and why.
-        unfolded: the residual sums in front of ``kept`` and what makes codes behind them, and why
-            they are no part of them; those of ``sites`` are there (``Lowered.apart``).
+        refusals: why other nodes are left alone.
+        unfolded: why the residual sums before ``kept``, and the quantizers after them, are no part
+            of them; those of ``sites`` are in ``Lowered.unfolded``.
         in_half: the innermost norm of each that the source computes in float16.
     """
 
@@ -77,7 +82,7 @@ class Plan:
 
 
 def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
-    """Recognise the norms of ``model``, and lower those that the target says otherwise than it.
+    """Recognise the norms of ``model``, and lower those that are not in the target's form.
 
     Raises:
         UsageError: no norm has one of the names in ``options.sites``.
@@ -98,7 +103,7 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         }
         parts = dict.fromkeys(_named(named, options.sites))
     else:
-        refusals += recognition.refusals
+        refusals += audited(model, recognition)
     if options.sites and row.form == "one node":
         named = {match: _site_names(match) for match in parts}
         allowed = {match.output for match in _named(named, options.sites)}
@@ -113,29 +118,50 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     unfolded: list[Refusal] = []
     for match, part in parts.items():
         outcome = outcomes.get(match) or outcomes.get(part or match)
-        lowered = outcome if isinstance(outcome, Lowered) else None
-        larger = lowered is not None and part in _parts(lowered.part)[1:]
-        if lowered is not None and part is not None and part.dtype != match.dtype:
-            # Casts around the norm, here and there.
-            larger = larger and all(node.op_type != "Cast" for node in lowered.nodes)
-        if part is not None and not (larger or row.shares_functions):
-            outcome = None
+        fate = _fate(match, part, outcome, row)
         if isinstance(outcome, Refusal):
-            refusals.append(outcome)
-            continue
-        node = part or match if outcome is None else outcome.part
-        apart = _apart(match, node, () if lowered is None else lowered.apart, row)
-        if outcome is not None:
-            sites.append(dataclasses.replace(outcome, apart=tuple(apart)))
+            if fate == "refused":
+                refusals.append(outcome)
+                continue
+            outcome = None
+        node = outcome.part if outcome is not None and fate != "kept" else part or match
+        left = _unfolded(match, node, () if outcome is None else outcome.unfolded, row)
+        if fate != "kept" and outcome is not None:
+            sites.append(dataclasses.replace(outcome, unfolded=tuple(left)))
         else:
-            unfolded += apart
-            if lowered is not None:
-                lowered.discard()
-        if outcome is None or (part is not None and not larger):
+            unfolded += left
+            if outcome is not None:
+                outcome.discard()
+        if fate != "fused":
             kept.append(node)
     ends = tuple(sites), tuple(kept), tuple(refusals), tuple(unfolded)
     in_half = tuple(_parts(m)[-1] for m in parts if m.spec.stash_type == FLOAT16)
     return Plan(model, types, names, *ends, in_half)
+
+
+def _fate(
+    match: Match, part: Match | None, outcome: Lowered | Refusal | None, row: TargetRow
+) -> Literal["refused", "fused", "rewritten", "kept"]:
+    """Return what becomes of a norm, of which ``part`` is one node in the target's form already.
+
+    ========= ======================================================================
+    refused   it stays as it is: not one node, and the target cannot express it
+    fused     one node takes its place, or the place of ``part`` and of more of the norm
+    rewritten ``part`` stays one node, and is written anew with all that share its function
+    kept      ``part`` stays the node that it is
+    ========= ======================================================================
+    """
+    if isinstance(outcome, Lowered) and (part is None or _holds_more(outcome, match, part)):
+        return "fused"
+    if outcome is None or (part is not None and not row.shares_functions):
+        return "kept"
+    return "rewritten" if isinstance(outcome, Lowered) else "refused"
+
+
+def _holds_more(lowered: Lowered, match: Match, part: Match) -> bool:
+    """Return whether new nodes have more of a norm than ``part``; Casts around both are no more."""
+    casts = any(node.op_type == "Cast" for node in lowered.nodes)
+    return part in _parts(lowered.part)[1:] and (part.dtype == match.dtype or not casts)
 
 
 def _recognized(
@@ -147,7 +173,7 @@ def _recognized(
     a mean there, epsilon handed over. They go where that finds more norms; a function that holds a
     whole norm stays.
     """
-    one_node = row.form == "one node"  # what is written out anyway need not be taken in first
+    one_node = row.form == "one node"  # a part that is written out anyway need not be folded first
     choices: dict[Fold, bool | None] = {
         "residual": options.fold_residual, "gate": True,
         "codes": options.fold_quantize, "rotary": options.fold_rotary,
@@ -156,17 +182,33 @@ def _recognized(
     recognition = recognize(model, folds)
     if not (one_node and recognition.crossed):
         return model, recognition
-    parts = {key for key, f in model.functions.items() if _could_be_part(f)} | recognition.crossed
-    for key in callees_first(model):  # an attribute that is handed on has its number further out
-        handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
-        if not parts.isdisjoint(node.op_identifier() for node in handed_on):
-            parts.add(key)
-    try:
-        inlined = inline(model.clone(), parts)
-    except ValueError:
-        return model, recognition
-    more = recognize(inlined, folds)
-    return (inlined, more) if len(more.matches) > len(recognition.matches) else (model, recognition)
+    parts = {key for key, f in model.functions.items() if _could_be_part(f)}
+    inlined, more = model, recognition
+    for _ in range(_MOST_ROUNDS):
+        parts |= more.crossed
+        for key in callees_first(model):
+            # An attribute that is handed on has its number further out.
+            handed_on = filter(depends_on_caller, model.functions[key].all_nodes())
+            if not parts.isdisjoint(node.op_identifier() for node in handed_on):
+                parts.add(key)
+        try:
+            inlined = inline(model.clone(), parts)
+        except ValueError:
+            break
+        more = recognize(inlined, folds)
+        if more.crossed <= parts:
+            break
+    if len(more.matches) > len(recognition.matches):
+        return inlined, more
+    # Two calls are one function in the file, and names that it does not have are of the second.
+    names = {name_of(node) for graph in all_graphs(model) for node in graph}
+    known = {(refusal.node, refusal.reason) for refusal in recognition.told.values()}
+    told = {
+        candidate: refusal
+        for candidate, refusal in more.told.items()
+        if refusal.node in names and (refusal.node, refusal.reason) not in known
+    }
+    return model, dataclasses.replace(recognition, told={**told, **recognition.told})
 
 
 def _could_be_part(function: ir.Function) -> bool:
@@ -187,7 +229,7 @@ def _fused_part(match: Match, operators: Sequence[str]) -> Match | None:
 
 
 def _site_names(match: Match) -> list[str]:
-    """Return the names of a norm: its module and last node, and what the new node is called."""
+    """Return the names of a norm: of its module, its last node and the new node."""
     names = [name for name in (match.module, name_of(match.nodes[-1])) if name]
     return [*names, *(f"{name}/{match.spec.kind}" for name in names)]
 
@@ -214,7 +256,7 @@ def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: b
     """Return the norms to lower.
 
     Args:
-        parts: each norm -> what of it is one node already.
+        parts: each norm -> the part of it that is one node already.
         row: the target.
         keep_all: whatever is one node stays it, also where something could join it.
     """
@@ -224,12 +266,12 @@ def _pending(parts: Mapping[Match, Match | None], row: TargetRow, *, keep_all: b
     return [match for match in parts if match not in kept]
 
 
-def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:
+def _unfolded(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -> list[Refusal]:
     """Return why neighbours of a norm are no part of its node.
 
     Args:
         match: the norm with all that could be in its node.
-        node: what is in it.
+        node: the part of it that is in the node.
         more: reasons of the target.
         row: the target.
     """
@@ -247,7 +289,7 @@ def _apart(match: Match, node: Match, more: Sequence[Refusal], row: TargetRow) -
 
 
 def _type_operands(types: Types, matches: Sequence[Match]) -> None:
-    """Write down what is known of the operands: proofs and runtimes ask the values themselves."""
+    """Set the types of operands where they are known, as proofs and runtimes read the values."""
     for match in matches:
         weights = (match.scale, match.offset_scale, match.bias)
         for value in (match.x, *weights, match.gate, match.residual, match.cos, match.sin):

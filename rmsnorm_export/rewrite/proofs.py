@@ -33,7 +33,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     if not options.prove:
         return plan, {}
     from rmsnorm_export.proof.prove import prove_site
-    from rmsnorm_export.proof.site import FREE_ELEMENTS, Proving, stored_weight
+    from rmsnorm_export.proof.site import FREE_ELEMENTS, Proving
 
     model, proofs = plan.model, {}
     imports, functions = dict(model.opset_imports), tuple(model.functions.values())
@@ -42,8 +42,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
     for done, site in enumerate(plan.sites):
         if options.progress:
             options.progress("proving", done, len(plan.sites))
-        scale, numerics = stored_weight(site.part.scale), site.numerics
-        proofs[site] = prove_site(site.part, site, proving, numerics=numerics, stored_scale=scale)
+        proofs[site] = prove_site(site.part, site, proving)
     if options.progress:
         options.progress("proving", len(plan.sites), len(plan.sites))
     failed = {site: _refuse(site, proof) for site, proof in proofs.items() if not proof.passed}
@@ -51,7 +50,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
 
 
 def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> Report:
-    """Return the report with what became of a session of the whole result, where asked for.
+    """Return the report with the outcome of a session of the whole result, where asked for.
 
     Weights are inputs of the first session, so that none is read: whether there is a kernel for
     each node does not depend on them. Its graph optimization is off; that of a second one, in which
@@ -76,8 +75,8 @@ def prove_loading(model: ir.Model, report: Report, options: RewriteOptions) -> R
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
     other_version = "@" in (options.runtime or "") and named and version not in named.seen
-    if named is not None and (named.name != _ONNXRUNTIME or other_version):
-        loading = dataclasses.replace(loading, not_loaded=f"{named.name} {named.since}")
+    if named is not None and (named.label.split()[0] != _ONNXRUNTIME or other_version):
+        loading = dataclasses.replace(loading, not_loaded=named.label)
     elif not runs:
         loading = dataclasses.replace(loading, not_loaded=f"{_ONNXRUNTIME} {version}".strip())
     return dataclasses.replace(report, loading=loading)

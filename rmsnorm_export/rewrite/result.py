@@ -48,13 +48,13 @@ class Site:
         epsilon: as the source has it.
         scope: ``main`` or the function or subgraph that holds the site.
         attributes: attributes other than epsilon that differ from the ordinary LLaMA norm.
-        notes: what the user may want to know about this site.
+        notes: for the user, about this site.
         proof: outcome of the proof, if one was asked for.
         module: path of the PyTorch module it came from, where the exporter wrote it down.
         drawing: position in ``Report.drawings``, where drawings were asked for.
-        residual: whether the sum in front is in the node.
-        quantized: whether the node gives codes of the norm.
-        rotary: whether the rotary embedding behind it is in the node.
+        residual: whether the residual sum before it is in the node.
+        quantized: whether the quantizer after it is in the node.
+        rotary: whether the rotary embedding after it is in the node.
     """
 
     name: str
@@ -87,7 +87,9 @@ class Fusions:
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
         left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
-        problem: what was wrong with it, or "".
+        problem: why it was undone, or "".
+        apart: the layers whose attention is no node of its own, by the reason.
+        one_row: several tokens after a cache are taken for one row alone.
         compared: how the outputs compare with those of the graph before, or "".
         not_compared: why they were not, or "".
     """
@@ -98,6 +100,8 @@ class Fusions:
     residuals: int
     left_out: str = ""
     problem: str = ""
+    apart: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    one_row: bool = False
     compared: str = ""
     not_compared: str = ""
 
@@ -141,26 +145,24 @@ class Report(Shown):
         numerics: loosest class allowed.
         fused: sites that became (``inspect``: would become) one node.
         kept: norms that already were one node in the target's form.
-        refused: look-alikes and norms that the target cannot express, with the reason.
+        refused: look-alikes, and norms that the target cannot express, with the reason.
         opset_before, opset_after: version of the default ONNX domain.
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
             bodies of this package's own operators.
         functions: own operators that the result defines by a function (target ``portable``).
-        unfolded: residual sums, and what makes codes of its output, that stay apart from a norm
-            that is one node, with the reason.
+        unfolded: residual sums, quantizers and rotary embeddings that are not in the node of their
+            norm, with the reason.
         drawings: the different rewrites as graphs, where they were asked for.
         runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
             format and operators, as far as these were tried.
         fusions: those of transformers, where they were asked for.
-        notes: what was done to the model as a whole (opset raised, weights policy, ...).
+        notes: changes of the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
-        quantized: what ONNX Runtime's quantizer did, where it was asked for.
-        planned: nothing was changed (``inspect``): what could be, not what is.
-        health: what each norm and residual sum survives in half precision, where that was asked
-            for.
+        quantized: by ONNX Runtime's quantizer, where that was asked for.
+        planned: nothing was changed (``inspect``).
+        health: limits of each norm and residual sum in half precision, where asked for.
         health_runs: of the model, in which ranges were measured for it.
-        loading: whether the result loads in the ONNX Runtime that is installed, where proofs were
-            asked for.
+        loading: whether the installed ONNX Runtime loads the result, where proofs were asked for.
     """
 
     source: str
@@ -248,7 +250,7 @@ class Report(Shown):
         total, alike = fused + kept + refused, len(self.look_alikes)
         aside = f"; {plural(alike, 'look-alike')} left alone" if alike else ""
         form = TARGETS[self.target or "portable"].form
-        if total == 0 and form != "one node":  # what is written out already is not counted
+        if total == 0 and form != "one node":  # norms that are written out already are not counted
             return f"no RMSNorm to write out{aside}"
         if total == 0:
             return f"no RMSNorm found{aside or ', and nothing that looks like one'}"
@@ -274,7 +276,7 @@ class Result(Shown):
 
     Attributes:
         model: the new model; external weights are referenced, not loaded.
-        report: what was done and why.
+        report: of the changes, with reasons.
     """
 
     model: ir.Model

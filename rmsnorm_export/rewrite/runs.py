@@ -32,7 +32,7 @@ _WIDENED = "a norm of rows of one number, each repeated by a vector"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
-    """Requirements of a file beside the standard operators.
+    """Requirements of a file on a runtime.
 
     Attributes:
         opset, ir_version: versions of the default domain and of the format.
@@ -111,6 +111,15 @@ class Needs:
             return f"format version {self.ir_version}; it loads {row.ir} at most"
         return ""
 
+    def without_kernel(self, lacking: str) -> str:
+        """Return which of the operators of ``lacking`` the file has, with a node of each, or ""."""
+        names = set(lacking.split())
+        return ", ".join(
+            f"{operator} of opset {version} (node {name})"
+            for (operator, version), name in self.versions.items()
+            if f"{operator}-{version}" in names
+        )
+
     def absent_in(self, row: consumers.Consumer) -> str:
         """Return which operator, other than a norm, a runtime is known not to have, or ""."""
         for (domain, operator), name in self.operators.items():
@@ -122,9 +131,10 @@ class Needs:
 
 
 def _widens(node: ir.Node) -> bool:
-    """Tell whether a vector repeats what may be a norm of rows of one number.
+    """Return whether a vector repeats what may be a norm of rows of one number.
 
-    ONNX Runtime takes such a vector for the scale of the norm, and then refuses to run it.
+    ONNX Runtime takes such a vector for the scale of a norm that squares by Pow, and then refuses
+    to run it.
     """
     if node.op_type != "Mul" or node.domain not in DEFAULT_DOMAINS:
         return False
@@ -135,30 +145,38 @@ def _widens(node: ir.Node) -> bool:
         shaped = (v.shape for v in (value, *producer.inputs[:1]) if v is not None)
         row = next((shape for shape in shaped if shape is not None), ir.Shape([]))
         vector = other.const_value.shape
-        if (
-            producer.op_type in ("Div", "RMSNorm", "SkipRMSNorm")
-            and row[-1:] == (1,)
-            and len(vector) == 1
-            and vector[0] != 1
-        ):
+        if _squares_by_pow(producer) and row[-1:] == (1,) and len(vector) == 1 and vector[0] != 1:
             return True
     return False
 
 
+def _squares_by_pow(node: ir.Node) -> bool:
+    """Return whether it divides by the root of a mean of squares, as exporters write that."""
+    operators = [node.op_type]
+    while len(operators) < 5 and node.inputs:
+        value = node.inputs[1 if node.op_type == "Div" else 0]
+        if value is None or (producer := value.producer()) is None:
+            break
+        node = producer
+        operators.append(node.op_type)
+    return operators == ["Div", "Sqrt", "Add", "ReduceMean", "Pow"]
+
+
 def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
-    """Say what is not known of a runtime, and whether that is of an operator of the file."""
+    """Return what is not known of a runtime, and whether that is of an operator of the file."""
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
     engine = consumers.ENGINES.get(row.name)
-    bfloat16 = needs.bfloat16 if engine == FACTS["bfloat16"]["name"] else ""
+    of_cpu = engine == FACTS["bfloat16"]["name"] and row.cuda is None
+    bfloat16 = needs.bfloat16 if of_cpu else ""
     if bfloat16:
         parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
     return "; ".join(parts), bool(names or bfloat16)
 
 
 def runs_in(model: ir.Model) -> tuple[consumers.RunsIn, ...]:
-    """Tell for every runtime of the table whether it runs ``model``."""
+    """Return for every runtime of the table whether it runs ``model``."""
     needs, verdicts = Needs.of(model), []
     for name, rows in consumers.BY_NAME.items():
         newest, since = rows[-1], ""
@@ -194,12 +212,14 @@ def fit_model(model: ir.Model, row: consumers.Consumer) -> tuple[ir.Model, tuple
     needs = Needs.of(model)
     if reason := needs.refused_by(row):
         raise _cannot_run(row, reason)
+    if row.cuda is not None and (slow := needs.without_kernel(row.cuda.lacks)):
+        notes.append(f"its CUDA provider has no kernel for {slow}, which runs on the CPU")
     if unknown := _unknown(needs, row)[0]:
         notes.append(f"{unknown}; what is not known is taken as it is")
     return model, tuple(notes)
 
 
 def _cannot_run(row: consumers.Consumer, reason: str) -> InputError:
-    what = f"The runtime {row.name} {row.since} cannot run this model."
+    what = f"The runtime {row.label} cannot run this model."
     fix = "choose another runtime, or see docs/reference/targets.md for what runs where"
     return InputError(what, found=one_line(reason), fix=fix)

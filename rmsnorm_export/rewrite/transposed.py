@@ -1,8 +1,8 @@
-"""Transposes beside float16 norms, so that ONNX Runtime loads what is written.
+"""Transposes next to float16 norms, so that ONNX Runtime loads the result.
 
 On the CPU it runs a float16 MatMul in float32, between Casts of its own, and a Transpose too, where
-the nodes around it have no float16 kernel. A norm and a Cast have one: the Transpose beside them
-stays float16. A fusion then swaps it with the Cast in front of the MatMul before it looks whether
+the nodes around it have no float16 kernel. A norm and a Cast have one: the Transpose next to them
+stays float16. A fusion then swaps it with the Cast before the MatMul before it checks whether
 the MatMul can take the transposed operand. Where the first axis moves and the operands differ in
 rank it cannot, the graph is not resolved again, and NchwcTransformer follows the null pointer of a
 node without a schema. A Transpose between Casts of the file computes the same and is not swapped.
@@ -54,20 +54,20 @@ def widen_transposes(plan: Plan, runtime: Consumer | None) -> tuple[str, ...]:
     for node in risky:
         _widen(node, plan)
     versions = f"{_RUNTIME['since']} to {_RUNTIME['seen'][-1]}"
-    note = f"{plural(len(risky), 'Transpose')} beside a norm and in front of a MatMul ({names}) "
+    note = f"{plural(len(risky), 'Transpose')} between a norm and a MatMul ({names}) "
     note += f"put between Casts: ONNX Runtime {versions} ends by a signal at load otherwise"
     return (note,)
 
 
 class _Search:
-    """What stands between products and the new nodes of a plan."""
+    """The nodes between products and the new nodes of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self.model, self.types, self.constants = plan.model, plan.types, Constants()
         self.written = {node for site in plan.sites for node in site.nodes}
 
     def transposes(self, product: ir.Node) -> list[ir.Node]:
-        """Return the Transposes in front of a product beside new nodes, if they are risky."""
+        """Return the Transposes between new nodes and a product, if they are risky."""
         first, second = product.inputs[:2]
         for value, other in ((first, second), (second, first)):
             if value is None or other is None or self.types.dtype(value) != FLOAT16:
@@ -76,14 +76,14 @@ class _Search:
             moved = [node for node in nodes if node.op_type == "Transpose"]
             order = self._composed(moved)
             equal = self.types.rank(other) == len(order)
-            if _moves_batch(order) and not equal and self._is_beside(nodes, source):
+            if _moves_batch(order) and not equal and self._is_next_to_new(nodes, source):
                 return moved
         return []
 
     def _way(
         self, value: ir.Value, graph: ir.Graph | ir.Function | None
     ) -> tuple[list[ir.Node], ir.Value]:
-        """Return the nodes that rearrange or copy, the last first, and what they are given."""
+        """Return the nodes that rearrange or copy, the last first, and their input."""
         nodes: list[ir.Node] = []
         while (node := value.producer()) is not None and node.graph is graph:
             source = self._rearranged(node)
@@ -115,8 +115,8 @@ class _Search:
             order = [order[axis] for axis in axes] if order else list(axes)
         return order
 
-    def _is_beside(self, nodes: list[ir.Node], source: ir.Value) -> bool:
-        """Tell whether a new node with a float16 kernel makes the source, or reads what follows."""
+    def _is_next_to_new(self, nodes: list[ir.Node], source: ir.Value) -> bool:
+        """Return whether a new node with a float16 kernel makes the source, or reads a result."""
         reads = (use.node for node in nodes for use in node.outputs[0].uses())
         maker = source.producer()
         if any(node in self.written for node in reads):
@@ -130,7 +130,7 @@ class _Search:
 
 
 def _moves_batch(order: list[int]) -> bool:
-    """Tell whether the first axis goes behind the others, but for the last one."""
+    """Return whether the first axis is moved after the others, but for the last one."""
     rank = len(order)
     batch, last = [*range(1, rank - 1)], rank - 1
     return rank > 2 and order in ([*batch, 0, last], [*batch, last, 0])

@@ -1,1 +1,1 @@
-"""Models at work: ONNX Runtime sessions, inputs, error metrics, what each runtime can run."""
+"""Running models: ONNX Runtime sessions, inputs, error metrics, the abilities of runtimes."""

@@ -1,6 +1,6 @@
 """Runtimes that run our files: the facts of ``facts.json``, one row per runtime and first version.
 
-A row tells which forms of a norm load and give the right numbers beside the standard operators,
+A row tells which forms of a norm load and give the right numbers besides the standard operators,
 and which target is chosen for ``--for``. ``operators`` there holds what came of loading ONNX's own
 tests of each operator in the runtimes that were installed.
 """
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import FLOAT16
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, HALF_TYPES
 from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.runtime.support import FACTS
 
@@ -25,6 +25,31 @@ Evidence = Literal["run", "measured", "read"]
 
 FUNCTIONS = "model-local functions"
 """The form of the portable target."""
+
+
+class CudaProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """ONNX Runtime's CUDA provider from one version to the next row's.
+
+    Read from the published libraries without a GPU: the provider itself ran on a stand-in for CUDA
+    that computes nothing (``tests/tools/cuda``), and said which nodes it takes and which kernels it
+    launches. Whether a residual sum is squared in float32 stands in the machine code of its kernel.
+
+    Attributes:
+        since, seen: as in ``Consumer``.
+        least_row: elements of the shortest row that it normalises.
+        bfloat16: operators of a norm that it runs in that type.
+        float32_sums: it rounds a residual sum to the type of X and squares it in float32; if not,
+            half types are squared, summed and divided in the half type, epsilon as well.
+        lacks: ONNX's operators without a kernel in it, ``Cos-22`` with the version; they run on
+            the CPU.
+    """
+
+    since: str
+    seen: tuple[str, ...]
+    least_row: int
+    bfloat16: tuple[str, ...]
+    float32_sums: bool
+    lacks: str = ""
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +65,8 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         forms: of a norm that run: ``FUNCTIONS`` and names of operators.
         vectors: it runs a norm node whose X has one axis.
         half_sums: it runs a norm and its residual sum as one node in float16, too.
-        target: what is written for it.
+        cuda: what its CUDA provider runs, where it is asked for; the rest runs on the CPU.
+        target: written for it.
         why: for this target.
     """
 
@@ -53,6 +79,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     forms: tuple[str, ...] = ()
     vectors: bool = True
     half_sums: bool = True
+    cuda: CudaProvider | None = None
     target: Literal["portable", "onnx", "ort", "plain"]
     why: str
 
@@ -60,19 +87,34 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def source(self) -> str:
         """Return where the facts come from, half a sentence."""
         words = {"run": "run by the tests on", "measured": "measured on", "read": "read for"}
-        return f"{words[self.evidence]} {', '.join(self.seen)}"
+        known = f"{words[self.evidence]} {', '.join(self.seen)}"
+        if self.cuda is None:
+            return known
+        return f"{known}; CUDA's part read in the library of {', '.join(self.cuda.seen)}, not run"
+
+    @property
+    def label(self) -> str:
+        """Return its name and first version, e.g. ``onnxruntime-gpu 1.23``."""
+        return f"{self.name if self.cuda is None else _GPU} {self.since}"
 
     def lacks_sum(self, element_type: int | None) -> str:
         """Return why it runs no residual sum in the node of a norm of this type, or ""."""
-        label = f"{self.name} {self.since}"
+        label = self.label
         if SKIP_SIMPLIFIED not in self.forms:
             return f"{label} has no such operator"
         if element_type == FLOAT16 and not self.half_sums:
             return f"{label} loses the scale of such a node in float16"
+        if self.cuda is None or element_type not in HALF_TYPES:
+            return ""
+        name = "float16" if element_type == FLOAT16 else "bfloat16"
+        if element_type == BFLOAT16 and SKIP_SIMPLIFIED not in self.cuda.bfloat16:
+            return f"the CUDA provider of {self.cuda.since} has no such kernel for {name}"
+        if not self.cuda.float32_sums:
+            return f"the CUDA provider of {self.cuda.since} squares the sum in {name}"
         return ""
 
     def has_operator(self, domain: str, operator: str) -> bool | None:
-        """Tell whether it has an operator; None: not known of all its versions in the row.
+        """Return whether it has an operator; None: not known of all its versions in the row.
 
         Of a domain whose operators were all listed it has no others; any other domain may be that
         of a plugin or a library.
@@ -131,7 +173,7 @@ class RunsIn:
         versions: all that the table knows.
         reason: why the newest does not run it; "" where it does.
         evidence: how it is known, as in ``Consumer``.
-        unknown: what is not known of its newest version, half a sentence; "" where all is.
+        unknown: facts that are not known of its newest version, half a sentence, or "".
         perhaps: it is not known to have every operator of the file that is no norm.
     """
 
@@ -169,6 +211,12 @@ NO_BFLOAT16 = frozenset(FACTS["bfloat16"]["lacks"].split())
 """Operators that ONNX Runtime's CPU provider does not run in bfloat16, as far as they were tried:
 no version that was seen loads ONNX's own tests of them in that type."""
 
+CUDA_PROVIDERS = msgspec.convert(FACTS["cuda"], tuple[CudaProvider, ...])
+"""In the order of their versions."""
+
+_GPU = "onnxruntime-gpu"
+"""The package whose rows are those of its engine, with the CUDA provider beside them."""
+
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*", re.ASCII)
 
 
@@ -181,27 +229,36 @@ def consumer(text: str) -> Consumer:
     """
     name, at, version = text.strip().lower().partition("@")
     known = BY_NAME.get(name) or BY_NAME.get(ENGINES.get(name, ""), ())
-    fitting = list(known)
-    if fitting and at:
-        asked, newest = _parts(version), _parts(fitting[-1].seen[-1])
-        seen = asked[: len(newest)] <= newest
-        fitting = [row for row in fitting if seen and _parts(row.since) <= asked]
-    if not fitting:
+    providers = CUDA_PROVIDERS if name == _GPU else ()
+    asked = version if at else (providers or known)[-1].seen[-1] if known else ""
+    row, provider = _row(known, asked), _row(providers, asked)
+    if row is None or (providers and provider is None):
         what = f"The table of runtimes has no such {'version' if known else 'name'}."
         listed = ", ".join(f"{one} ({versions(rows)})" for one, rows in BY_NAME.items())
         hint = "" if known else did_you_mean(name, BY_NAME)
         fix = f"{hint}for another, --target plain --opset N writes the operators of opset N alone; "
-        fix += f"in the table are {versions(known) if known else listed}"
+        fix += f"in the table are {versions(providers or known) if known else listed}"
         raise UsageError(what, found=repr(text[:100]), fix=fix)
-    return fitting[-1]
+    return row if provider is None else msgspec.structs.replace(row, cuda=provider)
+
+
+_Facts = TypeVar("_Facts", Consumer, CudaProvider)
+
+
+def _row(rows: tuple[_Facts, ...], version: str) -> _Facts | None:
+    """Return the row for a version; None where it is older or newer than what was seen."""
+    asked = _parts(version)
+    fitting = [row for row in rows if _parts(row.since) <= asked]
+    newest = _parts(rows[-1].seen[-1]) if fitting else ()
+    return fitting[-1] if fitting and asked[: len(newest)] <= newest else None
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version; () of what is none."""
+    """Return the numbers of a version; () of any other text."""
     return tuple(map(int, version.split("."))) if _VERSION.fullmatch(version) else ()
 
 
-def versions(rows: tuple[Consumer, ...]) -> str:
+def versions(rows: Sequence[Consumer] | Sequence[CudaProvider]) -> str:
     """Return the range that rows of one runtime stand for, e.g. ``1.15 to 1.31.1``."""
     first, last = rows[0].since, rows[-1].seen[-1]
     return first if first == last else f"{first} to {last}"

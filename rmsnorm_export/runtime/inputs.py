@@ -30,7 +30,7 @@ from rmsnorm_export.system.reading import open_regular
 
 Outcome = TypeVar("Outcome")
 Limits = Mapping[str, int | Length]
-"""Of integer inputs by name: what they are below, or the number that they all are."""
+"""Integer input -> its exclusive upper bound, or the number that all its elements are."""
 
 FED = {"bfloat16", *(np.dtype(code).name for code in "efd?bhiqBHIQ")}
 """Names of the types that can be fed."""
@@ -63,7 +63,7 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
 def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
     """Yield names of dimensions and what attention fixes them to: the width of keys and values.
 
-    onnxruntime-genai's builder leaves it open. It is that of the product behind, of all heads.
+    onnxruntime-genai's builder leaves it open. It is that of the product after it, of all heads.
     """
     for node in graph:
         if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
@@ -78,11 +78,12 @@ def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
 
 
 def declared_tensor(value: ir.Value) -> Declared:
-    """Return what the model declares of an input or output."""
+    """Return the declaration of an input or output."""
     shape = value.shape
     sizes = None if shape is None else tuple(s if isinstance(s, int) else s.value for s in shape)
-    dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
-    return Declared(value.name or "", type_name_of(dtype), sizes)
+    is_tensor = value.type is None or isinstance(value.type, ir.TensorType)
+    own = type(value.type).__name__.removesuffix("Type").lower()  # sequence, optional
+    return Declared(value.name or "", type_name_of(value.dtype) if is_tensor else own, sizes)
 
 
 def type_name_of(dtype: ir.DataType | None) -> str:
@@ -91,15 +92,16 @@ def type_name_of(dtype: ir.DataType | None) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
-    """Return the NumPy type of a tensor that is declared as ``name``.
+def numpy_type(name: str, of: str = "a tensor") -> np.dtype[Any]:
+    """Return the NumPy type of what is declared as ``name``.
 
     Raises:
         InputError: there is none here.
     """
     if name not in FED:
         fix = "use a model whose inputs are float, integer or boolean tensors"
-        raise InputError("A tensor of the model has a type that is not fed.", found=name, fix=fix)
+        found = f"{of} has the type {name}; only tensors of numbers are fed"
+        raise InputError("The model has a type that is not fed.", found=found, fix=fix)
     return np.dtype(name)
 
 
@@ -163,7 +165,7 @@ def in_types_of(declared: Signature, feeds: Mapping[str, Array]) -> dict[str, Ar
     """Return the inputs that a model takes, floats in the types that it declares."""
     own = {}
     for name, item in declared.items():
-        array, dtype = feeds[name], numpy_type(item.dtype)
+        array, dtype = feeds[name], numpy_type(item.dtype, f"its input {name!r}")
         with np.errstate(over="ignore"):
             own[name] = array.astype(dtype) if is_float(array.dtype) and is_float(dtype) else array
     return own
@@ -172,7 +174,7 @@ def in_types_of(declared: Signature, feeds: Mapping[str, Array]) -> dict[str, Ar
 def first_run(
     candidates: Iterable[dict[str, Array]], run: Callable[[dict[str, Array]], Outcome]
 ) -> tuple[dict[str, Array], Outcome]:
-    """Return the first inputs that a model takes, and what it makes of them.
+    """Return the first inputs that a model takes, and the outcome.
 
     Raises:
         NotRunError: it is not run at all.
@@ -212,7 +214,7 @@ def make_inputs(
             found = f"{item.text()}: {shape_text(shape)}"
             fix = "give smaller sizes with --shapes, or the inputs themselves"
             raise InputError("The shape of an input is too large to try.", found=found, fix=fix)
-        dtype, limit = numpy_type(item.dtype), limits.get(name)
+        dtype, limit = numpy_type(item.dtype, f"its input {name!r}"), limits.get(name)
         if is_float(dtype):
             feeds[name] = rng.standard_normal(shape).astype(dtype)
         elif isinstance(limit, Length):
@@ -227,7 +229,7 @@ def make_inputs(
 def input_candidates(
     declared: Signature | None, limits: Limits, inputs: Inputs | None, seed: int = 0, **sizes: Any
 ) -> tuple[Callable[[], Iterable[dict[str, Array]]], str]:
-    """Return what makes inputs to try in turn, and where they come from.
+    """Return a function that makes inputs to try in turn, and their origin in words.
 
     Args:
         declared: inputs of the model; None: not known, and given arrays are not checked.

@@ -15,7 +15,7 @@ _COUNTS = {
     ("GroupQueryAttention", 5): (-1, 0, 3), ("GroupQueryAttention", 6): (0, 0, 3),
     ("SparseAttention", 7): (0, 0, 3), ("SparseAttention", 8): (0, 0, 3),
 }  # fmt: skip
-"""Operator and input -> what is added to the number of tokens, the query and the past of it."""
+"""Operator and input -> an addend to the number of tokens, and the inputs query and past."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

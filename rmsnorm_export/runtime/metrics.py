@@ -69,7 +69,7 @@ class ErrorMetrics:
 
 
 def is_float(dtype: np.dtype[np.generic]) -> bool:
-    """Tell the floating-point formats whose ulp distances are known here."""
+    """Return whether a type is a float whose ulp distances are known here."""
     return dtype in FINFO
 
 
@@ -205,7 +205,7 @@ def without_evidence(outputs: Mapping[str, Array]) -> dict[str, str]:
 
 
 def nonfinite_differ(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """Tell where one is NaN or an infinity and the other is not the same."""
+    """Return where one is NaN or an infinity and the other is not the same."""
     return ~((np.isfinite(a) & np.isfinite(b)) | _identical(a, b))
 
 

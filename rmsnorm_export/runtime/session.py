@@ -81,12 +81,12 @@ class Session:
         def make() -> Callable[..., dict[str, Array]]:
             return functools.partial(run_session, load())
 
-        with _told(_NOT_LOADED, _CHECK_MODEL):
+        with _translated(_NOT_LOADED, _CHECK_MODEL):
             self._fork = Fork(make)
 
     def answer(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> dict[str, Array]:
         """Return outputs by name, see `run_session`."""
-        with _told(_NOT_RUN, _OTHER_INPUTS):
+        with _translated(_NOT_RUN, _OTHER_INPUTS):
             answer: dict[str, Array] = self._fork(feeds, outputs)
             return answer
 
@@ -110,7 +110,7 @@ def open_session(source: bytes | str | os.PathLike[str], **options: Any) -> Any:
 
 
 def _keeps_processes(device: Device) -> bool:
-    """Tell whether a fork could not do what this process does: CUDA cannot be used in both."""
+    """Return whether a fork could not do what this process does: CUDA cannot be used in both."""
     torch: Any = sys.modules.get("torch")
     used = _cuda_used or (torch is not None and torch.cuda.is_initialized())
     return sys.platform != "linux" or (device == "cuda" and used)
@@ -155,7 +155,7 @@ def load_session(
     providers = [(CUDA, {"use_tf32": "0"}), CPU] if device == "cuda" else [CPU]
     global _cuda_used
     _cuda_used |= device == "cuda"
-    with _told(_NOT_LOADED, _CHECK_MODEL):
+    with _translated(_NOT_LOADED, _CHECK_MODEL):
         session = onnxruntime().InferenceSession(model, options, providers=providers)
     # A provider that does not start is omitted with a warning.
     if device == "cuda" and CUDA not in session.get_providers():
@@ -167,8 +167,8 @@ def load_session(
 
 
 @contextlib.contextmanager
-def _told(what: str, fix: str) -> Iterator[None]:
-    """Tell what ONNX Runtime raises, classes of its own without a public base, or its end."""
+def _translated(what: str, fix: str) -> Iterator[None]:
+    """Raise errors of this package for those of ONNX Runtime, which have no public base."""
     try:
         yield
     except Error:  # told where it was raised, in a fork
@@ -186,7 +186,7 @@ def _told(what: str, fix: str) -> Iterator[None]:
 
 
 def _end_of(code: int | None) -> str:
-    """Say how ONNX Runtime ended."""
+    """Return how ONNX Runtime ended."""
     if code is not None and code < 0:
         return f"ONNX Runtime itself ended with signal {-code} ({signal_name(-code)})"
     return "ONNX Runtime itself ended" + ("" if code is None else f" with exit code {code}")
@@ -230,7 +230,7 @@ def executed_graph(
     kernels: str | os.PathLike[str] | None = None,
     weights: Mapping[str, Any] | None = None,
 ) -> onnx.GraphProto:
-    """Return what a session executes: the graph after ONNX Runtime's default optimization.
+    """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
     Args:
         model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.
@@ -249,17 +249,17 @@ def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: 
     options = session_options(optimize=True, threads=1, kernels=kernels)
     options.add_external_initializers([*weights], [*weights.values()])
     options.optimized_model_filepath = path
-    with _told(_NOT_LOADED, _CHECK_MODEL):
+    with _translated(_NOT_LOADED, _CHECK_MODEL):
         onnxruntime().InferenceSession(model, options, providers=[CPU])
 
 
 def is_norm(node: onnx.NodeProto | ir.Node) -> bool:
-    """Tell whether a node is a norm, by its operator."""
+    """Return whether a node is a norm, by its operator."""
     return node.op_type in _NORMS or node.domain == DOMAIN
 
 
 def has_cuda_nodes(library: str | os.PathLike[str]) -> bool:
-    """Tell whether a library of kernels has some for the CUDA provider."""
+    """Return whether a library of kernels has some for the CUDA provider."""
     return CUDA.encode() in read_file(library, LARGEST_LIBRARY)
 
 
@@ -274,12 +274,17 @@ def place_of_kernels(library: str) -> tuple[Device, str]:
 
 
 def run_onnxruntime(
-    model: ir.Model, feeds: Mapping[str, Array], *, kernels: str | None = None
+    model: ir.Model,
+    feeds: Mapping[str, Array],
+    *,
+    optimize: bool = False,
+    kernels: str | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of a small model: no graph optimization, one thread, any float type.
+    """Return the outputs of a small model: one thread, any float type.
 
     Args:
         model, feeds: the model, and its inputs by name.
+        optimize: leave ONNX Runtime's own graph optimization on.
         kernels: a library of custom operators to register; nodes of its own run where
             `place_of_kernels` says.
 
@@ -288,7 +293,7 @@ def run_onnxruntime(
             fails.
     """
     content = ir.serde.serialize_model(model).SerializeToString()
-    outputs: dict[str, Array] = _in_fork(_run_small, content, kernels, dict(feeds))
+    outputs: dict[str, Array] = _in_fork(_run_small, content, optimize, kernels, dict(feeds))
     return outputs
 
 
@@ -298,7 +303,7 @@ def _in_fork(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     fork = _fork_for_small_models(os.getpid())
     try:
-        with _told(_NOT_RUN, _OTHER_INPUTS):
+        with _translated(_NOT_RUN, _OTHER_INPUTS):
             return fork(function, *arguments)
     finally:
         if fork.ended:  # the next model has another
@@ -312,15 +317,17 @@ def _fork_for_small_models(process: int) -> Fork:
     return Fork(lambda: lambda function, *arguments: function(*arguments))
 
 
-def _run_small(content: bytes, kernels: str | None, feeds: dict[str, Array]) -> dict[str, Array]:
-    return run_session(_small_session(content, kernels), feeds)
+def _run_small(
+    content: bytes, optimize: bool, kernels: str | None, feeds: dict[str, Array]
+) -> dict[str, Array]:
+    return run_session(_small_session(content, optimize, kernels), feeds)
 
 
 # Equal cuts of the layers of a model are adjacent, so a handful is enough; sessions hold memory.
 @functools.lru_cache(maxsize=16)
-def _small_session(content: bytes, kernels: str | None) -> Any:
+def _small_session(content: bytes, optimize: bool, kernels: str | None) -> Any:
     device: Device = "cpu" if kernels is None else place_of_kernels(kernels)[0]
-    return load_session(content, threads=1, device=device, kernels=kernels)
+    return load_session(content, optimize=optimize, threads=1, device=device, kernels=kernels)
 
 
 def run_session(
@@ -341,7 +348,7 @@ def run_session(
     names = list(outputs or (output.name for output in session.get_outputs()))
     types = {argument.type for argument in (*session.get_inputs(), *session.get_outputs())}
     by_bytes = any("bfloat16" in name or "float8" in name for name in types)
-    with _told(_NOT_RUN, _OTHER_INPUTS):
+    with _translated(_NOT_RUN, _OTHER_INPUTS):
         if not by_bytes:
             return dict(zip(names, session.run(names, dict(feeds)), strict=True))
         values = {name: ort_value(array) for name, array in feeds.items()}

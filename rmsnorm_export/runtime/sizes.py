@@ -183,12 +183,12 @@ def dims_option(use: Use) -> Any:
 
 
 def is_fixed(size: Size) -> bool:
-    """Tell a declared size that is a number; exporters write a negative one for a dynamic size."""
+    """Return whether a declared size is a number; exporters write a negative one if dynamic."""
     return isinstance(size, int) and size >= 0
 
 
 def symbol_of(size: Size, axis: int) -> str | int:
-    """Return what a dynamic size goes by in ``Bound``."""
+    """Return the key of a dynamic size in ``Bound``."""
     return size if isinstance(size, str) and size else axis
 
 
@@ -246,7 +246,7 @@ Signature = Mapping[str, Declared]
 
 
 def sized_names(inputs: Iterable[Declared]) -> set[tuple[SizeKind, str]]:
-    """Return what can be given a size: inputs, names of dimensions, expressions and names in them.
+    """Return the names that take sizes: inputs, dimensions, expressions and names in them.
 
     Args:
         inputs: of a model.
@@ -301,7 +301,7 @@ def size_profiles(
 
 
 def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:
-    """Return what is given, for names that the model has."""
+    """Return the given sizes, for names that the model has."""
     entries = read(shapes, dims, use)
     counts = {len(rows) for rows in entries.values()} - {1}
     if len(counts) > 1 or max(counts, default=1) > use.most_points:

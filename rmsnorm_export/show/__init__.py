@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "benchmark": "Benchmark",
-    "deployment": "Deployment",
-    "doctor": "Diagnosis",
+    "deployment": "Deployment Packaged",
     "engine": "EngineRecord EngineResult",
     "folder": "Components GenerationExport",
-    "package": "Packaged",
-    "plugin": "Built CheckResult",
+    "installation": "Built CheckResult Diagnosis",
     "report": "Report",
     "verification": "Verification",
 }
@@ -47,7 +45,7 @@ def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence
     """Return a result as lines and tables.
 
     Args:
-        result: of a command, or of the function behind it.
+        result: of a command, or of its function.
         verbose: below 0 the verdict alone, above 0 with all details.
         options: of the function that makes them, e.g. ``compared`` of a verification.
 

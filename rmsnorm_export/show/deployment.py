@@ -1,24 +1,28 @@
-"""A deployment: a verdict and a line for each step; on a page then what each of them found."""
+"""A deployment and a package: a verdict, and what each step or model came to."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.deploy.packaged import Packaged
+from rmsnorm_export.deploy.packaged import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.records import from_json, kind_of
+from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import sections_of
 from rmsnorm_export.show.page import Section
-from rmsnorm_export.show.text import Block, Line, Table
-from rmsnorm_export.strict import parse_json
+from rmsnorm_export.show.text import Block, Line, Table, note_lines
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
+
+_Request = tuple[str, ...]
+"""Input or output, name, type and shape."""
 
 _STATE_STYLES = {"done": "good", "failed": "bad", "not run": "warn"}
 
@@ -40,9 +44,8 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
     for step in deployment.steps if verbose > 0 else ():
         lines += ["", (step.name, "bold")]
         lines += [f"  because  {one_line(step.why)}"] if step.why else []
-        if step.stamp is not None:
-            lines += [f"  file     {name}" for name in step.stamp.outputs]
-            lines += [f"  note     {one_line(note)}" for note in step.stamp.notes]
+        lines += [f"  file     {name}" for name in step.outputs]
+        lines += [f"  note     {one_line(note)}" for note in step.notes]
         if step.failure is not None:
             lines.append(f"  fix      {one_line(step.failure.fix)}")
     return lines
@@ -53,7 +56,8 @@ def deployment_sections(deployment: Deployment) -> list[Section]:
 
     A result that cannot be read any more has no section; the table of steps is always there.
     """
-    parts = [section for step in deployment.steps for section in _sections(step)]
+    folders = ((deployment.folder / step.name, step) for step in deployment.steps)
+    parts = [section for pair in folders for section in _sections(*pair)]
     return [Section("Steps", deployment_blocks(deployment, verbose=1)), *parts]
 
 
@@ -79,13 +83,52 @@ def _texts(step: StepOutcome) -> list[str]:
     return [step.name, step.state, time, one_line(result)]
 
 
-def _sections(step: StepOutcome) -> Iterator[Section]:
+def _sections(folder: Path, step: StepOutcome) -> Iterator[Section]:
     """Yield the sections of the documents of a step."""
-    for name in step.stamp.outputs if step.stamp is not None else ():
+    for name in step.outputs:
         if not name.endswith(".json") or name.startswith(".."):
             continue
         with contextlib.suppress(OSError, ValueError, InputError):
-            text = read_file(step.folder / name)
+            text = read_file(folder / name)
             kind = parse_json(text).get("kind")
             if kind in _DOCUMENTS:
                 yield from sections_of(from_json(text, _DOCUMENTS[kind]), name[: -len(".json")])
+
+
+def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
+    """Return the lines of a package; with ``verbose`` above 0 every file is listed."""
+    lines: list[Block] = [_package_verdict(model) for model in packaged.models]
+    if verbose < 0:
+        return lines
+    for model in packaged.models:
+        requests: list[_Request] = [
+            (way, item.name, item.dtype.removeprefix("TYPE_"), str(list(item.shape)))
+            for way, items in (("input", model.inputs), ("output", model.outputs))
+            for item in items
+        ]
+        requests = requests if verbose > 0 else _by_pattern(requests)
+        lines.append(Table(f"requests of {model.name}", ("", "name", "type", "shape"), requests))
+        lines += ["", f"asked: {one_line(model.answers, 300)}"]
+        if model.load:
+            lines.append(f"the server loads the plugin with {model.load}")
+        if verbose > 0:
+            lines.append(Table("files", ("file", "SHA-256"), [*model.files.items()]))
+        lines += [*note_lines(model.notes), f"wrote {packaged.path / model.name}"]
+    return lines
+
+
+def _by_pattern(requests: list[_Request]) -> list[_Request]:
+    """Return requests that differ in one number of their names in one row, e.g. of every layer."""
+    groups: dict[_Request, list[str]] = {}
+    for way, name, *rest in requests:
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{}", name)
+        groups.setdefault((way, pattern, *rest), []).append(name)
+    return [
+        (way, names[0] if len(names) == 1 else f"{names[0]}, {len(names) - 1} more", *rest)
+        for (way, _, *rest), names in groups.items()
+    ]
+
+
+def _package_verdict(model: PackagedModel) -> Line:
+    most = f"batches up to {model.max_batch}" if model.max_batch else "no batches"
+    return f"packaged {model.name}, version {model.version}, for {model.backend}: {most}", "bold"

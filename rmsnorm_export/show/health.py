@@ -75,7 +75,7 @@ def _run_lines(run: HealthRun) -> list[Line]:
     if not run.tensor:
         return [f"{how}: none overflows"]
     module = f", module {run.module}" if run.module else ""
-    where = f"{run.op} {run.node}{module}, at or behind {run.site or 'no norm'}"
+    where = f"{run.op} {run.node}{module}, at or after {run.site or 'no norm'}"
     first = f"{run.tensor} reaches {number(run.size)}, no float16: {where}"
     first += f"; cure: {run.cure}" if run.cure else ""
     return [how, (f"    first overflow: {one_line(first, 4000)}", "bad")]

@@ -1,4 +1,4 @@
-"""The nodes that stay as they were, and why: norms apart from what only looks like one."""
+"""The nodes that stay as they were, and why: norms, their neighbours, look-alikes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rmsnorm_export.show.page import MOST_ROWS, Section
 from rmsnorm_export.show.text import FAMILIES, Line, Table, grouped, name_lines, titled
 
 _APART: dict[RefusalKind, tuple[str, str]] = {
-    "residual": ("residuals", "in front of a norm"),
-    "quantizer": ("quantizers", "behind a norm"),
-    "rotary": ("rotary embeddings", "behind a norm"),
+    "residual": ("residuals", "before a norm"),
+    "quantizer": ("quantizers", "after a norm"),
+    "rotary": ("rotary embeddings", "after a norm"),
 }
-"""The nodes that stay apart from the node of a norm, and their place."""
+"""The neighbours that are not in the node of a norm, and their place."""
 
 
 def refusal_lines(report: Report, *, verbose: int) -> list[Line]:

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.quantize.result import Quantization
 from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES
@@ -103,9 +103,15 @@ def _change_lines(changed: Fusions | Quantization) -> list[Line]:
     lines: list[Line] = [(one_line(changed.summary()), "bold")]
     if isinstance(changed, Quantization):
         lines += [(f"  lost: {one_line(changed.problem)}", "bad")] if changed.problem else []
-    elif changed.left_out:
-        lines.append((f"  omitted: {one_line(changed.left_out)}", "warn"))
-        lines.append(f"    {one_line(changed.problem)}")
+    else:
+        if changed.left_out:
+            lines.append((f"  omitted: {one_line(changed.left_out)}", "warn"))
+            lines.append(f"    {one_line(changed.problem)}")
+        for reason, layers in changed.apart.items():
+            what = f"attention of {plural(len(layers), 'layer')} {short(', '.join(layers), 60)}"
+            lines.append((f"  not one node: {one_line(what)}: {one_line(reason)}", "warn"))
+        if changed.one_row:
+            lines.append("  takes several tokens after a cache for one row alone")
     if changed.compared:
         lines.append(f"  {one_line(changed.compared)}")
     if changed.not_compared:

@@ -36,7 +36,7 @@ def memory_available() -> int | None:
 
 
 def _field(path: str, name: str) -> str:
-    """Return the value behind ``name:`` in a file of the system; "" where there is none."""
+    """Return the value after ``name:`` in a file of the system; "" where there is none."""
     try:
         rows = (line.partition(":") for line in Path(path).read_text("utf-8").splitlines())
         return next((value.strip() for key, _, value in rows if key.strip() == name), "")

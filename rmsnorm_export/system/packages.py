@@ -63,6 +63,12 @@ def _declared() -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
+def required_packages() -> list[str]:
+    """Return the modules without which this package does not work here."""
+    core = (r for r in _declared() if r.marker is None or r.marker.evaluate({"extra": ""}))
+    return [requirement.name.replace("-", "_") for requirement in core]
+
+
 def pip_install(*packages: str) -> str:
     """Return the command that brings packages, in versions that this one declares to work with.
 

@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rmsnorm_export.system.late import sympy_when_used
+from rmsnorm_export.system.lazy import sympy_when_used
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.strict import parse_json
+from rmsnorm_export.records import parse_json
 
 LARGEST_TEXT = 1 << 28
 """Bytes of a text that is read; the record of a large model has a few millions."""

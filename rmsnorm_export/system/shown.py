@@ -45,6 +45,10 @@ class Shown:
         """
         return str(self._show("to_text", verbose=verbose))
 
+    def headline(self) -> str:
+        """Return the verdict as one line."""
+        return str(self._show("headline_of"))
+
     def to_json(self) -> str:
         """Return every field as one JSON document; see docs/reference/cli.md."""
         return to_json(self._shown())
@@ -83,7 +87,7 @@ class Shown:
         return place
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self._show('headline_of')}>"
+        return f"<{type(self).__name__}: {self.headline()}>"
 
     def _repr_html_(self) -> str:
         return str(self._show("to_fragment"))

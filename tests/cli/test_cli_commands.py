@@ -17,7 +17,7 @@ from rmsnorm_export.benchmark import model as bench_of_models
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
-from rmsnorm_export.tensorrt.plugin.result import Built
+from rmsnorm_export.tensorrt.plugin.libraries import Built
 from tests.deploy.pipelines import write
 from tests.plugins.test_plugin import project  # noqa: F401
 from tests.plugins.test_plugin import pytestmark as needs_compiler
@@ -158,12 +158,9 @@ def test_plugin(run: Run, project: Path) -> None:  # noqa: F811
 
 
 def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = (
-        diagnosis._package("onnx", "models", "onnx", required=True),
-        diagnosis._package("onnxruntime", "running", "onnxruntime"),
-        diagnosis._package("no_such_package", "nothing", "nothing"),
-    )
-    monkeypatch.setattr(diagnosis, "_COMPONENTS", small)
+    small = {"onnxruntime": ("running", "onnxruntime"), "no_such_package": ("nothing", "nothing")}
+    monkeypatch.setattr(diagnosis, "_OPTIONAL", small)
+    monkeypatch.setattr(diagnosis.packages, "required_packages", lambda: ["onnx"])
     monkeypatch.setattr(diagnosis, "_REMARKS", {"onnxruntime": "'probed'"})
     done = run("doctor", "--format", "json")
     assert (done.code, done.stderr) == (0, "")

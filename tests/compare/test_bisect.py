@@ -13,8 +13,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.compare.backend import Searchable
-from rmsnorm_export.compare.bisect import BATCH, Search, describe_difference
-from rmsnorm_export.compare.flow import Flow
+from rmsnorm_export.compare.bisect import BATCH, Flow, Search, describe_difference
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.records import from_json, to_json

@@ -23,12 +23,12 @@ import transformers
 from onnxruntime import InferenceSession
 
 import rmsnorm_export as rx
-from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.source.load import SourceOptions
+from tests.decoder.conftest import by_command
 from toolbox.corpus.decoders import DECODERS
 from toolbox.corpus.decoders import decoder as decoder_of
 
@@ -42,21 +42,6 @@ NORMS = [
 
 def llama(**changes: Any) -> Any:
     return decoder_of("llama", **changes)
-
-
-def by_command(folder: Path, model: Any, *options: str) -> Path:
-    """The folder that the command writes for a config.json; its report is beside it."""
-    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
-    (folder / "config.json").write_text(json.dumps(config))
-    arguments = ["export", folder / "config.json", "--task", "generation", "-o", folder / "made"]
-    arguments += ["--verify", "--require", "all", "--report", folder / "r.json", *options]
-    assert main([str(argument) for argument in arguments]) == 0
-    return folder / "made"
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return by_command(tmp_path_factory.mktemp("decoder"), llama(), "--prove")
 
 
 @pytest.fixture
@@ -290,13 +275,13 @@ def test_states_need_no_names_of_the_exporter(
         return {f"memory.{tail[::-1]}" if at else path: tensor for path, at, tail, tensor in cut}
 
     monkeypatch.setattr(utils, "get_leaf_tensors", renamed)
-    model, place = llama(), tmp_path / "made"
+    model, place = llama(num_hidden_layers=1), tmp_path / "made"
     rx.export_generation(model, place, names=names)
     file = place / ("model.onnx" if names == "optimum" else "decode.onnx")
     inputs = shapes(onnx.load(file, load_external_data=False).graph.input)
     start = "past_key_values." if names == "optimum" else "input.memory."
     sizes = [size for name, size in inputs.items() if name.startswith(start)]
-    assert sizes == [["batch", 2, "past", 8]] * 4
+    assert sizes == [["batch", 2, "past", 8]] * 2
     if names == "transformers":
         assert verify_generation(
             model, place, {"input_ids": torch.tensor([[5, 9, 11]])}, tokens=4
@@ -385,7 +370,7 @@ def test_a_loop_over_tokens_takes_prompts_of_one_length(tmp_path: Path) -> None:
 
 
 def test_more_tokens_than_a_static_cache_holds_are_refused(tmp_path: Path) -> None:
-    model = llama()
+    model = llama(num_hidden_layers=1)
     made = rx.export_generation(model, tmp_path / "made", static_cache=8).path
     how: dict[str, Any] = {"inputs": {}, "static_cache": 8}
     assert verify_generation(model, made, **how, tokens=4).passed

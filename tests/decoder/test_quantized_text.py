@@ -12,7 +12,7 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.text import on_text, tokens_of
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 from toolbox.corpus.decoders import decoder as decoder_of
 
 torch = pytest.importorskip("torch")
@@ -77,7 +77,7 @@ def test_perplexity_is_that_of_the_logits(folder: Path) -> None:
         shape = [1 if i == 0 else size for i, size in enumerate(value.shape or ())]
         cache = np.zeros([size if isinstance(size, int) else 0 for size in shape], "f")
         feeds.setdefault(str(value.name), cache)
-    logits = run_session(open_session(folder / "model.onnx"), feeds)["logits"][0, :-1]
+    logits = run_session(load_session(folder / "model.onnx"), feeds)["logits"][0, :-1]
     exact = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(ids[0, 1:])).exp()
     same = compare(model)
     assert same.problem == ""

@@ -8,7 +8,7 @@ import pytest
 from onnx_ir.passes.common import ShapeInferencePass
 
 from rmsnorm_export.decoder.redundant import drop_redundant
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 _LONG, _INT = np.iinfo(np.int64), np.iinfo(np.int32)
 _TEXT = """<ir_version: 9, opset_import: ["" : 18]>
@@ -51,7 +51,7 @@ def _before_and_after(kind: str, lines: str) -> tuple[ir.Model, ir.Model]:
 
 
 def _check_same(before: ir.Model, after: ir.Model) -> None:
-    sessions = [open_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
+    sessions = [load_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
     (value, _), ends = before.graph.inputs, (_INT if before.graph.inputs[0].dtype == 6 else _LONG)
     sizes = [d if isinstance(d, int) else 3 for d in value.shape]
     for number in (0, 5, -1, _INT.max, _INT.min, ends.max, ends.min):
@@ -139,7 +139,7 @@ def _named(out: str, lines: str) -> tuple[ir.Model, ir.Model]:
     ShapeInferencePass()(before)
     after = before.clone()
     drop_redundant(after)
-    sessions = [open_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
+    sessions = [load_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
     feeds = {"x": np.arange(-6, 6, dtype=np.float32).reshape(2, 6)}
     feeds["mask"] = np.array([[True, False, True], [False, False, True]])
     first, second = (run_session(session, feeds)["y"] for session in sessions)

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 import rmsnorm_export as rx
-from rmsnorm_export.deploy.stamp import STAMP, identity_of, read_stamp
+from rmsnorm_export.deploy.result import RECORD, read_record
 from tests.cli.conftest import model
 
 FACTORY = """
@@ -59,13 +59,14 @@ def assert_consistent(folder: Path) -> None:
     for step in folder.iterdir():
         if not step.is_dir() or step.name.startswith(".") or step.name == "repository":
             continue
-        stamp = read_stamp(step)
-        assert stamp is not None, f"{step.name} has no stamp"
-        assert stamp.step == step.name
-        own = {name for name in stamp.outputs if not name.startswith("..")}
-        if step.name != "package":  # the repository may be a step further than the stamp
-            assert {name: identity_of(step / name) for name in own} == stamp.outputs
-        own |= {STAMP, *(Path(name).parent.as_posix() for name in own)}
+        record = read_record(step)
+        assert record is not None, f"{step.name} has no record"
+        assert record.name == step.name
+        own = {name for name in record.outputs if not name.startswith("..")}
+        if step.name != "package":  # the repository may be a step further than the record
+            assert own == {*record.outputs}
+            assert all((step / name).is_file() for name in own)
+        own |= {RECORD, *(Path(name).parent.as_posix() for name in own)}
         assert {p.relative_to(step).as_posix() for p in step.rglob("*")} <= own
 
 

@@ -37,7 +37,7 @@ def test_a_model_with_a_batch(tmp_path: Path) -> None:
     onnx.save(models.norm(), source)
     packaged = package_model(source, tmp_path / "models")
     home, (model,) = tmp_path / "models/net", packaged.models
-    assert set(tree(home)) == {"config.pbtxt", "README.md", "1", "1/model.onnx", "1/package.json"}
+    assert set(tree(home)) == {"config.pbtxt", "1", "1/model.onnx", "1/package.json"}
     assert (home / "1/model.onnx").read_bytes() == source.read_bytes()
     config = config_of(packaged)
     assert (config.name, config.backend, config.max_batch_size) == ("net", "onnxruntime", 8)
@@ -45,7 +45,6 @@ def test_a_model_with_a_batch(tmp_path: Path) -> None:
     assert config.version_policy.WhichOneof("policy_choice") == "all"
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
     assert "two in one batch got the answers" in model.answers
-    assert model.source_sha256 in (home / "README.md").read_text()
     for path, sha256 in model.files.items():
         assert hashlib.sha256((home / path).read_bytes()).hexdigest() == sha256
 
@@ -129,7 +128,6 @@ def test_a_model_that_cannot_be_run_here(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(package, "try_model", no_kernel)
     packaged = package_model(models.norm(), tmp_path, name="t")
     assert packaged.models[0].answers == "not run: bfloat16 Mul"
-    assert "not run" in (tmp_path / "t/README.md").read_text()
 
 
 @pytest.mark.parametrize("location", ["w.bin", "deep/w.bin"])
@@ -166,12 +164,9 @@ def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
     assert tree(tmp_path) == {}
 
 
-def test_a_name_that_would_break_the_card_or_the_configuration(tmp_path: Path) -> None:
+def test_a_name_that_would_break_the_configuration(tmp_path: Path) -> None:
     model = models.norm()
     evil = 'x`|\n# Heading <script>"\\ü'
     model.graph.input[0].name = model.graph.node[0].input[0] = evil
     packaged = package_model(model, tmp_path, name="net")
-    lines = (tmp_path / "net/README.md").read_text().splitlines()
-    assert [line for line in lines if line.startswith("# ")] == ["# net"]
-    assert all(line.startswith("|") for line in lines if "Heading" in line)
     assert config_of(packaged).input[0].name == evil

@@ -40,7 +40,7 @@ def test_a_second_version(first: Path) -> None:
     add(first, version=2)
     after = tree(first)
     assert set(after) - set(before) == {"2", "2/model.onnx", "2/package.json"}
-    assert {name for name in before if after[name] != before[name]} == {"README.md"}
+    assert {name for name in before if after[name] != before[name]} == set()
     assert after["2/model.onnx"] != after["1/model.onnx"]
     assert [path.name for path in first.parent.parent.iterdir()] == ["models"], "nothing is left"
 
@@ -99,7 +99,7 @@ def test_files_of_others_are_never_replaced(first: Path, tmp_path: Path) -> None
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("at", ["config.pbtxt", "README.md", "package.json"])
+@pytest.mark.parametrize("at", ["config.pbtxt", "package.json"])
 @pytest.mark.parametrize("force", [False, True])
 def test_a_full_disk(first: Path, monkeypatch: pytest.MonkeyPatch, at: str, force: bool) -> None:
     before, write = tree(first.parent), package.write_whole

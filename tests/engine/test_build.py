@@ -176,15 +176,13 @@ def test_the_way_of_tensorrt(
     options = {"backend": "tensorrt", "shapes": SHAPES, "force": True}
     record = build_engine(
         rx.optimize(one_norm).model, tmp_path / "e", **options, hardware_compatible=True,
-        memory_limit=0.25, tf32=True, optimization_level=1,
+        memory_limit=0.25, tf32=True,
     ).record  # fmt: skip
     assert (record.backend, record.version) == ("tensorrt", "11.4.0.1")
     assert record.flags["hardware_compatible"] is True
     assert [n.how for n in record.norms] == ["fused"]
     # TensorRT-RTX says that it lacks what was asked for, which shows that it was asked.
     assert any("setHardwareCompatibilityLevel" in text for text in record.messages)
-    with pytest.raises(InputError, match="libnvinfer_lean"):
-        build_engine(one_norm, tmp_path / "f", **options, version_compatible=True)
     broken = tmp_path / "libbroken.so"
     broken.write_bytes(b"not a library")
     monkeypatch.setattr(build, "plan_plugin", lambda *_, **__: (broken, "a test"))

@@ -8,14 +8,16 @@ import onnx_ir as ir
 import pytest
 
 from rmsnorm_export.recognize.scan import recognize
-from rmsnorm_export.tensorrt.engine.layers import (
+from rmsnorm_export.tensorrt.engine.norms import (
+    EngineSite,
     by_profile,
+    engine_sites,
+    find_norms,
     layers_from_inspector,
     layers_from_log,
     nodes_of,
 )
 from rmsnorm_export.tensorrt.engine.result import EngineLayer, EngineNorm
-from rmsnorm_export.tensorrt.engine.sites import EngineSite, engine_sites, find_norms
 
 from .conftest import NORM, model_of
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import rmsnorm_export as rx
-from rmsnorm_export.deploy.stamp import files_of
+from rmsnorm_export.deploy.result import files_of
 from rmsnorm_export.graph.load import load_model
 from tests.graph.folders import snapshot as contents
 

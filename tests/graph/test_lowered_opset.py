@@ -16,7 +16,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.opset import convert_opset
 from rmsnorm_export.rewrite.converted import check_conversion
-from rmsnorm_export.runtime.session import open_session
+from rmsnorm_export.runtime.session import load_session
 
 WEIGHT = "<float[8] w = {1, 2, 3, 4, 5, 6, 7, 8.5}>"
 NORM = """<ir_version: 10, opset_import: ["" : OPSET]>
@@ -36,7 +36,7 @@ BODIES = {
 def _run(model: bytes, dtype: Any) -> np.ndarray:
     rng = np.random.default_rng(1)
     feeds = {"x": rng.standard_normal((2, 3, 8)).astype(dtype), "w": np.arange(8).astype(dtype)}
-    return np.asarray(open_session(model, threads=1).run(None, feeds)[0])
+    return np.asarray(load_session(model, threads=1).run(None, feeds)[0])
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -65,8 +65,9 @@ def test_a_norm_of_a_newer_opset_is_one_of_the_older(
     said = f"from opset 23 to {expected} by onnx.version_converter"
     assert any(said in note for note in report.notes) == (expected != 23)
     kind = {"float": np.float32, "float16": np.float16}[dtype]
-    # ONNX Runtime's kernel of RMSNormalization multiplies before it rounds, its definition after.
-    bound = 2.0**-20 if dtype == "float" else 2.0**-9
+    # ONNX Runtime's kernel of RMSNormalization multiplies before it rounds, its definition after: a
+    # step of float16.
+    bound = 2.0**-20 if dtype == "float" else 2.0**-10
     a, b = _run(source, kind).astype(np.float64), _run(result.to_bytes(), kind).astype(np.float64)
     np.testing.assert_allclose(a, b, rtol=bound, atol=bound)
 
@@ -137,7 +138,7 @@ def test_what_an_older_opset_lacks_is_written_out(name: str, dtype: str) -> None
     rng = np.random.default_rng(1)
     feeds = {"x": rng.standard_normal((2, 4, 8)).astype(kind), "w": np.arange(8).astype(kind)}
     before, after = (
-        np.float64(open_session(model, threads=1).run(None, feeds)[0])
+        np.float64(load_session(model, threads=1).run(None, feeds)[0])
         for model in (source, result.to_bytes())
     )
     np.testing.assert_allclose(after, before, rtol=bound, atol=bound * np.abs(before).max())
@@ -167,7 +168,7 @@ def test_no_operator_of_onnx_is_another_after_it_was_lowered() -> None:
         feeds = {value.name: array for value, array in zip(model.graph.input, inputs, strict=False)}
         before = max((e.version for e in model.opset_import if not e.domain), default=0)
         try:
-            expected = open_session(model.SerializeToString(), threads=1).run(None, feeds)
+            expected = load_session(model.SerializeToString(), threads=1).run(None, feeds)
         except Exception:  # what the runtime does not run shows nothing
             continue
         for opset in (opset for opset in (22, 20, 18, 17, 15, 13) if opset < before):
@@ -176,7 +177,7 @@ def test_no_operator_of_onnx_is_another_after_it_was_lowered() -> None:
                 check_conversion(source, result)
             except InputError:
                 break
-            got = open_session(ir.to_proto(result).SerializeToString(), threads=1).run(None, feeds)
+            got = load_session(ir.to_proto(result).SerializeToString(), threads=1).run(None, feeds)
             lowered += 1
             for a, b in zip(expected, got, strict=True):
                 if isinstance(a, np.ndarray) and a.dtype.kind in "biuf":

@@ -25,6 +25,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.limits import Limits
 from rmsnorm_export.health.result import BRAIN, EPSILON, UPCAST, Health
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.recognize.consts import producer_of
@@ -291,6 +292,19 @@ def test_a_cure_is_named_where_it_cures_the_file(
     rows = np.array([[0, 0, 0, 0], [300, 300, 300, 300], [300, 0, 0, 0]], np.float16)
     result = run_session(session, {"x": rows, "r": np.zeros_like(rows)})["y"]
     assert np.isfinite(result).all() == (cure == UPCAST)
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort", "plain"])
+@pytest.mark.parametrize("epsilon", ["inside", "outside", "clamp"])
+def test_a_cure_is_one_of_the_target_that_was_asked_for(epsilon: str, target: Target) -> None:
+    spelling, frame = single("epsilon", epsilon)
+    source = build(spelling, dataclasses.replace(frame, dtype="float16")).model
+    (norm,) = rx.inspect(source, target=target, health=True).health
+    apart = epsilon != "inside" and target in ("onnx", "ort")
+    assert norm.cure == (f"--target portable {UPCAST}" if apart else UPCAST)
+    for one in {target, "portable"}:
+        refused = rx.optimize(source, target=one, numerics="upcast").report.refused
+        assert bool(refused) == (apart and one == target)
 
 
 @pytest.mark.parametrize("target", ["portable", "onnx", "ort", "plain"])

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rmsnorm_export.lower.behind import lower_all
 from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
@@ -27,7 +27,7 @@ from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.metrics import ulp_distance
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 Array = npt.NDArray[Any]
 NUMPY: dict[int, Any] = {
@@ -173,7 +173,7 @@ def spliced(built: Built, lowered: Lowered) -> onnx.ModelProto:
 
 
 def run(model: onnx.ModelProto, feed: dict[str, Array], *, optimized: bool = False) -> list[Array]:
-    session = open_session(model.SerializeToString(), optimize=optimized, threads=1)
+    session = load_session(model.SerializeToString(), optimize=optimized, threads=1)
     return list(run_session(session, feed).values())
 
 

@@ -229,7 +229,7 @@ def test_onnx_leaves_the_residual() -> None:
     built = build(norm)
     lowered = built.lowered("onnx")
     assert norm_node(lowered).inputs[0] is built.value("sum")
-    assert [(refusal.reason, refusal.kind) for refusal in lowered.apart] == [("residual",) * 2]
+    assert [(refusal.reason, refusal.kind) for refusal in lowered.unfolded] == [("residual",) * 2]
     check(norm, built, lowered)
 
 
@@ -257,7 +257,7 @@ def test_a_residual_in_half_is_folded_at_class_upcast_only(late: bool, dtype: in
     lowered = built.lowered("ort")
     assert ops(lowered) == written("plain", "ort")
     assert norm_node(lowered).inputs[0] is built.value("sum")
-    (apart,) = lowered.apart
+    (apart,) = lowered.unfolded
     assert (apart.reason, apart.kind, apart.op) == ("residual-kept", "residual", "Add")
     assert apart.found == "class upcast, reordered is allowed"
     folded = built.lowered("ort", "upcast")
@@ -291,7 +291,7 @@ def test_ort_keeps_a_residual(name: str) -> None:
     lowered = built.lowered("ort", "upcast", match)
     assert ops(lowered) == written(form, "ort")
     assert norm_node(lowered).inputs[0] is not built.value("x")
-    assert [(apart.message, apart.op) for apart in lowered.apart] == [(alone.message, "Add")]
+    assert [(apart.message, apart.op) for apart in lowered.unfolded] == [(alone.message, "Add")]
     if not changes:
         check(norm, built, lowered)
 

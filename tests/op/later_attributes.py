@@ -34,16 +34,14 @@ import torch  # noqa: E402
 
 from rmsnorm_export.errors import InputError  # noqa: E402
 from rmsnorm_export.lower.lower import Lowered  # noqa: E402
-from rmsnorm_export.lower.portable import creator_names, plugin_refuses  # noqa: E402
+from rmsnorm_export.lower.plugin import creator_names, plugin_refuses  # noqa: E402
 from rmsnorm_export.op import abi  # noqa: E402
 from rmsnorm_export.op.body_key import assign_bodies, body_key  # noqa: E402
-from rmsnorm_export.op.native import KINDS  # noqa: E402
 from rmsnorm_export.op.spec import FLOAT, NormSpec  # noqa: E402
 from rmsnorm_export.proof.bounds import Bounds  # noqa: E402
 from rmsnorm_export.recognize.refusal import Refusal  # noqa: E402
 from rmsnorm_export.torch.operator import kernels  # noqa: E402
-from rmsnorm_export.torch.operator.plan import make_plan  # noqa: E402
-from rmsnorm_export.torch.operator.signature import schema  # noqa: E402
+from rmsnorm_export.torch.operator.plan import make_plan, schema  # noqa: E402
 from tests.lower.source_graphs import Source, build  # noqa: E402
 
 
@@ -54,7 +52,7 @@ def bodies(name: str, later: NormSpec) -> None:
     for keys in ([own], [own, usual], [usual, own, own]):
         named = dict(zip(keys, assign_bodies(keys), strict=True))
         assert named[own] == (f"RMSNorm_{name}", own), named
-    assert not any(name in creator for kind in KINDS for creator in creator_names(kind))
+    assert not any(name in creator for creator in creator_names())
 
 
 def targets(name: str, later: NormSpec) -> None:

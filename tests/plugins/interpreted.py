@@ -30,6 +30,8 @@ sys.exit(int(value["--error-exitcode"]) if found else code)
 class Interpreted(Machine):
     device: str = "cpu"
     largest: int = 1 << 13
+    checked: int = 1 << 20
+    chain: int = 10
     sanitized: int = 3
     tools: Path = Path()
     """The folder of the stand-ins."""

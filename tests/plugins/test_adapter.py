@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.lower.portable import creator_names
+from rmsnorm_export.lower.plugin import creator_names
 from rmsnorm_export.op import spec
 from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.native import KINDS, QUANTIZED_KINDS, ROW_KINDS
@@ -238,7 +238,7 @@ def test_creators_have_the_attributes_as_fields(player: Player) -> None:
     """In order; a field that the node lacks would make the parser warn."""
     rows = [row.split() for row in player.ask("creators").split(";") if row.strip()]
     assert {tuple(row[1:3]) for row in rows} == {(PLUGIN_NAMESPACE, PLUGIN_VERSION)}
-    assert sorted(row[0] for row in rows) == sorted(n for k in KINDS for n in creator_names(k))
+    assert sorted(row[0] for row in rows) == sorted(creator_names())
     for name, _, _, *fields in rows:
         own = NormSpec(kind=Node(name).kind).attributes()
         attributes = [name for name in own if name in spec.IN_KERNELS]
@@ -248,7 +248,7 @@ def test_creators_have_the_attributes_as_fields(player: Player) -> None:
 
 def test_creators_are_the_names_that_optimize_writes() -> None:
     """Every name of a second body that one attribute makes and that has no size in it."""
-    named = {name for kind in KINDS for name in creator_names(kind)}
+    named = creator_names()
     written = {name for kind in KINDS for name in _second_names(kind)}
     # What is clamped or over channels differs from LLaMA's norm, and a stash that is half, too.
     two = re.compile(r"_association_\d$|_stash_b?float16_(epsilon_clamp|channels)")

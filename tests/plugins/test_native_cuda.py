@@ -19,7 +19,7 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import place_of_kernels
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.tensorrt.plugin.result import Built
+from rmsnorm_export.tensorrt.plugin.libraries import Built, open_library
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
@@ -254,7 +254,7 @@ def test_the_built_library_needs_no_cuda(built: Built) -> None:
     assert built.runtime == "onnxruntime-cuda"
     library = built.path("register")
     assert library == rx.plugin.onnxruntime_library(cuda=True)
-    assert rx.plugin.open_library(library).style == "register"
+    assert open_library(library).style == "register"
     assert kernel_build.exported(library) == ["RegisterCustomOps"]
     result = rx.plugin.check(runtime="onnxruntime", cuda=True)
     assert result.passed

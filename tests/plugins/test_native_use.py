@@ -81,9 +81,9 @@ def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     # The group size is of no concern to the body.
     new = one_node(match, f"{DOMAIN}.{name} <epsilon = {F32_EPSILON}, group_size = 48>")
     types, imports = Types(model, Constants()), {"": 18, DOMAIN: 1}
-    assert prove_site(match, new, Proving(types, imports, [function]), numerics="exact").passed
+    assert prove_site(match, new, Proving(types, imports, [function])).passed
     with_kernels = Proving(types, imports, [function], kernels=str(native_library))
-    proof = prove_site(match, new, with_kernels, numerics="exact")
+    proof = prove_site(match, new, with_kernels)
     assert not proof.passed
     assert "the kernels in onnxruntime" in proof.reason
 

@@ -15,10 +15,11 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
+from rmsnorm_export.op import abi
 from rmsnorm_export.system.machine import Gpu
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import building, checking, libraries
-from rmsnorm_export.tensorrt.plugin.result import BuildError, Built
+from rmsnorm_export.tensorrt.plugin.libraries import BuildError, Built
 from tests.proof.sites import LLAMA, source
 
 pytestmark = pytest.mark.skipif(
@@ -65,7 +66,7 @@ def test_a_build_is_made_once_and_found(project: Path) -> None:
     project.write_text(GOOD + "int more() { return 1; }\n")
     assert _build().path("register").read_bytes() == compiled.read_bytes()
     assert compiled.stat().st_mtime_ns != before
-    assert plugin.find_builds() == (libraries.find_build("onnxruntime"),)
+    assert libraries.find_builds() == (libraries.find_build("onnxruntime"),)
 
 
 @pytest.mark.usefixtures("project")
@@ -106,6 +107,7 @@ def test_no_command_loads_what_others_could_have_planted(
         lambda: rx.verify(model, model, backend_b="onnxruntime-native"),
         lambda: rx.bench(model, native=True),
         lambda: rx.optimize(model, prove=True, kernels=str(library)),
+        lambda: abi.functions(library),
         _build,
     ]
     for command in commands:
@@ -221,7 +223,7 @@ def test_libraries_that_are_not_loaded(
     with pytest.raises(InputError, match="no such file"):
         plugin.check(tmp_path / "librmsnorm_torch.so")
     with pytest.raises(InputError, match="not for register"):
-        plugin.open_library(library, "register")
+        libraries.open_library(library, "register")
 
 
 def test_the_real_kernels_pass(native_library: Path) -> None:

@@ -14,14 +14,13 @@ import onnx
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.lower.portable import creator_names
-from rmsnorm_export.op.native import KINDS
+from rmsnorm_export.lower.plugin import creator_names
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE, Kind, NormSpec
 from tests.plugins.adapter_build import find_tensorrt, succeeded
 from toolbox.command import module_environment
 from toolbox.node_model import node_model
 
-CREATORS = sum(len(creator_names(kind)) for kind in KINDS)
+CREATORS = len(creator_names())
 
 
 def needs(flavour: str) -> pytest.MarkDecorator:

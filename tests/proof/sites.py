@@ -144,8 +144,9 @@ def one_node(match: Match, op: str = NORM, numerics: Numerics = "exact") -> Lowe
 
 
 def prove(match: Match, lowered: Lowered, stored_scale: np.ndarray | None = None) -> Proof:
-    """``prove_site`` with the imports of the models made here."""
+    """``prove_site`` with the imports of the models made here; the scale as if it was stored."""
     model = ir.Model(match.nodes[-1].graph, ir_version=10)
     proving = Proving(Types(model, Constants()), {"": 18, "com.microsoft": 1})
-    numerics = lowered.numerics
-    return prove_site(match, lowered, proving, numerics=numerics, stored_scale=stored_scale)
+    if stored_scale is not None and match.scale is not None:
+        match.scale.const_value = ir.tensor(stored_scale)
+    return prove_site(match, lowered, proving)

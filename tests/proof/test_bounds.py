@@ -14,8 +14,8 @@ from proof.sites import ORDERS, SPEC, site_of
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
-from rmsnorm_export.proof.behind import _apart, _differences
 from rmsnorm_export.proof.bounds import Bounds, Row, sum_of
+from rmsnorm_export.proof.composite import _apart, _differences
 from rmsnorm_export.proof.feeds import Batch, batches, random_weights
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.recognize.match import Quantized

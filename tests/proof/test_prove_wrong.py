@@ -12,7 +12,7 @@ import pytest
 from proof import sites
 from proof.sites import GEMMA_SPEC, LLAMA, OFFSET, ORDERS, PLAIN, SPEC, TAIL, prove, site, written
 from rmsnorm_export.lower.lower import Lowered
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
 
 ORIGINAL, NEW = "mathematics: the original nodes", "mathematics: the new nodes"
@@ -121,6 +121,21 @@ def test_wrong_nodes(order: str, node: str, words: str) -> None:
     match = sites.site_of(order)
     front = "  wide = Cast <to = 1> (x)\n  scale = Cast <to = 1> (w)\n" if "wide" in node else ""
     caught(match, written(match, f"{front}  y = {node}", "upcast"), *words.split("|"))
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-50])
+def test_a_node_that_the_runtime_removes(epsilon: float) -> None:
+    """Of a float64 number that is 0 in float32 ONNX Runtime's optimizer removes an Add, no Sum."""
+    own = {"dtype": DOUBLE, "stash": DOUBLE, "epsilon": epsilon}
+    match = site(PLAIN, NormSpec(epsilon=epsilon, stash_type=DOUBLE), **own)
+    for operator, holds in (("Add", False), ("Sum", True)):
+        lowered = written(
+            match, PLAIN.replace("{core}", sites.CORE.replace("Add", operator)), **own
+        )
+        if holds:
+            assert prove(match, lowered).passed
+        else:
+            caught(match, lowered, ", optimized")
 
 
 def test_wrong_sum() -> None:

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 import rmsnorm_export as rx
 from rmsnorm_export.quantize.blocks import in_blocks
 from rmsnorm_export.quantize.result import Quantize
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 pytest.importorskip("onnxscript")
 
@@ -95,7 +95,7 @@ def test_offsets_stand_in_the_product(columns: int) -> None:
     weight = as_gguf("Q4_1", 72, columns)
     result = rx.optimize(product(weight), quantize="int4")
     x = np.random.default_rng(1).standard_normal((5, columns)).astype("f")
-    y = run_session(open_session(result.to_bytes()), {"x": x})["y"]
+    y = run_session(load_session(result.to_bytes()), {"x": x})["y"]
     exact = x @ weight.T + np.arange(72)
     rounded = in_blocks(weight, 4, offsets=False).values().reshape(weight.shape)
     loss, other = (np.sqrt(np.mean(d**2)) for d in (y - exact, x @ (rounded - weight).T))
@@ -117,7 +117,7 @@ def test_an_embedding_shares_the_blocks_of_the_head(kind: Quantize, copied: bool
     assert quantized.bytes_after < {"int4": 0.16, "int8": 0.28}[kind] * table.nbytes
     names = [node.op_type for node in result.model.graph]
     assert names == ["Reshape", "GatherBlockQuantized", "MatMulNBits"]
-    outputs = run_session(open_session(result.to_bytes()), {"ids": np.array([0, 7, 199])})
+    outputs = run_session(load_session(result.to_bytes()), {"ids": np.array([0, 7, 199])})
     blocks = in_blocks(table, int(kind[3:]), offsets=False)
     assert np.array_equal(outputs["x"], blocks.values().reshape(table.shape)[[0, 7, 199]])
 

@@ -78,6 +78,9 @@ _BODY = {
     "shape between": "h = Identity(x) qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) "
     "{maker} ws = Size(w) wr = Mod(ws, o1) wc = Cast<to = 1>(wr) we = Add(wc, e) "
     "qa = Add(qm, we) qr = Sqrt(qa) y = Div(h, qr)",
+    "unknown": "qb = Abs(x) ql = Log(qb) qd = Mul(ql, two) qs = Exp(qd) {maker} wm = "
+    "ReduceMax<keepdims = 0>(w) wz = Mul(wm, f0) we = Add(wz, e) qm = "
+    "ReduceMean<keepdims = 1>(qs, ax) qa = Add(qm, we) qr = Sqrt(qa) y = Div(x, qr)",
 }
 
 
@@ -116,7 +119,8 @@ def attacks() -> Iterator[tuple[str, bytes]]:
     """Name and bytes of every file."""
     for maker, text in MAKERS.items():
         for use, body in _BODY.items():
-            for place in ("main",) if use in ("row", "shape between") else PLACES:
+            once = ("row", "shape between", "unknown")
+            for place in ("main",) if use in once else PLACES:
                 model = parser.parse_model(_text(body.replace("{maker}", text), place))
                 yield f"{maker}, {use}, {place}", model.SerializeToString()
     for levels in (20, 40, 60):

@@ -22,7 +22,7 @@ from tests.recognize.attacks import nested
 
 @pytest.mark.parametrize(
     ("step", "offset"),
-    [(11, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
+    [(17, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
 )
 def test_every_attack_is_answered(step: int, offset: int) -> None:
     done = subprocess.run(
@@ -111,4 +111,4 @@ def test_a_row_that_many_nodes_read_is_looked_at_once() -> None:
     model, _ = graphs.HARD["one row"](40_000)
     start = time.process_time()
     assert len(rx.optimize(model, target="ort").report.fused) == 1
-    assert time.process_time() - start < 30
+    assert time.process_time() - start < 10

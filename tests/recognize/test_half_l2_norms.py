@@ -55,7 +55,7 @@ def test_pytorchs_spellings_are_one_exact_node(formula, exporter, dtype):
     result = rx.optimize(model, prove=True)
     (site,) = result.report.fused
     assert (site.numerics, site.attributes["unit_length"]) == ("exact", unit_length)
-    assert "stay nodes behind it" in site.notes[0]
+    assert "stay nodes after it" in site.notes[0]
     half = dtype == torch.float16
     stored = np.float16 if half else ml_dtypes.bfloat16
     # With a clamp alone between the two ONNX Runtime rounds the length as it pleases.

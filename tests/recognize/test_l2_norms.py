@@ -139,14 +139,20 @@ def test_unclamped_rows_differ_where_the_note_says_and_nowhere_else(target):
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"floor": "Min"}, "clamped"), ({"bound": "float bound = {-1}"}, "clamped"),
-     ({"bound": "float[2,1] bound = {1e-12, 1e-12}"}, "clamped"),
+    [({"floor": "Min"}, "clamped"),
      ({"root": -ROOT}, "not-the-mean"), ({"last": "y = Identity(unit)"}, "not-the-mean")],
 )  # fmt: skip
 def test_look_alikes(changes, reason):
     report = rx.optimize(normalize(**changes), numerics="unclamped").report
     assert not report.fused
     assert [(r.reason, r.kind) for r in report.refused] == [(reason, "look-alike")]
+
+
+@pytest.mark.parametrize("bound", ["float bound = {-1}", "float[2,1] bound = {1e-12, 1e-12}"])
+def test_a_bound_that_changes_no_row_leaves_a_norm(bound):
+    report = rx.optimize(normalize(bound=bound), numerics="unclamped").report
+    assert not report.fused
+    assert [(r.reason, r.kind) for r in report.refused] == [("spelling-unknown", "norm")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 TARGETS: tuple[Target, ...] = ("portable", "onnx", "ort")
 CONSTANTS = "float two = {2.0}, float eps = {0.00001}"
@@ -69,7 +69,7 @@ def run(
     proto: onnx.ModelProto, arrays: dict[str, np.ndarray], *, optimized: bool = False
 ) -> list[np.ndarray]:
     """All outputs in order, from ONNX Runtime on the CPU."""
-    session = open_session(proto.SerializeToString(), optimize=optimized, threads=1)
+    session = load_session(proto.SerializeToString(), optimize=optimized, threads=1)
     return list(run_session(session, arrays).values())
 
 

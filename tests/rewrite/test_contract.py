@@ -16,7 +16,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 NORM = """
     square = Pow (x, two)
@@ -119,7 +119,7 @@ def _run(model: onnx.ModelProto, replaced: dict[str, Array]) -> list[Array]:
     idle = {"idle": np.zeros((3, 5), np.float32), "idle2": np.zeros(2, np.float32)}
     names = {value.name for value in model.graph.input}
     feeds |= {name: array for name, array in idle.items() if name in names}
-    session = open_session(model.SerializeToString(), threads=1)
+    session = load_session(model.SerializeToString(), threads=1)
     outputs = [value.name for value in model.graph.output]
     results = run_session(session, feeds | replaced, outputs)
     return [results[name] for name in outputs]

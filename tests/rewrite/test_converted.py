@@ -16,7 +16,7 @@ from onnx.version_converter import convert_version
 import rmsnorm_export as rx
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.rewrite import converted
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.runtime.session import load_session, run_session
 
 HARMLESS = converted._HARMLESS
 SAMPLE = [*sorted(HARMLESS)[::16], "ReduceMean", "Softmax"]
@@ -25,7 +25,7 @@ NEWEST_IR = 10
 
 
 def _run(model: bytes, feeds: dict[str, Any]) -> list[Any]:
-    return list(run_session(open_session(model, threads=1), feeds).values())
+    return list(run_session(load_session(model, threads=1), feeds).values())
 
 
 def _same(before: list[Any], after: list[Any]) -> bool:
@@ -80,6 +80,16 @@ BODIES = {
         " { u = Hardmax <axis = 1> (t) }, else_branch = b () => (float[2,4,6,8] v)"
         " { v = Neg (t) }>",
         False,
+    ),
+    "constants that it adds to a graph and a branch": (
+        11,
+        "p0 = ReduceSum <axes = [1]> (t)\n "
+        + "\n ".join(f"p{k + 1} = ReduceSum <axes = [2]> (p{k})" for k in range(9))
+        + " c = Constant <value = bool {1}> ()\n y = If (c) <then_branch = a () => (float u) {"
+        " u0 = Identity (p9)\n "
+        + "\n ".join(f"u{k + 1} = ReduceSum <axes = [0]> (u{k})" for k in range(20))
+        + " u = Neg (u20) }, else_branch = b () => (float v) { v = Neg (p9) }>",
+        True,
     ),
     "Softmax of several": (11, "y = Softmax <axis = 2> (t)", True),
     "LogSoftmax by default": (8, "y = LogSoftmax (t)", True),
@@ -142,6 +152,22 @@ def test_a_raised_model_computes_what_it_did_or_is_not_raised(name: str, target:
         return
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 6, 8)).astype(np.float32)}
     assert _same(_run(source, feeds), _run(result.to_bytes(), feeds))
+
+
+@pytest.mark.parametrize(("opset", "options"), [(11, {}), (18, {"opset": 13}), (18, {})])
+def test_how_values_are_quantized_is_said_as_before(opset: int, options: dict[str, Any]) -> None:
+    """By tensors that nothing else may read."""
+    model = onnx.ModelProto.FromString(_model(opset, "y = Neg (t)"))
+    for name in ("x", "t", "y"):
+        annotation = model.graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="four")
+    result = onnx.ModelProto.FromString(rx.optimize(model, **options).to_bytes())
+    before, after = (
+        sorted(one.SerializeToString() for one in m.graph.quantization_annotation)
+        for m in (model, result)
+    )
+    assert before == after
+    assert "four" in {one.name for one in result.graph.initializer}
 
 
 @pytest.mark.parametrize("size", ["B,C,H,8", "1,64,512,512"])

@@ -10,14 +10,14 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.rewrite.optimize import Result
-from rmsnorm_export.runtime.session import open_session
+from rmsnorm_export.runtime.session import load_session
 from tests.tools.runtimes.models import BOUNDS, block, feed
 
 HALF = TensorProto.FLOAT16
 
 
 def _run(model: bytes) -> np.ndarray:
-    output: np.ndarray = open_session(model, threads=1).run(None, {"input": feed()})[0]
+    output: np.ndarray = load_session(model, threads=1).run(None, {"input": feed()})[0]
     return output
 
 

@@ -64,6 +64,27 @@ def test_functions_stay_where_inlining_finds_nothing() -> None:
     assert len(proto.functions) == 4
 
 
+@pytest.mark.parametrize("given", ["", "<epsilon>"])
+@pytest.mark.parametrize("root", ["r = Sqrt(e)", "h = Softplus(e)\n r = Sqrt(h)"])
+def test_functions_around_one_another_hold_a_norm_or_it_is_told(given: str, root: str) -> None:
+    """One squares, one takes the mean of what that gives, and one divides."""
+    epsilon = "Constant<value_float : float = @epsilon>()" if given else "Identity(eps)"
+    squares = function("Squares", "(v) => (q)", "q = Mul(v, v)", imports=_IMPORT)
+    mean = function("Mean", "(v) => (m)", "q = my.Squares(v)\n m = ReduceMean<axes = [-1]>(q)",
+                    imports=_IMPORT)  # fmt: skip
+    body = f"m = my.Mean(a)\n e0 = {epsilon}\n e = Add(m, e0)\n {root}\n y = Div(a, r)"
+    outer = function("Norm", f"{given}(a) => (y)", body, imports=_IMPORT)
+    call = "my.Norm<epsilon = 0.25>" if given else "my.Norm"
+    source = model(f"b = {call}(x)\n y = {call}(b)", imports=_IMPORT,
+                   functions=squares + mean + outer)  # fmt: skip
+    report = rx.inspect(source)
+    found = [(one.node, one.reason) for one in report.refused]
+    if "Softplus" in root:
+        assert (len(report.fused), found) == (0, [("h", "not-followed")])
+    else:
+        assert (len(report.fused), found) == (2 if given else 1, [])
+
+
 _ROOT = """sq = Pow(x, two)
  m = ReduceMean<axes = [-1], keepdims = 1>(sq)
  e0 = Add(m, eps)

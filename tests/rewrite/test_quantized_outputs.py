@@ -198,7 +198,7 @@ def test_a_proof_finds_other_codes(
 ) -> None:
     monkeypatch.setattr(body, "CODE_TYPES", {"int8": wrong})
     (unproved,) = rx.optimize(model("float", how), fold_quantize=True, prove=True).report.unproved
-    assert (unproved.reason, unproved.found[:7]) == ("proof-failed", "codes: ")
+    assert (unproved.reason, unproved.found[:9]) == ("proof-failed", "quantized")
 
 
 def test_a_row_of_zeros_has_the_scale_one() -> None:

@@ -20,7 +20,7 @@ from rmsnorm_export.runtime.sizes import (
     size_of,
     size_points,
 )
-from rmsnorm_export.tensorrt.engine.model import make_profiles
+from rmsnorm_export.tensorrt.engine.build import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]

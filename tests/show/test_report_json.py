@@ -11,9 +11,8 @@ import pytest
 from samples import PROOF, REFUSAL, REPORT, SITE, change
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.records import SCHEMA_VERSION, document, from_json, to_dict, to_json
+from rmsnorm_export.records import SCHEMA_VERSION, document, from_json, parse_json, to_dict, to_json
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.strict import parse_json
 
 ODD = change(PROOF, max_ulp=math.inf, max_abs=math.nan, bound_ulp=-math.inf, error_before=0.1)
 ATTRIBUTES = {"axis": -2, "scale_offset": 1.0, "activation": "silu"}

@@ -10,69 +10,35 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+import numpy as np
 from onnx import TensorProto
 
 from .alike import FLOAT, Alike, LookAlike
 from .case import Case
+from .steps import Step, Steps, chain_of, epsilon, mean, op, reduced, same, then, total
 
 N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)
-Step = Callable[[Alike, str], str]
-Steps = Mapping[str, Step]
 
 
 def built(steps: Steps, dtype: int = FLOAT, opset: int = 18) -> Case:
     """The ordinary norm of rows of eight with these steps in place of its own."""
-
-    def body(a: Alike) -> str:
-        row = steps.get("row", lambda a, _: a.input())(a, "")
-        return a.chain(
-            row, **{name: functools.partial(s, a) for name, s in steps.items() if name != "row"}
-        )
-
+    body = chain_of(steps)
     return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(opset,), dtype=dtype).build()
 
 
 def times(k: float) -> Step:
-    return lambda a, x: a.g.op("Mul", x, a.scalar(k))
+    return op("Mul", k)
 
 
 def over(k: float) -> Step:
-    return lambda a, x: a.g.op("Div", x, a.scalar(k))
-
-
-def op(op_type: str, *numbers: float, **attributes: object) -> Step:
-    """An operator with constants behind its operand."""
-    return lambda a, x: a.g.op(op_type, x, *map(a.scalar, numbers), **attributes)
-
-
-def then(*steps: Step) -> Step:
-    def both(a: Alike, x: str) -> str:
-        return functools.reduce(lambda value, step: step(a, value), steps, x)
-
-    return both
+    return op("Div", k)
 
 
 def product(left: Step, right: Step) -> Step:
     return lambda a, x: a.g.op("Mul", left(a, x), right(a, x))
-
-
-def same(_: Alike, x: str) -> str:
-    return x
-
-
-def total(a: Alike, x: str) -> str:
-    return a.g.reduce("ReduceSum", x, [-1], 1)
-
-
-def mean(a: Alike, x: str) -> str:
-    return a.mean(x)
-
-
-def epsilon(a: Alike, x: str) -> str:
-    return a.stabilise(x)
 
 
 def einsum(equation: str, left: Step = same, right: Step | None = None) -> Step:
@@ -121,10 +87,6 @@ def counted(*sizes: Callable[[Alike, str], str], wide: bool = False) -> Step:
     return step
 
 
-def shape(a: Alike, x: str) -> str:
-    return a.g.op("Shape", x)
-
-
 def gathered(*positions: int) -> Step:
     return lambda a, x: a.g.op("Gather", x, a.g.ints(*positions))
 
@@ -145,25 +107,24 @@ def with_variance(square_of_mean: Callable[[Alike, str, str], str]) -> Steps:
 
 
 def logarithm(power: float) -> Step:
-    return then(op("Log"), times(power), op("Exp"))
+    return then(op("Log"), op("Mul", power), op("Exp"))
 
 
-def pooled(a: Alike, x: str) -> str:
-    return a.g.op("LpPool", x, kernel_shape=[N], p=2)
-
-
-INFINITY = math.inf
 SUMMED: Steps = {"square": same}
 NORMS: dict[str, Steps] = {
     "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
     "two numbers by a Sum": {"stabilise": op("Sum", EPSILON, EPSILON)},
     "epsilon in the squares": {"square": then(op("Pow", 2.0), epsilon), "stabilise": same},
+    "a vector of epsilon in the squares": {
+        "square": then(op("Pow", 2.0), lambda a, x: a.g.op("Add", x, a.scalar(EPSILON, (1,)))),
+        "stabilise": same,
+    },
     "x times x over n": {"square": product(same, over(N)), "mean": total},
     "x over n, times x": {"square": product(times(1 / N), same), "mean": total},
     "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
     "a multiple twice": {"square": product(over(ROOT), over(ROOT)), "mean": total},
     "the squares of a multiple": {
-        **SUMMED, "mean": then(over(ROOT), lambda a, x: a.g.reduce("ReduceSumSquare", x, [-1], 1)),
+        **SUMMED, "mean": then(over(ROOT), reduced("ReduceSumSquare")),
     },
     "smaller, and larger again": {
         "square": then(over(4), op("Pow", 2.0)), "root": then(op("Sqrt"), times(4)),
@@ -171,7 +132,7 @@ NORMS: dict[str, Steps] = {
     "magnitudes": {"square": product(op("Abs"), op("Abs"))},
     "negatives": {"square": product(op("Neg"), op("Neg"))},
     "minus x times minus x": {"square": then(product(op("Neg"), same), op("Neg"))},
-    "a sum of magnitudes": {"mean": then(lambda a, x: a.g.reduce("ReduceL1", x, [-1], 1), over(N))},
+    "a sum of magnitudes": {"mean": then(reduced("ReduceL1"), over(N))},
     "a product by Einsum": {"square": einsum("bsd,bsd->bsd", same, op("Identity"))},
     "a sum by Einsum": {"mean": then(einsum("bsd->bs"), unsqueezed, over(N))},
     "a dot product by Einsum": {
@@ -185,11 +146,21 @@ NORMS: dict[str, Steps] = {
             unsqueezed,
         ),
     },
+    "squares of which the sum has ones by Einsum": {
+        **SUMMED, "mean": then(
+            lambda a, x: a.g.op("Einsum", x, x, a.scalar(1 / N, (N,)), equation="bsd,bsd,d->bs"),
+            unsqueezed,
+        ),
+    },
+    "squares times a column by Einsum": {
+        "mean": einsum("bsd,de->bse", same, lambda a, _: a.scalar(1 / N, (N, 1)))},
+    "a column times squares by Einsum": {
+        "mean": lambda a, x: a.g.op("Einsum", a.scalar(1 / N, (1, N)), x, equation="ed,bsd->bse")},
     "labels that stand once": {
         "mean": then(einsum("bsd,d", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
     },
     "a sum of magnitudes below zero": {
-        "mean": then(op("Neg"), lambda a, x: a.g.reduce("ReduceL1", x, [-1], 1), over(N)),
+        "mean": then(op("Neg"), reduced("ReduceL1"), over(N)),
     },
     "a row times a column": {
         **SUMMED, "mean": then(row_times_column(unsqueezed, squeezed), over(N)),
@@ -200,16 +171,18 @@ NORMS: dict[str, Steps] = {
     "a row times a multiple": {
         **SUMMED, "mean": row_times_column(then(over(N), unsqueezed), squeezed),
     },
-    "a pool": {**SUMMED, "mean": then(pooled, over(ROOT)), "root": same},
+    "a pool": {
+        **SUMMED, "mean": then(op("LpPool", kernel_shape=[N], p=2), over(ROOT)), "root": same,
+    },
     "a variance and the square of a mean": with_variance(lambda a, _, average: a.square(average)),
-    "a product of sizes": {"mean": counted(shape, gathered(-1))},
-    "a product of sizes, in float64": {"mean": counted(shape, gathered(-1), wide=True)},
-    "a product of a part of the shape": {"mean": counted(shape, sliced)},
-    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, INFINITY))},
-    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, INFINITY))},
+    "a product of sizes": {"mean": counted(op("Shape"), gathered(-1))},
+    "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
+    "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
+    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
+    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
     "a maximum with less": {"stabilise": then(epsilon, op("Max", 1e-6, 0.0))},
     "a maximum with epsilon": {"stabilise": then(epsilon, op("Max", EPSILON))},
-    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", INFINITY))},
+    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", math.inf))},
     "a Relu": {"stabilise": then(epsilon, op("Relu"))},
     "one maximum after another": {
         "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
@@ -228,6 +201,18 @@ def parts(a: Alike, x: str) -> str:
     """The sums of the squares of two halves of a row, added."""
     first, second = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
     return a.g.op("Add", *(total(a, a.square(part)) for part in (first, second)))
+
+
+def parts_of_squares(a: Alike, x: str) -> str:
+    """The same, the squares taken before the row is cut."""
+    first, second = a.g.ops("Split", a.square(x), count=2, axis=-1, num_outputs=2)
+    return a.g.op("Add", total(a, first), total(a, second))
+
+
+def joined_squares(a: Alike, x: str) -> str:
+    """The sum of the squares of two halves of a row, side by side."""
+    halves = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
+    return total(a, a.g.op("Concat", *map(a.square, halves), axis=-1))
 
 
 def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
@@ -254,29 +239,31 @@ def gram(a: Alike, x: str) -> str:
 
 LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "a Sum with x": (
-        {"stabilise": lambda a, m: a.g.op("Sum", m, a.scalar(EPSILON), a.input())},
+        {"stabilise": op("Sum", EPSILON, Alike.input)},
         "epsilon-not-constant",
     ),
     "a Softplus": ({"root": op("Softplus")}, "not-followed"),
     "a sum by its logarithm": (
-        {"mean": then(lambda a, x: a.g.reduce("ReduceLogSum", x, [-1], 1), op("Exp"), over(N))},
+        {"mean": then(reduced("ReduceLogSum"), op("Exp"), over(N))},
         "not-followed",
     ),
     "logarithms of which the sum is taken": (
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
     ),
     "parts": ({**SUMMED, "mean": then(parts, over(N))}, "sum-of-parts"),
+    "parts of squares": ({**SUMMED, "mean": then(parts_of_squares, over(N))}, "sum-of-parts"),
+    "squares of parts": ({**SUMMED, "mean": then(joined_squares, over(N))}, "not-followed"),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
     "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
     "clipped at an input": (
-        {"stabilise": then(epsilon, lambda a, m: a.g.op("Min", m, another((1,))(a, "")))},
+        {"stabilise": then(epsilon, op("Min", lambda a: a.input("z", (1,))))},
         "clamped",
     ),
     "x times its magnitude": (squared_as(product(same, op("Abs"))), None),
     "x times another row": (squared_as(product(same, another())), None),
     "x times a weighted x": (
-        squared_as(product(same, lambda a, x: a.g.op("Mul", x, a.weight()))), None,
+        squared_as(product(same, op("Mul", Alike.weight))), None,
     ),
     "its dot product with its magnitude": (
         summed_as(einsum("bsd,bsd->bs", same, op("Abs")), unsqueezed), None,
@@ -285,23 +272,48 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         summed_as(einsum("bsd,bsd->bs", same, another()), unsqueezed), None,
     ),
     "rows that change places": (
-        {"row": lambda a, _: a.input(shape=(3, 3, N)),
+        {"row": lambda a: a.input(shape=(3, 3, N)),
          **summed_as(einsum("bsd,bsd->sb", same, same), unsqueezed)}, None,
     ),
     "a row times another column": (
         summed_as(row_times_column(then(another(), unsqueezed), squeezed)), None,
     ),
     "all rows times all columns": (
-        {"row": lambda a, _: a.input(shape=(2, N, N)), **summed_as(gram)}, None,
+        {"row": lambda a: a.input(shape=(2, N, N)), **summed_as(gram)}, None,
     ),
     "a weighted sum by Einsum": (
         {"mean": then(einsum("bsd,d->bs", same, lambda a, _: a.weight()), unsqueezed)},
         "weighted-square",
     ),
     "rows of one and more numbers by Einsum": (
-        {"row": lambda a, _: a.input(shape=(2, 3, 1)),
+        {"row": lambda a: a.input(shape=(2, 3, 1)),
          "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
         "weighted-square",
+    ),
+    "three times x by Einsum": (
+        summed_as(lambda a, x: a.g.op("Einsum", x, x, x, equation="bsd,bsd,bsd->bs"), unsqueezed),
+        None,
+    ),
+    "a weighted product by Einsum": (
+        summed_as(lambda a, x: a.g.op("Einsum", x, a.weight(), x, equation="bsd,d,bsd->bs"),
+                  unsqueezed), "weighted-square",
+    ),
+    "a column of weights by Einsum": (
+        {"mean": einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 1)))}, "weighted-square",
+    ),
+    "a layer behind the squares by Einsum": (
+        {"mean": then(einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 3))), mean)}, None,
+    ),
+    "sums along the row": (
+        {"mean": then(lambda a, x: a.g.op("CumSum", x, a.g.const(np.array(-1))),
+                      mean)},
+        "not-followed",
+    ),
+    "squares that are transposed": (
+        {"mean": then(lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]),
+                      lambda a, x: a.g.reduce("ReduceMean", x, [1], 1),
+                      lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]))},
+        "not-followed",
     ),
     "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),
     "another root by logarithms": ({"root": logarithm(0.25)}, None),
@@ -311,6 +323,6 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "a variance and the square of another mean": (
         with_variance(lambda a, x, _: a.square(a.mean(a.g.op("Abs", x)))), "variance",
     ),
-    "sizes of other axes": ({"mean": counted(shape, gathered(1))}, "not-the-mean"),
+    "sizes of other axes": ({"mean": counted(op("Shape"), gathered(1))}, "not-the-mean"),
 }  # fmt: skip
 """Nothing of them is fused, and the reason; None: they do not look like a norm."""

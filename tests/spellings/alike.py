@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
-from .case import NUMPY, Case
+from .case import NUMPY, ONNX, Case
 from .graph import Graph
 
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -20,11 +21,17 @@ Body = Callable[["Alike"], str | Sequence[str]]
 
 @dataclasses.dataclass
 class Alike:
-    """What the builder of a look-alike works with: a graph, random numbers, the ordinary steps."""
+    """What the builder of a look-alike works with: a graph, random numbers, the ordinary steps.
+
+    Attributes:
+        x, other: the row, and another value, of a chain that is given by its steps (``steps.py``).
+    """
 
     g: Graph
     rng: np.random.Generator
     dtype: int
+    x: str = ""
+    other: Any = ""
 
     def inside(self, *, is_function: bool = False) -> Alike:
         """The same for a subgraph or function body."""
@@ -45,6 +52,12 @@ class Alike:
         array = np.asarray(values).astype(NUMPY[dtype or self.dtype])
         declared = array.shape if isinstance(dims, str) else dims
         return self.g.input(self.g.fresh(hint), array, declared)
+
+    def overridable(self, hint: str, given: np.ndarray, default: np.ndarray) -> str:
+        """An initializer that is a graph input too: the feed counts."""
+        name = self.input(hint, values=given, dtype=ONNX[default.dtype])
+        self.g.initializers.append(numpy_helper.from_array(default, name))
+        return name
 
     def unranked(self, hint: str = "x", shape: Sequence[int] = (2, 3, 8)) -> str:
         """A value of unknown rank: reshaped to what another input says."""
@@ -150,26 +163,32 @@ LOOK_ALIKES: dict[str, LookAlike] = {}
 """Every look-alike by name."""
 
 
-def look_alike(
+def look_alikes(
     *,
     norms: int = 0,
     most: int | None = None,
     refusal: bool | None = None,
     opsets: Sequence[int] = (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
     dtype: int = FLOAT,
-) -> Callable[[Body], Body]:
-    """Registers a builder under its own name.
+    **bodies: Body,
+) -> None:
+    """Registers builders, by name, of which the same is true.
 
     ``refusal`` is by default what follows from the rest: a chain of which nothing may be taken
     must be refused, aloud.
     """
+    largest = norms if most is None else most
+    must = largest == 0 if refusal is None else refusal
+    for name, body in bodies.items():
+        assert name not in LOOK_ALIKES, name
+        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), dtype)
+
+
+def look_alike(**truth: Any) -> Callable[[Body], Body]:
+    """Registers a builder under its own name, as ``look_alikes`` does."""
 
     def register(body: Body) -> Body:
-        name = body.__name__
-        assert name not in LOOK_ALIKES, name
-        largest = norms if most is None else most
-        must = largest == 0 if refusal is None else refusal
-        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), dtype)
+        look_alikes(**truth, **{body.__name__: body})
         return body
 
     return register

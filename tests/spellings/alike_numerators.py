@@ -4,209 +4,158 @@ from __future__ import annotations
 
 import numpy as np
 
-from .alike import Alike, look_alike
+from .alike import Alike, Body, look_alike, look_alikes
+from .steps import OTHER, VALUE, Made, Steps, X, fed, mean, op, replaced, shaped, then, total
 
 # numerator and square
 
-
-@look_alike()
-def numerator_is_another_tensor(a: Alike) -> str:
-    x, other = a.input(), a.input("other")
-    return a.chain(x, divide=lambda v: a.g.op("Div", other, v))
+_OVER_ROOT = {"divide": op("Div", OTHER, VALUE)}
 
 
-@look_alike()
-def numerator_is_the_next_hidden_state(a: Alike) -> str:
-    """The root of x, used after x became x + r."""
-    x = a.input()
-    after = a.g.op("Add", x, a.input("residual"))
-    return a.chain(x, divide=lambda v: a.g.op("Div", after, v))
+def _centred(a: Alike) -> str:
+    return a.g.op("Sub", a.x, a.mean(a.x))
 
 
-@look_alike()
-def numerator_is_transposed(a: Alike) -> str:
-    x = a.input(shape=(8, 8))
-    turned = a.g.op("Transpose", x, perm=[1, 0])
-    return a.chain(x, divide=lambda v: a.g.op("Div", turned, v))
+replaced(
+    numerator_is_another_tensor={"other": fed("other"), **_OVER_ROOT},
+    # The root of x, used after x became x + r.
+    numerator_is_the_next_hidden_state={
+        "other": lambda a: a.g.op("Add", a.x, a.input("residual")),
+        **_OVER_ROOT,
+    },
+    numerator_is_transposed={
+        "row": shaped(8, 8),
+        "other": lambda a: a.g.op("Transpose", a.x, perm=[1, 0]),
+        **_OVER_ROOT,
+    },
+    # Centred above, not below.
+    numerator_is_centred={"other": _centred, **_OVER_ROOT},
+    # The standard deviation instead of the root mean square: centred below, not above.
+    variance_below={"other": _centred, "square": lambda a, _: a.square(a.other)},
+    # The variance, computed the other way.
+    mean_square_minus_square_of_mean={
+        "mean": then(mean, op("Sub", lambda a: a.square(a.mean(a.x)))),
+    },
+    square_of_the_positive_part={"square": then(op("Relu"), Alike.square)},
+    square_of_the_double={"square": then(op("Mul", 2.0), Alike.square)},
+    # rms(x * w) below x.
+    square_of_the_weighted={"first": Alike.weight, "square": then(op("Mul", OTHER), Alike.square)},
+    two_mean_squares={
+        "other": fed("other"),
+        "mean": then(mean, op("Add", lambda a: a.mean(a.square(a.other)))),
+    },
+    multiplied_with_the_root={"divide": op("Mul", X, VALUE)},
+    divided_by_the_inverse={"divide": then(op("Reciprocal"), op("Div", X, VALUE))},
+    root_over_numerator={"divide": op("Div", X)},
+    where_in_the_middle={
+        "other": lambda a: a.input("mask", values=np.array([[[1], [0], [1]]]), dtype=9),
+        "root": then(Alike.root, op("Where", OTHER, VALUE, 1.0)),
+    },
+)
+
+replaced(
+    most=1,
+    square_of_absolutes={"square": then(op("Abs"), Alike.square)},
+    two_over_root={"divide": then(op("Div", 2.0, VALUE), op("Mul", X, VALUE))},
+    expanded_root={
+        "other": lambda a: a.g.op("Shape", a.x),
+        "root": then(Alike.root, op("Expand", OTHER)),
+    },
+)
 
 
-@look_alike()
-def numerator_is_centred(a: Alike) -> str:
-    """Centred above, not below."""
-    x = a.input()
-    centred = a.g.op("Sub", x, a.mean(x))
-    return a.chain(x, divide=lambda v: a.g.op("Div", centred, v))
+replaced(
+    most=1,
+    refusal=False,
+    # LayerNorm: RMSNorm of the centred tensor would be right, LayerNormalization is better.
+    layer_norm={"row": lambda a: a.g.op("Sub", x := a.input(), a.mean(x))},
+    # Dropout in inference does nothing.
+    dropout_in_the_middle={"root": then(Alike.root, op("Dropout"))},
+)
 
 
-@look_alike()
-def variance_below(a: Alike) -> str:
-    """The standard deviation instead of the root mean square: centred below, not above."""
-    x = a.input()
-    centred = a.g.op("Sub", x, a.mean(x))
-    return a.chain(x, square=lambda _: a.square(centred))
+def _magnitudes(hint: str = "x") -> Made:
+    return lambda a: a.input(hint, values=np.abs(a.rng.standard_normal((2, 3, 8))))
 
 
-@look_alike(most=1, refusal=False)
-def layer_norm(a: Alike) -> str:
-    """LayerNorm: RMSNorm of the centred tensor would be right, LayerNormalization is better."""
-    x = a.input()
-    return a.chain(a.g.op("Sub", x, a.mean(x)))
+replaced(
+    refusal=False,
+    product_of_two_tensors={
+        "row": _magnitudes(),
+        "other": _magnitudes("other"),
+        "square": op("Mul", OTHER),
+    },
+)
+
+replaced(
+    norms=1,
+    # A weightless norm of x * w; w is not its gain.
+    weighted_first_then_normalised={
+        "row": lambda a: a.g.op("Mul", a.input(), a.weight()),
+        "weight": "",
+    },
+)
 
 
-@look_alike()
-def mean_square_minus_square_of_mean(a: Alike) -> str:
-    """The variance, computed the other way."""
-    x = a.input()
-    return a.chain(x, mean=lambda v: a.g.op("Sub", a.mean(v), a.square(a.mean(x))))
+def _root(a: Alike, x: str) -> str:
+    return a.root(a.stabilise(a.mean(a.square(x))))
 
 
-@look_alike(refusal=False)
-def product_of_two_tensors(a: Alike) -> str:
-    x = a.input(values=np.abs(a.rng.standard_normal((2, 3, 8))))
-    other = a.input("other", values=np.abs(a.rng.standard_normal((2, 3, 8))))
-    return a.chain(x, square=lambda v: a.g.op("Mul", v, other))
-
-
-@look_alike(most=1)
-def square_of_absolutes(a: Alike) -> str:
-    return a.chain(a.input(), square=lambda v: a.square(a.g.op("Abs", v)))
-
-
-@look_alike()
-def square_of_the_positive_part(a: Alike) -> str:
-    return a.chain(a.input(), square=lambda v: a.square(a.g.op("Relu", v)))
-
-
-@look_alike()
-def square_of_the_double(a: Alike) -> str:
-    return a.chain(a.input(), square=lambda v: a.square(a.g.op("Mul", v, a.scalar(2.0))))
-
-
-@look_alike()
-def square_of_the_weighted(a: Alike) -> str:
-    """rms(x * w) below x."""
-    w = a.weight()
-    return a.chain(a.input(), square=lambda v: a.square(a.g.op("Mul", v, w)))
-
-
-@look_alike(norms=1)
-def weighted_first_then_normalised(a: Alike) -> str:
-    """A weightless norm of x * w; w is not its gain."""
-    return a.chain(a.g.op("Mul", a.input(), a.weight()), weight="")
-
-
-@look_alike()
-def two_mean_squares(a: Alike) -> str:
-    x, other = a.input(), a.input("other")
-    return a.chain(x, mean=lambda v: a.g.op("Add", a.mean(v), a.mean(a.square(other))))
-
-
-@look_alike()
-def multiplied_with_the_root(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, divide=lambda v: a.g.op("Mul", x, v))
-
-
-@look_alike()
-def divided_by_the_inverse(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, divide=lambda v: a.g.op("Div", x, a.g.op("Reciprocal", v)))
-
-
-@look_alike()
-def root_over_numerator(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, divide=lambda v: a.g.op("Div", v, x))
-
-
-@look_alike(most=1)
-def two_over_root(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, divide=lambda v: a.g.op("Mul", x, a.g.op("Div", a.scalar(2.0), v)))
-
-
-@look_alike()
-def root_is_the_output(a: Alike) -> str:
-    """Root mean square pooling."""
-    return a.root(a.stabilise(a.mean(a.square(a.input()))))
+# Root mean square pooling.
+look_alikes(root_is_the_output=lambda a: _root(a, a.input()))
 
 
 @look_alike(norms=1, refusal=False)
 def root_divides_another_tensor_too(a: Alike) -> list[str]:
     x, other = a.input(), a.input("other")
-    root = a.root(a.stabilise(a.mean(a.square(x))))
+    root = _root(a, x)
     return [a.g.op("Div", x, root), a.g.op("Div", other, root)]
 
 
 @look_alike(norms=2)
 def one_root_two_weights(a: Alike) -> list[str]:
-    x = a.input()
-    y = a.chain(x, weight="")
+    y = a.chain(a.input(), weight="")
     return [a.g.op("Mul", y, a.weight()), a.g.op("Mul", a.weight(), y)]
-
-
-@look_alike(most=1)
-def expanded_root(a: Alike) -> str:
-    x = a.input()
-    shape = a.g.op("Shape", x)
-    return a.chain(x, root=lambda v: a.g.op("Expand", a.root(v), shape))
-
-
-@look_alike()
-def where_in_the_middle(a: Alike) -> str:
-    x = a.input()
-    mask = a.input("mask", values=np.array([[[1], [0], [1]]]), dtype=9)
-    return a.chain(x, root=lambda v: a.g.op("Where", mask, a.root(v), a.scalar(1.0)))
-
-
-@look_alike(most=1, refusal=False)
-def dropout_in_the_middle(a: Alike) -> str:
-    """Dropout in inference does nothing."""
-    x = a.input()
-    return a.chain(x, root=lambda v: a.g.op("Dropout", a.root(v)))
 
 
 # groups and parts
 
 
-@look_alike(norms=1)
-def groups_cross_tokens(a: Alike) -> str:
-    """[2, 3, 8] as [2, 4, 6]: rows of 6 that are no part of a row of 8."""
-    rows = a.g.op("Reshape", a.input(), a.g.ints(2, 4, 6))
-    y = a.g.op("Reshape", a.chain(rows, weight=""), a.g.ints(2, 3, 8))
-    return a.g.op("Mul", y, a.weight())
+def _groups(
+    *split: int,
+    joined: tuple[int, ...] = (2, 3, 8),
+    turned: bool = False,
+    own_weight: tuple[int, ...] = (),
+    one_weight: bool = False,
+) -> Body:
+    """[2, 3, 8] as groups, normalised, and joined again."""
+
+    def turn(a: Alike, x: str) -> str:
+        return a.g.op("Transpose", x, perm=[0, 1, 3, 2]) if turned else x
+
+    def body(a: Alike) -> str:
+        rows = turn(a, a.g.op("Reshape", a.input(), a.g.ints(*split)))
+        y = turn(a, a.chain(rows, weight=a.weight(split[-1:]) if one_weight else ""))
+        y = a.g.op("Mul", y, a.weight(own_weight)) if own_weight else y
+        y = a.g.op("Reshape", y, a.g.ints(*joined))
+        return y if own_weight or one_weight else a.g.op("Mul", y, a.weight())
+
+    return body
 
 
-@look_alike(norms=1)
-def groups_of_transposed(a: Alike) -> str:
-    """Interleaved groups: split, then turned, before the norm and back after it."""
-    split = a.g.op("Reshape", a.input(), a.g.ints(2, 3, 4, 2))
-    turned = a.g.op("Transpose", split, perm=[0, 1, 3, 2])
-    y = a.g.op("Transpose", a.chain(turned, weight=""), perm=[0, 1, 3, 2])
-    return a.g.op("Mul", a.g.op("Reshape", y, a.g.ints(2, 3, 8)), a.weight())
-
-
-@look_alike(norms=1)
-def groups_not_put_back_together(a: Alike) -> str:
-    """The same number of elements, other rows."""
-    split = a.g.op("Reshape", a.input(), a.g.ints(2, 3, 2, 4))
-    y = a.g.op("Reshape", a.chain(split, weight=""), a.g.ints(3, 2, 8))
-    return a.g.op("Mul", y, a.weight())
-
-
-@look_alike(norms=1)
-def groups_with_their_own_weight(a: Alike) -> str:
-    """A weight of [g, s] inside: the gain of the whole row, or a core and a product."""
-    split = a.g.op("Reshape", a.input(), a.g.ints(2, 3, 2, 4))
-    y = a.g.op("Mul", a.chain(split, weight=""), a.weight((2, 4)))
-    return a.g.op("Reshape", y, a.g.ints(2, 3, 8))
-
-
-@look_alike(norms=1)
-def groups_with_one_weight_for_each(a: Alike) -> str:
-    """A weight of [s], the same for every group."""
-    split = a.g.op("Reshape", a.input(), a.g.ints(2, 3, 2, 4))
-    return a.g.op("Reshape", a.chain(split, weight=a.weight((4,))), a.g.ints(2, 3, 8))
+look_alikes(
+    norms=1,
+    # Rows of 6 that are no part of a row of 8.
+    groups_cross_tokens=_groups(2, 4, 6),
+    # Interleaved groups: split, then turned, before the norm and back after it.
+    groups_of_transposed=_groups(2, 3, 4, 2, turned=True),
+    # The same number of elements, other rows.
+    groups_not_put_back_together=_groups(2, 3, 2, 4, joined=(3, 2, 8)),
+    # A weight of [g, s] inside: the gain of the whole row, or a core and a product.
+    groups_with_their_own_weight=_groups(2, 3, 2, 4, own_weight=(2, 4)),
+    # A weight of [s], the same for every group.
+    groups_with_one_weight_for_each=_groups(2, 3, 2, 4, one_weight=True),
+)
 
 
 @look_alike()
@@ -218,68 +167,42 @@ def groups_below_not_above(a: Alike) -> str:
     return a.chain(below, divide=lambda v: a.g.op("Div", turned, v), weight="")
 
 
-def _part(a: Alike, start: int, end: int, step: int = 1) -> str:
-    x = a.input(shape=(8, 8))
-    bounds = [a.g.ints(value) for value in (start, end, -1, step)]
-    return a.chain(x, square=lambda v: a.square(a.g.op("Slice", v, *bounds)))
+def _part(*bounds: int) -> Steps:
+    """The squares of a slice: start, end, axis and step."""
+    return {
+        "row": shaped(8, 8),
+        "other": lambda a: [a.g.ints(value) for value in bounds],
+        "square": lambda a, v: a.square(a.g.op("Slice", v, *a.other)),
+    }
 
 
-@look_alike()
-def part_is_not_the_first(a: Alike) -> str:
-    return _part(a, 4, 8)
+_OF_OTHER = {"square": lambda a, _: a.square(a.other)}
 
+replaced(
+    part_is_not_the_first=_part(4, 8, -1, 1),
+    part_from_the_end=_part(-4, 1_000_000, -1, 1),
+    part_skips=_part(0, 8, -1, 2),
+    # From element 3 down to 0: the same sum, but nobody should rely on it.
+    part_is_reversed=_part(7, 3, -1, -1),
+    # The first row for all rows.
+    part_of_another_axis=_part(0, 1, 0),
+    # The sum of the first 4, divided by 8.
+    part_counted_as_the_whole={
+        "other": lambda a: a.g.op("Slice", a.x, a.g.ints(0), a.g.ints(4), a.g.ints(-1)),
+        "mean": then(total, op("Div", 8.0)),
+        **_OF_OTHER,
+    },
+    part_is_the_second_of_a_split={
+        "other": lambda a: a.g.ops("Split", a.x, a.g.ints(4, 4), count=2, axis=-1)[1],
+        **_OF_OTHER,
+    },
+)
 
-@look_alike()
-def part_from_the_end(a: Alike) -> str:
-    return _part(a, -4, 1_000_000)
-
-
-@look_alike()
-def part_skips(a: Alike) -> str:
-    return _part(a, 0, 8, 2)
-
-
-@look_alike()
-def part_is_reversed(a: Alike) -> str:
-    """From element 3 down to 0: the same sum, but nobody should rely on it."""
-    return _part(a, 7, 3, -1)
-
-
-@look_alike()
-def part_of_another_axis(a: Alike) -> str:
-    """The first row for all rows."""
-    x = a.input(shape=(8, 8))
-    bounds = [a.g.ints(value) for value in (0, 1, 0)]
-    return a.chain(x, square=lambda v: a.square(a.g.op("Slice", v, *bounds)))
-
-
-@look_alike(most=1)
-def part_is_the_whole(a: Alike) -> str:
-    return _part(a, 0, 1_000_000)
-
-
-@look_alike(most=1)
-def part_ends_before_the_end(a: Alike) -> str:
-    return _part(a, 0, -3)
-
-
-@look_alike()
-def part_counted_as_the_whole(a: Alike) -> str:
-    """The sum of the first 4, divided by 8."""
-    x = a.input()
-    first = a.g.op("Slice", x, a.g.ints(0), a.g.ints(4), a.g.ints(-1))
-    return a.chain(
-        x,
-        square=lambda _: a.square(first),
-        mean=lambda v: a.g.op("Div", a.g.reduce("ReduceSum", v, [-1], 1), a.scalar(8.0)),
-    )
-
-
-@look_alike()
-def part_is_the_second_of_a_split(a: Alike) -> str:
-    x = a.input()
-    second = a.g.ops("Split", x, a.g.ints(4, 4), count=2, axis=-1)[1]
-    return a.chain(x, square=lambda _: a.square(second))
+replaced(
+    most=1,
+    part_is_the_whole=_part(0, 1_000_000, -1, 1),
+    part_ends_before_the_end=_part(0, -3, -1, 1),
+)
 
 
 @look_alike()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import AttributeProto, TensorProto, helper
 
-from .alike import FLOAT, FLOAT16, Alike, look_alike
+from .alike import FLOAT, FLOAT16, Alike, look_alike, look_alikes
 from .graph import FUNCTION_DOMAIN, Graph
+from .steps import OTHER, op, replaced, shaped, then, total
 
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
 
@@ -21,46 +22,34 @@ def positive_axis_of_unknown_rank(a: Alike) -> str:
     return a.ranked(y, (2, 8, 8))
 
 
-@look_alike(most=1, refusal=False)
-def negative_axis_of_unknown_rank(a: Alike) -> str:
-    """Weightless it is a norm whatever the rank; with a weight the output might grow."""
-    return a.ranked(a.chain(a.unranked()))
+def _count(a: Alike) -> str:
+    return a.g.cast(a.g.op("Gather", a.g.op("Shape", a.x), a.g.ints(-1)), FLOAT)
 
 
-@look_alike(norms=1)
-def no_rows(a: Alike) -> str:
-    return a.chain(a.input(shape=(0, 3, 8)))
-
-
-@look_alike(most=1, refusal=False)
-def rows_without_elements(a: Alike) -> str:
-    return a.chain(a.input(shape=(2, 3, 0)), weight="")
-
-
-@look_alike(most=1, refusal=False)
-def scalar_input(a: Alike) -> str:
-    """No axis at all: x / |x|."""
-    x = a.input(shape=())
-    return a.g.op("Div", x, a.root(a.stabilise(a.square(x))))
-
-
-@look_alike(most=1)
-def count_from_the_shape(a: Alike) -> str:
-    """1/n computed in the graph."""
-    x = a.input()
-    n = a.g.cast(a.g.op("Gather", a.g.op("Shape", x), a.g.ints(-1)), FLOAT)
-    return a.chain(x, mean=lambda v: a.g.op("Div", a.g.reduce("ReduceSum", v, [-1], 1), n))
-
-
-@look_alike(refusal=False)
-def sum_over_unknown_length(a: Alike) -> str:
-    """Divided by 8, with a row fed as 5: only the file's word counts."""
-    x = a.input(shape=(2, 5), dims=(2, "n"))
-    return a.chain(
-        x,
-        mean=lambda v: a.g.op("Div", a.g.reduce("ReduceSum", v, [-1], 1), a.scalar(8.0)),
-        weight="",
-    )
+replaced(norms=1, no_rows={"row": shaped(0, 3, 8)})
+replaced(
+    most=1,
+    # 1/n computed in the graph.
+    count_from_the_shape={"other": _count, "mean": then(total, op("Div", OTHER))},
+)
+replaced(most=1, refusal=False, rows_without_elements={"row": shaped(2, 3, 0), "weight": ""})
+replaced(
+    refusal=False,
+    # Divided by 8, with a row fed as 5: only the file's word counts.
+    sum_over_unknown_length={
+        "row": lambda a: a.input(shape=(2, 5), dims=(2, "n")),
+        "mean": then(total, op("Div", 8.0)),
+        "weight": "",
+    },
+)
+look_alikes(
+    most=1,
+    refusal=False,
+    # Weightless it is a norm whatever the rank; with a weight the output might grow.
+    negative_axis_of_unknown_rank=lambda a: a.ranked(a.chain(a.unranked())),
+    # No axis at all: x / |x|.
+    scalar_input=lambda a: a.g.op("Div", x := a.input(shape=()), a.root(a.stabilise(a.square(x)))),
+)
 
 
 # subgraphs
@@ -299,25 +288,20 @@ def _native(a: Alike, scale: str, **attributes: float | int) -> str:
     return a.g.op("RMSNormalization", a.input(), scale, **attributes)
 
 
-@look_alike(norms=1, opsets=(23, 24))
-def native_norm(a: Alike) -> str:
-    return _native(a, a.weight())
-
-
-@look_alike(norms=1, opsets=(23, 24))
-def native_norm_of_two_axes(a: Alike) -> str:
-    return _native(a, a.weight((3, 8)), axis=1, epsilon=0.5)
-
-
-@look_alike(most=1, refusal=False, opsets=(23, 24))
-def native_norm_with_narrow_scale(a: Alike) -> str:
-    """[8] for two normalised axes: allowed, since a scale may be broadcast."""
-    return _native(a, a.weight((1, 8)), axis=-2)
-
-
-@look_alike(most=1, refusal=False, opsets=(23, 24))
-def native_norm_with_scalar_scale(a: Alike) -> str:
-    return _native(a, a.weight((1,)))
+look_alikes(
+    norms=1,
+    opsets=(23, 24),
+    native_norm=lambda a: _native(a, a.weight()),
+    native_norm_of_two_axes=lambda a: _native(a, a.weight((3, 8)), axis=1, epsilon=0.5),
+)
+look_alikes(
+    most=1,
+    refusal=False,
+    opsets=(23, 24),
+    # [8] for two normalised axes: allowed, since a scale may be broadcast.
+    native_norm_with_narrow_scale=lambda a: _native(a, a.weight((1, 8)), axis=-2),
+    native_norm_with_scalar_scale=lambda a: _native(a, a.weight((1,))),
+)
 
 
 @look_alike(norms=1, opsets=(23, 24))

@@ -2,359 +2,206 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from .alike import FLOAT, FLOAT16, Alike, look_alike
+from .alike import FLOAT, FLOAT16, Alike, Body, look_alike, look_alikes
+from .steps import (
+    OTHER,
+    VALUE,
+    Made,
+    X,
+    drawn_times,
+    fed,
+    mean,
+    op,
+    reduced,
+    replaced,
+    same,
+    scalar,
+    shaped,
+    stored,
+    then,
+    through,
+    total,
+)
 
-DOUBLE, INT32 = TensorProto.DOUBLE, TensorProto.INT32
+DOUBLE, INT32, INT64 = TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64
+
+
+def overridable(hint: str, given: float, default: float) -> Made:
+    """An initializer that is a graph input too is only a default: the feed wins."""
+    return lambda a: a.overridable(hint, np.array(given), np.array(default, np.float32))
+
 
 # epsilon
 
+_ADDED = {"stabilise": op("Add", OTHER)}
 
-@look_alike()
-def epsilon_is_graph_input(a: Alike) -> str:
-    epsilon = a.input("epsilon", values=np.array(0.25))
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, epsilon))
+replaced(
+    epsilon_is_graph_input={"first": fed("epsilon", 0.25), **_ADDED},
+    epsilon_is_overridable={"first": overridable("epsilon", 0.25, 1e-5), **_ADDED},
+    epsilon_differs_by_token={"first": stored([[1e-5], [0.5], [2.0]]), **_ADDED},
+    epsilon_differs_by_channel={"first": stored(np.linspace(0.1, 1, 8)), **_ADDED},
+    # [2, 3, 1] + [1, 1, 1, 1] has rank 4, and so has everything behind it.
+    epsilon_of_higher_rank={"first": scalar(1e-5, 1, 1, 1, 1), **_ADDED},
+    epsilon_negative={"stabilise": op("Add", -1e-2)},
+    epsilon_infinite={"stabilise": op("Add", np.inf)},
+    epsilon_nan={"stabilise": op("Add", np.nan)},
+    epsilon_subtracted={"stabilise": op("Sub", 1e-2)},
+    epsilon_minus_mean={"stabilise": op("Sub", 9.0, VALUE)},
+    epsilon_inside_and_outside={"root": then(Alike.root, op("Add", 0.5))},
+    epsilon_by_max_of_an_input={"root": then(Alike.root, op("Max", shaped()))},
+    epsilon_by_max_of_a_vector={
+        "first": stored(np.linspace(0.1, 1.0, 8)),
+        "root": then(Alike.root, op("Max", OTHER)),
+    },
+    epsilon_by_max_of_the_inverse={
+        "root": then(Alike.root, op("Reciprocal"), op("Max", 0.5)),
+        "divide": op("Mul", X, VALUE),
+    },
+    epsilon_by_min={"root": then(Alike.root, op("Min", 0.5))},
+    epsilon_from_data={"stabilise": op("Add", lambda a: a.g.op("Abs", a.x))},
+)
 
+replaced(
+    most=1,
+    # Adds up to one epsilon: a norm for who wants to see it.
+    epsilon_twice_inside={"stabilise": then(op("Add", 0.5), Alike.stabilise)},
+    epsilon_before_the_mean={"square": then(Alike.square, op("Add", 0.1)), "stabilise": same},
+)
 
-@look_alike()
-def epsilon_is_overridable(a: Alike) -> str:
-    """An initializer that is a graph input too is only a default: the feed wins."""
-    epsilon = a.input("epsilon", values=np.array(0.25))
-    a.g.initializers.append(numpy_helper.from_array(np.array(1e-5, np.float32), epsilon))
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, epsilon))
+replaced(
+    norms=1,
+    # One initializer is the exponent and the epsilon.
+    epsilon_is_the_exponent={
+        "first": scalar(2.0),
+        "square": op("Pow", OTHER),
+        "stabilise": op("Add", OTHER, VALUE),
+    },
+)
 
+replaced(
+    most=1,
+    dtype=DOUBLE,
+    # It keeps a row of zeros at zero; as a float32 attribute it would be 0, and the row NaN.
+    epsilon_below_float32={
+        "row": drawn_times([[[1.0], [0.0], [1e-31]]]),
+        "stabilise": op("Add", 1e-60),
+    },
+)
 
-@look_alike()
-def epsilon_differs_by_token(a: Alike) -> str:
-    epsilon = a.g.const(np.array([[1e-5], [0.5], [2.0]], np.float32))
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, epsilon))
-
-
-@look_alike()
-def epsilon_differs_by_channel(a: Alike) -> str:
-    epsilon = a.g.const(np.linspace(0.1, 1, 8, dtype=np.float32))
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, epsilon))
-
-
-@look_alike()
-def epsilon_of_higher_rank(a: Alike) -> str:
-    """[2, 3, 1] + [1, 1, 1, 1] has rank 4, and so has everything behind it."""
-    epsilon = a.scalar(1e-5, (1, 1, 1, 1))
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, epsilon))
-
-
-@look_alike()
-def epsilon_negative(a: Alike) -> str:
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, a.scalar(-1e-2)))
-
-
-@look_alike()
-def epsilon_infinite(a: Alike) -> str:
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, a.scalar(np.inf)))
-
-
-@look_alike()
-def epsilon_nan(a: Alike) -> str:
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Add", v, a.scalar(np.nan)))
-
-
-@look_alike()
-def epsilon_subtracted(a: Alike) -> str:
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Sub", v, a.scalar(1e-2)))
-
-
-@look_alike()
-def epsilon_minus_mean(a: Alike) -> str:
-    return a.chain(a.input(), stabilise=lambda v: a.g.op("Sub", a.scalar(9.0), v))
-
-
-@look_alike(most=1)
-def epsilon_twice_inside(a: Alike) -> str:
-    """Adds up to one epsilon: a norm for who wants to see it."""
-    x = a.input()
-    return a.chain(x, stabilise=lambda v: a.stabilise(a.g.op("Add", v, a.scalar(0.5))))
-
-
-@look_alike()
-def epsilon_inside_and_outside(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, root=lambda v: a.g.op("Add", a.g.op("Sqrt", v), a.scalar(0.5)))
-
-
-@look_alike()
-def epsilon_by_max_of_an_input(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: a.g.op("Max", a.root(v), a.input(shape=())))
-
-
-@look_alike()
-def epsilon_by_max_of_a_vector(a: Alike) -> str:
-    bound = a.g.const(np.linspace(0.1, 1.0, 8).astype(np.float32))
-    return a.chain(a.input(), root=lambda v: a.g.op("Max", a.root(v), bound))
-
-
-@look_alike()
-def epsilon_by_max_of_the_inverse(a: Alike) -> str:
-    x = a.input()
-    return a.chain(
-        x,
-        root=lambda v: a.g.op("Max", a.g.op("Reciprocal", a.root(v)), a.scalar(0.5)),
-        divide=lambda v: a.g.op("Mul", x, v),
-    )
-
-
-@look_alike()
-def epsilon_by_min(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: a.g.op("Min", a.root(v), a.scalar(0.5)))
-
-
-@look_alike()
-def epsilon_from_data(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, stabilise=lambda v: a.g.op("Add", v, a.g.op("Abs", x)))
-
-
-@look_alike(most=1, dtype=DOUBLE)
-def epsilon_below_float32(a: Alike) -> str:
-    """1e-60 keeps a row of zeros at zero; as a float32 attribute it would be 0, and the row NaN."""
-    values = a.rng.standard_normal((2, 3, 8)) * [[[1.0], [0.0], [1e-31]]]
-    return a.chain(a.input(values=values), stabilise=lambda v: a.g.op("Add", v, a.scalar(1e-60)))
-
-
-@look_alike(norms=1, dtype=DOUBLE)
-def epsilon_not_a_float32(a: Alike) -> str:
-    """In float64 the difference between 1e-5 and float32(1e-5) shows where epsilon rules."""
-    return a.chain(a.input(values=a.rng.standard_normal((2, 3, 8)) * 1e-4))
-
-
-@look_alike(norms=1)
-def epsilon_is_the_exponent(a: Alike) -> str:
-    """One initializer is the exponent and the epsilon."""
-    two = a.g.scalar(2.0, FLOAT)
-    return a.chain(
-        a.input(),
-        square=lambda v: a.g.op("Pow", v, two),
-        stabilise=lambda v: a.g.op("Add", two, v),
-    )
-
-
-@look_alike(most=1)
-def epsilon_before_the_mean(a: Alike) -> str:
-    x = a.input()
-    return a.chain(
-        x, square=lambda v: a.g.op("Add", a.square(v), a.scalar(0.1)), stabilise=lambda v: v
-    )
-
+replaced(
+    norms=1,
+    dtype=DOUBLE,
+    # In float64 the difference between 1e-5 and float32(1e-5) shows where epsilon rules.
+    epsilon_not_a_float32={"row": drawn_times(1e-4)},
+)
 
 # exponent and root
 
+_POWER = {"square": op("Pow", OTHER)}
 
-def _power(a: Alike, exponent: str) -> str:
-    return a.chain(a.input(), square=lambda v: a.g.op("Pow", v, exponent))
+replaced(
+    refusal=False,
+    exponent_three={"first": scalar(3.0), **_POWER},
+    # Positive data: a fractional power of a negative number is NaN.
+    exponent_next_to_two={
+        "row": lambda a: a.input(values=a.rng.uniform(100, 1000, (2, 3, 8))),
+        "other": scalar(float(np.nextafter(np.float32(2), np.float32(3)))),
+        **_POWER,
+    },
+    exponent_is_graph_input={"first": fed("exponent", 4.0), **_POWER},
+    exponent_is_overridable={"first": overridable("exponent", 4.0, 2.0), **_POWER},
+    exponent_differs_by_channel={"first": stored([2, 2, 2, 2, 2, 2, 2, 4]), **_POWER},
+    exponent_of_higher_rank={"first": scalar(2.0, 1, 1, 1, 1), **_POWER},
+    # 2 ** x has the operands of x ** 2 the other way round.
+    power_of_two_not_square={"square": op("Pow", 2.0, VALUE)},
+    no_root={"root": same},
+    cube_root={"root": op("Pow", 1 / 3)},
+    root_of_quarter={"root": op("Pow", -0.25), "divide": op("Mul", X, VALUE)},
+)
 
+replaced(most=1, refusal=False, exponent_is_a_vector_of_twos={"first": scalar(2.0, 8), **_POWER})
 
-@look_alike(refusal=False)
-def exponent_three(a: Alike) -> str:
-    return _power(a, a.scalar(3.0))
-
-
-@look_alike(refusal=False)
-def exponent_next_to_two(a: Alike) -> str:
-    """Positive data: a fractional power of a negative number is NaN."""
-    x = a.input(values=a.rng.uniform(100, 1000, (2, 3, 8)))
-    exponent = a.scalar(float(np.nextafter(np.float32(2), np.float32(3))))
-    return a.chain(x, square=lambda v: a.g.op("Pow", v, exponent))
-
-
-@look_alike(refusal=False)
-def exponent_is_graph_input(a: Alike) -> str:
-    return _power(a, a.input("exponent", values=np.array(4.0)))
-
-
-@look_alike(refusal=False)
-def exponent_is_overridable(a: Alike) -> str:
-    exponent = a.input("exponent", values=np.array(4.0))
-    a.g.initializers.append(numpy_helper.from_array(np.array(2.0, np.float32), exponent))
-    return _power(a, exponent)
-
-
-@look_alike(refusal=False)
-def exponent_differs_by_channel(a: Alike) -> str:
-    return _power(a, a.g.const(np.array([2, 2, 2, 2, 2, 2, 2, 4], np.float32)))
-
-
-@look_alike(most=1, refusal=False)
-def exponent_is_a_vector_of_twos(a: Alike) -> str:
-    return _power(a, a.scalar(2.0, (8,)))
-
-
-@look_alike(refusal=False)
-def exponent_of_higher_rank(a: Alike) -> str:
-    return _power(a, a.scalar(2.0, (1, 1, 1, 1)))
-
-
-@look_alike(refusal=False)
-def power_of_two_not_square(a: Alike) -> str:
-    """2 ** x has the operands of x ** 2 the other way round."""
-    return a.chain(a.input(), square=lambda v: a.g.op("Pow", a.scalar(2.0), v))
-
-
-@look_alike(refusal=False)
-def no_root(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: v)
-
-
-@look_alike(refusal=False)
-def cube_root(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: a.g.op("Pow", v, a.scalar(1 / 3)))
-
-
-@look_alike()
-def root_of_root(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: a.root(a.root(v)))
-
-
-@look_alike(refusal=False)
-def root_of_quarter(a: Alike) -> str:
-    x = a.input()
-    return a.chain(
-        x,
-        root=lambda v: a.g.op("Pow", v, a.scalar(-0.25)),
-        divide=lambda v: a.g.op("Mul", x, v),
-    )
-
-
-@look_alike()
-def root_clipped(a: Alike) -> str:
-    clip = (a.scalar(0.9), a.scalar(1.1))
-    return a.chain(a.input(), root=lambda v: a.g.op("Clip", a.root(v), *clip))
-
+replaced(
+    root_of_root={"root": then(Alike.root, Alike.root)},
+    root_clipped={
+        "first": lambda a: (a.scalar(0.9), a.scalar(1.1)),
+        "root": lambda a, v: a.g.op("Clip", a.root(v), *a.other),
+    },
+)
 
 # axes and keepdims
 
+replaced(
+    most=1,
+    mean_over_tokens={"row": shaped(2, 8, 8), "mean": reduced("ReduceMean", [1])},
+    mean_over_batch={"mean": reduced("ReduceMean", [-3])},
+    mean_over_everything={"mean": reduced("ReduceMean", [0, 1, 2])},
+)
 
-def _axes(a: Alike, axes: list[int], shape: tuple[int, ...] = (2, 3, 8), keep: int = 1) -> str:
-    x = a.input(shape=shape)
-    return a.chain(x, mean=lambda v: a.g.reduce("ReduceMean", v, axes, keep))
+replaced(
+    mean_over_first_and_last={"mean": reduced("ReduceMean", [0, -1])},
+    # [8, 8] / [8] divides column j by the root of row j.
+    dropped_axis_meets_equal_dimension={
+        "row": shaped(8, 8),
+        "mean": reduced("ReduceMean", [-1], 0),
+    },
+    dropped_axis_of_equal_cube={"row": shaped(8, 8, 8), "mean": reduced("ReduceMean", [2], 0)},
+    unsqueezed_at_the_wrong_axis={
+        "row": shaped(8, 8),
+        "mean": then(reduced("ReduceMean", [-1], 0), lambda a, v: a.g.unsqueeze(v, [0])),
+    },
+    root_gains_an_axis={"root": then(Alike.root, lambda a, v: a.g.unsqueeze(v, [0]))},
+)
 
+# No axes attribute: all of them.
+replaced(most=1, opsets=(13, 14, 17), mean_without_axes={"mean": op("ReduceMean", keepdims=1)})
 
-@look_alike(most=1)
-def mean_over_tokens(a: Alike) -> str:
-    return _axes(a, [1], (2, 8, 8))
-
-
-@look_alike(most=1)
-def mean_over_batch(a: Alike) -> str:
-    return _axes(a, [-3])
-
-
-@look_alike()
-def mean_over_first_and_last(a: Alike) -> str:
-    return _axes(a, [0, -1])
-
-
-@look_alike(most=1)
-def mean_over_everything(a: Alike) -> str:
-    return _axes(a, [0, 1, 2])
-
-
-@look_alike(most=1, opsets=(13, 14, 17))
-def mean_without_axes(a: Alike) -> str:
-    """No axes attribute: all of them."""
-    return a.chain(a.input(), mean=lambda v: a.g.op("ReduceMean", v, keepdims=1))
-
-
-@look_alike(refusal=False, opsets=(18, 20, 24))
-def mean_of_nothing(a: Alike) -> str:
-    """Empty axes with noop_with_empty_axes: the mean is left out."""
-    empty = a.g.const(np.zeros(0, np.int64), kind="initializer")
-    return a.chain(
-        a.input(),
-        mean=lambda v: a.g.op("ReduceMean", v, empty, keepdims=1, noop_with_empty_axes=1),
-    )
+replaced(
+    refusal=False,
+    opsets=(18, 20, 24),
+    # Empty axes with noop_with_empty_axes: the mean is left out.
+    mean_of_nothing={
+        "first": lambda a: a.g.const(np.zeros(0, np.int64), kind="initializer"),
+        "mean": op("ReduceMean", OTHER, keepdims=1, noop_with_empty_axes=1),
+    },
+)
 
 
-@look_alike(opsets=(18, 20, 24))
-def axes_are_graph_input(a: Alike) -> str:
-    axes = a.input("axes", values=np.array([1]), dtype=TensorProto.INT64)
-    x = a.input(shape=(2, 8, 8))
-    y = a.chain(x, mean=lambda v: a.g.op("ReduceMean", v, axes, keepdims=1))
-    return a.ranked(y, (2, 8, 8))
+def _ranked(axes: Made) -> Body:
+    """A mean over axes of which the file does not say where they are."""
+
+    def body(a: Alike) -> str:
+        own, x = axes(a), a.input(shape=(2, 8, 8))
+        y = a.chain(x, mean=lambda v: a.g.op("ReduceMean", v, own, keepdims=1))
+        return a.ranked(y, (2, 8, 8))
+
+    return body
 
 
-@look_alike(opsets=(18, 20, 24))
-def axes_are_overridable(a: Alike) -> str:
-    axes = a.input("axes", values=np.array([1]), dtype=TensorProto.INT64)
-    a.g.initializers.append(numpy_helper.from_array(np.array([-1], np.int64), axes))
-    x = a.input(shape=(2, 8, 8))
-    y = a.chain(x, mean=lambda v: a.g.op("ReduceMean", v, axes, keepdims=1))
-    return a.ranked(y, (2, 8, 8))
-
-
-@look_alike()
-def dropped_axis_meets_equal_dimension(a: Alike) -> str:
-    """[8, 8] / [8] divides column j by the root of row j."""
-    return _axes(a, [-1], (8, 8), keep=0)
-
-
-@look_alike()
-def dropped_axis_of_equal_cube(a: Alike) -> str:
-    return _axes(a, [2], (8, 8, 8), keep=0)
-
-
-@look_alike()
-def unsqueezed_at_the_wrong_axis(a: Alike) -> str:
-    x = a.input(shape=(8, 8))
-    return a.chain(x, mean=lambda v: a.g.unsqueeze(a.g.reduce("ReduceMean", v, [-1], 0), [0]))
-
-
-@look_alike()
-def root_gains_an_axis(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: a.g.unsqueeze(a.root(v), [0]))
-
+look_alikes(
+    opsets=(18, 20, 24),
+    axes_are_graph_input=_ranked(lambda a: a.input("axes", values=np.array([1]), dtype=INT64)),
+    axes_are_overridable=_ranked(lambda a: a.overridable("axes", np.array([1]), np.array([-1]))),
+)
 
 # counts
 
+replaced(
+    count_is_one_less={"mean": then(total, op("Div", 7.0))},
+    count_is_a_little_off={"mean": then(total, op("Mul", 0.1252))},
+    count_divides_the_wrong_way={
+        "mean": lambda a, v: a.g.op("Div", a.scalar(8.0), total(a, v)),
+    },
+    mean_with_momentum={"mean": then(mean, op("Mul", 0.9))},
+)
 
-def _sum(a: Alike, finish: str, value: float) -> str:
-    return a.chain(
-        a.input(),
-        mean=lambda v: a.g.op(finish, a.g.reduce("ReduceSum", v, [-1], 1), a.scalar(value)),
-    )
-
-
-@look_alike()
-def count_is_one_less(a: Alike) -> str:
-    return _sum(a, "Div", 7.0)
-
-
-@look_alike()
-def count_is_a_little_off(a: Alike) -> str:
-    return _sum(a, "Mul", 0.1252)
-
-
-@look_alike()
-def count_divides_the_wrong_way(a: Alike) -> str:
-    return a.chain(
-        a.input(),
-        mean=lambda v: a.g.op("Div", a.scalar(8.0), a.g.reduce("ReduceSum", v, [-1], 1)),
-    )
-
-
-@look_alike()
-def mean_with_momentum(a: Alike) -> str:
-    return a.chain(a.input(), mean=lambda v: a.g.op("Mul", a.mean(v), a.scalar(0.9)))
-
-
-@look_alike(most=1, refusal=False)
-def sum_without_count(a: Alike) -> str:
-    return a.chain(a.input(), mean=lambda v: a.g.reduce("ReduceSum", v, [-1], 1))
-
-
-@look_alike(refusal=False)
-def largest_instead_of_mean(a: Alike) -> str:
-    return a.chain(a.input(), mean=lambda v: a.g.reduce("ReduceMax", v, [-1], 1))
+replaced(most=1, refusal=False, sum_without_count={"mean": total})
+replaced(refusal=False, largest_instead_of_mean={"mean": reduced("ReduceMax")})
 
 
 @look_alike()
@@ -365,78 +212,58 @@ def norm_with_wrong_count(a: Alike) -> str:
     return a.g.op("Div", x, root)
 
 
-@look_alike(most=1)
-def unit_norm_with_wrong_count(a: Alike) -> str:
-    x = a.g.op("LpNormalization", a.input(), axis=-1, p=2)
-    return a.g.op("Mul", x, a.scalar(float(np.sqrt(7))))
+def _unit(count: int, row: Made = Alike.input, axis: int = -1, p: int = 2) -> Body:
+    """A row of length one, times the root of a count."""
+    return lambda a: op("Mul", math.sqrt(count))(
+        a, a.g.op("LpNormalization", row(a), axis=axis, p=p)
+    )
 
 
-@look_alike(refusal=False)
-def unit_norm_of_absolutes(a: Alike) -> str:
-    x = a.g.op("LpNormalization", a.input(), axis=-1, p=1)
-    return a.g.op("Mul", x, a.scalar(float(np.sqrt(8))))
-
-
-@look_alike(most=1)
-def unit_norm_over_tokens(a: Alike) -> str:
-    x = a.g.op("LpNormalization", a.input(shape=(2, 8, 8)), axis=1, p=2)
-    return a.g.op("Mul", x, a.scalar(float(np.sqrt(8))))
-
-
-@look_alike(most=1, refusal=False)
-def unit_norm_of_a_zero_row(a: Alike) -> str:
-    """LpNormalization leaves zeros; a division by their root mean square does not."""
-    x = a.input(values=a.rng.standard_normal((2, 3, 8)) * [[[1], [0], [1e-3]]])
-    unit = a.g.op("LpNormalization", x, axis=-1, p=2)
-    return a.g.op("Mul", unit, a.scalar(float(np.sqrt(8))))
-
+look_alikes(
+    most=1,
+    unit_norm_with_wrong_count=_unit(7),
+    unit_norm_over_tokens=_unit(8, shaped(2, 8, 8), axis=1),
+)
+look_alikes(refusal=False, unit_norm_of_absolutes=_unit(8, p=1))
+# LpNormalization leaves zeros; a division by their root mean square does not.
+_ZERO = drawn_times([[[1], [0], [1e-3]]])
+look_alikes(most=1, refusal=False, unit_norm_of_a_zero_row=_unit(8, _ZERO))
 
 # casts
 
+_HALVED, _WHOLE = through(FLOAT16, FLOAT), through(INT32, FLOAT)
 
-def _through(a: Alike, value: str, *types: int) -> str:
-    for dtype in types:
-        value = a.g.cast(value, dtype)
-    return value
+replaced(
+    lossy_cast_before_the_square={"square": then(_HALVED, Alike.square)},
+    lossy_cast_of_the_numerator={"divide": op("Div", lambda a: _HALVED(a, a.x), VALUE)},
+    mean_through_half={"mean": then(mean, _HALVED)},
+    root_through_half={"root": then(Alike.root, _HALVED)},
+    square_through_integer={"row": drawn_times(3), "square": then(_WHOLE, Alike.square)},
+)
 
+replaced(
+    norms=1,
+    # The norm of the blurred tensor: a norm, but not of the tensor before the casts.
+    lossy_cast_in_front={"row": lambda a: _HALVED(a, a.input())},
+    integer_in_front={"row": lambda a: _WHOLE(a, drawn_times(9)(a))},
+    float32_output_of_half_input={"row": lambda a: a.g.cast(a.input(dtype=FLOAT16), FLOAT)},
+)
 
-@look_alike()
-def lossy_cast_before_the_square(a: Alike) -> str:
-    return a.chain(a.input(), square=lambda v: a.square(_through(a, v, FLOAT16, FLOAT)))
-
-
-@look_alike()
-def lossy_cast_of_the_numerator(a: Alike) -> str:
-    x = a.input()
-    return a.chain(x, divide=lambda v: a.g.op("Div", _through(a, x, FLOAT16, FLOAT), v))
-
-
-@look_alike(norms=1)
-def lossy_cast_in_front(a: Alike) -> str:
-    """The norm of the blurred tensor: a norm, but not of the tensor before the casts."""
-    return a.chain(_through(a, a.input(), FLOAT16, FLOAT))
-
-
-@look_alike()
-def mean_through_half(a: Alike) -> str:
-    return a.chain(a.input(), mean=lambda v: _through(a, a.mean(v), FLOAT16, FLOAT))
+replaced(
+    most=1,
+    # Wider in the middle: nothing is lost, the sum is only better.
+    mean_in_double={"mean": then(through(DOUBLE), mean, through(FLOAT))},
+)
 
 
-@look_alike()
-def root_through_half(a: Alike) -> str:
-    return a.chain(a.input(), root=lambda v: _through(a, a.root(v), FLOAT16, FLOAT))
+def _large(a: Alike) -> np.ndarray:
+    """The square of 300 is infinite in float16: the row becomes 0, not 1."""
+    return a.rng.uniform(0.5, 1.0, (2, 3, 8)) * [[[1], [400], [1]]]
 
 
-@look_alike()
-def square_through_integer(a: Alike) -> str:
-    x = a.input(values=a.rng.standard_normal((2, 3, 8)) * 3)
-    return a.chain(x, square=lambda v: a.square(_through(a, v, INT32, FLOAT)))
-
-
-@look_alike(norms=1)
-def integer_in_front(a: Alike) -> str:
-    x = a.input(values=a.rng.standard_normal((2, 3, 8)) * 9)
-    return a.chain(_through(a, x, INT32, FLOAT))
+replaced(
+    most=1, dtype=FLOAT16, wholly_in_half_and_large={"row": lambda a: a.input(values=_large(a))}
+)
 
 
 @look_alike(refusal=False)
@@ -453,36 +280,17 @@ def square_of_integers(a: Alike) -> str:
     )
 
 
-@look_alike(most=1)
-def mean_in_double(a: Alike) -> str:
-    """Wider in the middle: nothing is lost, the sum is only better."""
-    x = a.input()
-    return a.chain(x, mean=lambda v: _through(a, a.mean(_through(a, v, DOUBLE)), FLOAT))
-
-
-@look_alike(norms=1)
-def float32_output_of_half_input(a: Alike) -> str:
-    return a.chain(a.g.cast(a.input(dtype=FLOAT16), FLOAT))
-
-
 @look_alike(norms=1)
 def output_through_bfloat16(a: Alike) -> str:
     """Two roundings behind the norm; neither may be folded away."""
     y = a.chain(a.g.cast(a.input(dtype=FLOAT16), FLOAT), weight="")
-    return _through(a, y, TensorProto.BFLOAT16, FLOAT, FLOAT16)
-
-
-@look_alike(most=1, dtype=FLOAT16)
-def wholly_in_half_and_large(a: Alike) -> str:
-    """The square of 300 is infinite in float16: the row becomes 0, not 1."""
-    values = a.rng.uniform(0.5, 1.0, (2, 3, 8)) * [[[1], [400], [1]]]
-    return a.chain(a.input(values=values))
+    return through(TensorProto.BFLOAT16, FLOAT, FLOAT16)(a, y)
 
 
 @look_alike(most=1, refusal=False)
 def square_rounded_to_half(a: Alike) -> str:
     """Squared in float16, averaged in float32."""
-    x = a.input(dtype=FLOAT16, values=a.rng.uniform(0.5, 1.0, (2, 3, 8)) * [[[1], [400], [1]]])
+    x = a.input(dtype=FLOAT16, values=_large(a))
     squared = a.g.cast(a.g.op("Mul", x, x), FLOAT)
     root = a.root(a.stabilise(a.mean(squared)))
     return a.g.cast(a.g.op("Div", a.g.cast(x, FLOAT), root), FLOAT16)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.strict import DEEPEST, parse_json
+from rmsnorm_export.records import DEEPEST, parse_json
 from rmsnorm_export.system.files import read_text, refusals_as, write_whole
 from rmsnorm_export.system.reading import file_within, open_regular, read_file
 

@@ -9,11 +9,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 import rmsnorm_export as rx
 from rmsnorm_export import diagnosis
-from rmsnorm_export.deploy.tables import TABLES
+from rmsnorm_export.deploy.settings import TABLES
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import pip_install, require_package
@@ -52,11 +51,11 @@ def test_a_missing_package_is_an_error_with_the_command_that_brings_it() -> None
     assert caught.value.fix == "pip install no-such"
 
 
-def test_doctor_looks_for_every_package_that_is_needed() -> None:
-    declared = map(Requirement, metadata.requires("rmsnorm-export") or ())
-    needed = [r.name for r in declared if r.marker is None or r.marker.evaluate({"extra": ""})]
-    found = {component.name for component in diagnosis._COMPONENTS if component.required}
-    assert found == {name.replace("-", "_") for name in needed}
+def test_what_the_core_needs_is_what_is_declared() -> None:
+    needed = packages.required_packages()
+    assert {"click", "filelock", "ml_dtypes", "msgspec", "numpy", "onnx", "onnx_ir"} <= {*needed}
+    assert not {"onnxruntime", "torch", "transformers", *diagnosis._OPTIONAL} & {*needed}
+    assert all(map(packages.is_installed, needed))
 
 
 def test_every_extra_that_is_named_in_the_sources_exists() -> None:

@@ -260,9 +260,9 @@ class _Findings:
         self.findings.setdefault(kind, detail)
 
     def slack(self, *runs: Run, epsilons: Set[float] = frozenset()) -> float:
-        """What the rounding of the numbers explains (1/n, sqrt(n)), and that of a product of each
-        with other constants: of an epsilon, which is under the root, half a rounding; none of a
-        count or an exponent."""
+        """What the rounding of the numbers explains (1/n, sqrt(n)), and that of the product of each
+        with a stored scale, which has its own type in float64, too: of an epsilon, which is under
+        the root, half a rounding; none of a count or an exponent."""
         scalars = {number: off for run in runs for number, off in run.scalars.items()}
 
         def is_epsilon(number: float) -> bool:

@@ -71,9 +71,11 @@ class Mutant(NamedTuple):
 _FACTORS = "recognize/test_factors.py::"
 _BOUNDS = "proof/test_bounds.py::"
 _FORMS = "lower/test_forms.py::"
+_SESSIONS = "lower/test_default_sessions.py::"
 _LIMITS = "lower/test_plugin_limits.py::"
 _REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
 _ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
+_ALIKE = "audit/test_audit.py::test_what_looks_like_one_is_not_named"
 _HOSTILE = "cli/test_cli_hostile.py::test_hostile_file"
 _LOWERED = "graph/test_lowered_opset.py::test_what_prevents_it_is_named"
 _RAISED = "rewrite/test_converted.py::test_a_raised_model_computes_what_it_did_or_is_not_raised"
@@ -87,6 +89,8 @@ MUTANTS = (
     Mutant("recognize/consts.py", "return None if value.is_graph_input() else value.const_value",
            "return value.const_value", "graph/test_constant_initializers.py::"
            "test_what_a_caller_may_replace_is_no_constant"),
+    Mutant("recognize/consts.py", "math.sqrt(info.smallest_normal) <= square", "0 < square",
+           _FACTORS + "test_a_factor_with_which_ordinary_rows_are_no_numbers_is_left_alone"),
     Mutant("recognize/clamp.py", "not fact.inverse and min(fact.a, fact.c) > 0",
            "not fact.inverse", _FACTORS + "test_what_is_negative_has_no_floor"),
     Mutant("recognize/clamp.py", "fact.epsilons and not fact.floor and not kept",
@@ -121,6 +125,8 @@ MUTANTS = (
            "training is None or ctx.constants.scalar(training) != 1.0",
            "recognize/test_neutral_nodes.py::"
            "test_dropout_in_training_or_whose_mode_is_fed_is_not_neutral"),
+    Mutant("recognize/radial.py", "radial.floor * radial.floor", "radial.floor",
+           _FACTORS + "test_a_floor_is_squared_with_its_root"),
     Mutant("recognize/radial.py", "if number == 2.0:\n        if rank",
            "if number and abs(number - 2.0) < 1e-3:\n        if rank", _REASONS),
     Mutant("recognize/finish.py", "return None not in left", "return True",
@@ -140,11 +146,15 @@ MUTANTS = (
            _BOUNDS + "test_no_number_is_as_good_as_that_of_the_formula"),
     Mutant("proof/judge.py", 'if case == "overflow" and self._beyond_judgement(label):',
            "if self._beyond_judgement(label):", "proof/test_prove_wrong.py::test_wrong_nodes"),
-    Mutant("proof/behind.py", "most = 1 if match.edges and quantized.scales is None else 0",
+    Mutant("proof/composite.py", "most = 1 if match.edges and quantized.scales is None else 0",
            "most = 1 if quantized.scales is None else 0",
            _BOUNDS + "test_codes_are_the_same_or_one_step_apart_where_the_class_says_so"),
     Mutant("proof/feeds.py", "if not 0 < n <= _MAX_ROW:", "if not 0 < n:",
            "proof/test_prove.py::test_absurdly_long_rows_are_not_tried"),
+    Mutant("proof/feeds.py", "(4 * math.sqrt(n) * max(factor, 1.0))", "(4 * math.sqrt(n))",
+           _FACTORS + "test_a_factor_that_is_kept_is_proved"),
+    Mutant("proof/prove.py", "feeds, optimize=True)", "feeds)",
+           "proof/test_prove_wrong.py::test_a_node_that_the_runtime_removes"),
     Mutant("proof/site.py", "if elements > self.elements:", "if elements > FREE_ELEMENTS:",
            "proof/test_provable.py::test_the_proofs_of_a_model_end_with_its_elements"),
     Mutant("proof/judge.py", "else max(error_before, floor)):", "else error_before + floor):",
@@ -154,7 +164,14 @@ MUTANTS = (
            "proof/test_comparison.py::test_no_numbers_are_not_compared"),
     Mutant("proof/cut.py", "if tensor is None or value.is_graph_input():", "if tensor is None:",
            "proof/test_cut.py::test_an_input_that_is_not_given"),
-    # lower/: types, rows of one, ranks, classes, what the plugin takes
+    # op/ and lower/: what ONNX Runtime's optimizer leaves, types, rows of one, ranks, classes, what
+    # the plugin takes
+    Mutant("op/dtypes.py", "return number != neutral and", "return number == neutral and",
+           _SESSIONS + "test_rows_of_zeros_have_length_zero"),
+    Mutant("op/body.py", "self.key.single or not self.key.has_scale", "self.key.single",
+           _SESSIONS + "test_a_norm_times_any_tensor"),
+    Mutant("op/body.py", "or self.key.single or", "or", _SESSIONS + "test_norms_without_a_scale"
+           "_beside_one_that_has_it"),
     Mutant("lower/forms.py", "spec.stash_type in HALF_TYPES and spec.stash_type != match.dtype",
            "spec.stash_type == FLOAT16 and match.dtype in HALF_TYPES",
            _FORMS + "test_refusals"),
@@ -166,15 +183,15 @@ MUTANTS = (
            _FORMS + "test_a_weight_that_the_source_rounds_is_used_as_it_is_rounded"),
     Mutant("lower/ort_target.py", "part.n < least_row", "part.n < least_row - 1",
            _FORMS + "test_ort_refuses_rows_of_one_and_bf16_below_opset_13"),
-    Mutant("lower/ort_target.py", 'elif half and not context.allows("upcast"):',
-           'elif half and not context.allows("reordered"):',
+    Mutant("lower/ort_target.py", 'return "upcast" if runtime is None or runtime.cuda is None',
+           'return "reordered" if runtime is None or runtime.cuda is None',
            _FORMS + "test_a_residual_in_half_is_folded_at_class_upcast_only"),
     Mutant("lower/ort_target.py", "elif len(x) not in rows[0].ranks:", "elif len(x) < 2:",
            _FORMS + "test_ort_keeps_a_residual"),
-    Mutant("lower/portable.py", "MAX_ROW = 1 << 20", "MAX_ROW = 1 << 21", _LIMITS + "test_limits"),
-    Mutant("lower/portable.py", "MOST_RUNS = 3", "MOST_RUNS = 4",
+    Mutant("lower/plugin.py", "length > most", "length > most + 1", _LIMITS + "test_limits"),
+    Mutant("lower/plugin.py", "> limit(\"kMaxRuns\")", "> limit(\"kMaxRuns\") + 1",
            _LIMITS + "test_tables_of_a_rotary_embedding"),
-    Mutant("lower/portable.py", "spec.stash_type not in (op.FLOAT, dtype)",
+    Mutant("lower/plugin.py", "spec.stash_type not in (op.FLOAT, dtype)",
            "spec.stash_type not in (op.FLOAT, op.FLOAT16, dtype)", _LIMITS + "test_limits"),
     # graph/: external data, versions, nesting, contracts
     Mutant("graph/external.py", "if state.st_nlink > 1:", "if state.st_nlink > 2:",
@@ -192,6 +209,8 @@ MUTANTS = (
            "graph/test_load.py::test_an_operator_set_may_be_imported_twice"),
     Mutant("graph/opset.py", "if name not in schema.attributes:",
            "if name not in schema.attributes and node.domain:", _LOWERED),
+    Mutant("graph/opset.py", "if value.name not in own and any(", "if not value.name and any(",
+           _RAISED),
     Mutant("graph/contract.py", "return alike and one.tobytes() == other.tobytes()", "return alike",
            "rewrite/test_contract.py::"
            "test_a_weight_that_a_pass_stores_anew_by_its_name_is_the_output_that_it_was"),
@@ -202,11 +221,32 @@ MUTANTS = (
            _RAISED),
     Mutant("rewrite/converted.py", "tuple(contents), operands", "operands",
            "rewrite/test_converted.py::test_of_nodes_that_are_alike_one_is_run"),
+    Mutant("rewrite/runs.py", "if self.half_sum and (lacks", "if False and (lacks",
+           "runtime/test_consumers.py::"
+           "test_the_sum_of_a_float16_norm_is_for_versions_that_keep_its_scale"),
+    Mutant("rewrite/transposed.py", "if _moves_batch(order) and not equal and", "if not equal and",
+           "rewrite/test_transposed.py::test_casts_stand_where_they_are_needed_alone"),
     Mutant("system/libraries.py", "if layout[0] + layout[1] * layout[2] > size:",
            "if layout[0] > size:", "system/test_libraries.py::test_a_library_is_whole"),
     Mutant("system/libraries.py", "(*reversed(own.parents), own, *reversed(place.parents), place)",
            "(*reversed(place.parents), place)",
            "system/test_libraries.py::test_a_link_is_followed_and_both_ends_are_checked"),
+    # audit/: what is a norm by behaviour, and how much is computed
+    Mutant("audit/behaviour.py", "_TOLERANCE = 1e-5", "_TOLERANCE = 1e-2",
+           _ALGEBRA + "[a larger maximum]"),
+    Mutant("audit/behaviour.py", " & (np.signbit(one) == np.signbit(other))", "",
+           "audit/test_audit.py::test_one_step_makes_it_none"),
+    Mutant("audit/behaviour.py", "] = 0\n    return x", "] = 1\n    return x",
+           "audit/test_audit.py::test_one_step_makes_it_none"),
+    Mutant("audit/behaviour.py", "highest * base", "1.0 * base",
+           _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
+    Mutant("audit/audit.py", " and not self._is_variance(x, norm)", "", _ALIKE),
+    Mutant("audit/audit.py", " or r.reason in _SETTLED", "",
+           "audit/test_audit.py::test_where_all_norms_are_recognised_nothing_is_evaluated"),
+    Mutant("audit/audit.py", "if self._work < 0:", "if self._work is None:",
+           "audit/test_audit.py::test_what_is_beyond_the_bound_is_not_evaluated"),
+    Mutant("audit/operators.py", "return SOME if few else ENDS", "return SOME",
+           "audit/test_audit.py::test_a_dense_product_is_no_sum"),
 )  # fmt: skip
 
 

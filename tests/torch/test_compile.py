@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import rmsnorm_export.torch as rt
 from rmsnorm_export.op.spec import FLOAT, NormSpec
-from rmsnorm_export.torch.operator.signature import NAMES, attributes_of
+from rmsnorm_export.torch.operator.plan import NAMES, attributes_of
 from tests.sample import crossed
 from tests.torch.norm_cases import FORMS, case_of, spec_of, tensors
 

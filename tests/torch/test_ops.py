@@ -13,7 +13,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype, type_name
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS
+from rmsnorm_export.torch.operator.plan import NAMES, OPERANDS
 from tests.op.norm_models import Case, steps
 from tests.op.torch_arrays import to_numpy, to_torch
 from tests.sample import crossed

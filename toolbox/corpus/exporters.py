@@ -17,7 +17,7 @@ import torch
 from rmsnorm_export import printable
 from rmsnorm_export.compare.pytorch import to_array
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.torch.export.chatter import collected
+from rmsnorm_export.torch.export.failure import collected
 from toolbox.corpus import cache
 from toolbox.corpus.norm_classes import DTYPES, NormClass, norm_classes
 

@@ -42,8 +42,7 @@ class BackendInfo:
 
 
 TENSORRT = BackendInfo("tensorrt", "TensorRT", "tensorrt")
-"""This one alone has plugin layers, version-compatible engines and levels of hardware
-compatibility; it builds only where a GPU is."""
+"""This one alone has plugin layers; it builds only where a GPU is."""
 RTX = BackendInfo("tensorrt-rtx", "TensorRT-RTX", "tensorrt_rtx")
 BACKENDS: dict[str, BackendInfo] = {info.name: info for info in (TENSORRT, RTX)}
 
@@ -62,7 +61,7 @@ def engines_in(folder: Path) -> list[Path]:
 
 
 def is_engine(source: object) -> bool:
-    """Tell the path of an engine by its suffix, else by its first bytes."""
+    """Return whether a path is of an engine, by its suffix or else its first bytes."""
     if not isinstance(source, str | os.PathLike):
         return False
     suffix = Path(source).suffix.lower()
@@ -76,7 +75,7 @@ def is_engine(source: object) -> bool:
 
 
 def gpu_visible() -> bool:
-    """Tell whether the driver shows an NVIDIA GPU; ``dxg`` is that of WSL."""
+    """Return whether the driver shows an NVIDIA GPU; ``dxg`` is that of WSL."""
     places = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
     try:
         return any(next(Path(folder).glob(name), None) for folder, name in places)

@@ -35,9 +35,6 @@ class BuildOptions(Options):
         "nodes for it; require: exit code 6 if there is none; never. TensorRT-RTX has no plugin "
         "layers.",
     )
-    version_compatible: bool = option(
-        False, help="Run in later versions of TensorRT, too. TensorRT-RTX has no such engines."
-    )
     hardware_compatible: bool = option(
         False,
         help="Run on every GPU from Ampere on, at some cost in speed. TensorRT-RTX always builds "
@@ -45,33 +42,14 @@ class BuildOptions(Options):
     )
     tf32: bool = option(False, help="Let TensorRT round f32 operands of products to 10 bits.")
     memory_limit: Annotated[float, Meta(ge=0.001, le=1e6)] | None = option(
-        None, metavar="GIB", help="Most workspace memory of the engine, in GiB."
-    )
-    optimization_level: Annotated[int, Meta(ge=0, le=5)] | None = option(
-        None,
-        help="How much time TensorRT takes to find fast kernels: 0 the least, 5 the most.",
-        shown="that of the backend, 3",
+        None, metavar="GIB", help="Limit of the workspace of the engine, in GiB."
     )
     force: bool = option(False, toml=False, help="Replace an existing engine and its record.")
 
-    def check(self, info: BackendInfo) -> None:
-        """Refuse what this backend cannot do.
-
-        Raises:
-            UsageError: naming the option and the reason.
-        """
-        if self.version_compatible and info is not TENSORRT:
-            what = f"{info.label} builds no version-compatible engines."
-            found = "--version-compatible; it has no lean runtime to put into the engine"
-            fix = "build again after an upgrade, or use --backend tensorrt"
-            raise UsageError(what, found=found, fix=fix)
-
     def flags(self) -> dict[str, bool | int | float | str | None]:
         """Return what the worker gets and the record keeps."""
-        names = ("version_compatible", "hardware_compatible", "tf32")
-        return {
-            name: getattr(self, name) for name in (*names, "memory_limit", "optimization_level")
-        }
+        names = ("hardware_compatible", "tf32", "memory_limit")
+        return {name: getattr(self, name) for name in names}
 
 
 def plan_plugin(use: PluginUse, info: BackendInfo, *, own: bool) -> tuple[Path | None, str]:

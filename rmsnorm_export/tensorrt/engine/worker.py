@@ -19,7 +19,7 @@ import numpy as np
 
 from rmsnorm_export.system.libraries import loadable
 from rmsnorm_export.system.reading import LARGEST_ENGINE, read_file
-from rmsnorm_export.tensorrt.engine.layers import is_layer_log
+from rmsnorm_export.tensorrt.engine.norms import is_layer_log
 
 Request = dict[str, Any]
 
@@ -110,7 +110,6 @@ def _config(request: Request, trt: Any, pg: Any) -> Any:
     options: dict[str, Any] = {
         "profiles": profiles,
         "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,  # else no layer names its nodes
-        "builder_optimization_level": request["optimization_level"],
     }
     if request["memory_limit"] is not None:
         size = int(request["memory_limit"] * 2**30)
@@ -120,9 +119,7 @@ def _config(request: Request, trt: Any, pg: Any) -> Any:
         return rtx.CreateConfigRTX(**options)
     if request["hardware_compatible"]:
         options["hardware_compatibility_level"] = trt.HardwareCompatibilityLevel.AMPERE_PLUS
-    return pg.CreateConfig(
-        tf32=request["tf32"], version_compatible=request["version_compatible"] or None, **options
-    )
+    return pg.CreateConfig(tf32=request["tf32"], **options)
 
 
 def _inspect(trt: Any, logger: Any, engine: Any) -> str:

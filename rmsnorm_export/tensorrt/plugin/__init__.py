@@ -14,9 +14,7 @@ from rmsnorm_export.tensorrt.plugin.building import build, build_tools
 from rmsnorm_export.tensorrt.plugin.checking import check
 from rmsnorm_export.tensorrt.plugin.libraries import (
     find_build,
-    find_builds,
     onnxruntime_library,
-    open_library,
     use_in_torch,
 )
 
@@ -25,8 +23,6 @@ __all__ = [
     "build_tools",
     "check",
     "find_build",
-    "find_builds",
     "onnxruntime_library",
-    "open_library",
     "use_in_torch",
 ]

@@ -1,7 +1,7 @@
 """``build``: the libraries of a runtime, by CMake from the packaged sources.
 
 CMake finds the compilers, the CUDA toolkit and TensorRT's headers, compiles what is new, and
-installs the libraries; its build tree is beside them, in the user's cache.
+installs the libraries; its build tree is next to them, in the user's cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmsnorm_export.system.machine import cores, gpus
 from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin import libraries
-from rmsnorm_export.tensorrt.plugin.result import (
+from rmsnorm_export.tensorrt.plugin.libraries import (
     LIBRARIES,
     BuildError,
     Built,
@@ -67,7 +67,7 @@ def build(
         cuda: folder of a CUDA toolkit; by default, and with True, that of ``CUDA_HOME``, ``PATH``,
             the PyPI packages or the system.
         force: compile everything again.
-        progress: called before the compiler runs with what is compiled, and how long that takes.
+        progress: called before the compiler runs, with its work and the time that takes.
 
     Raises:
         BackendMissingError: CMake is missing, or it misses something else and says what; or others
@@ -110,7 +110,7 @@ def _architectures(arch: str | None) -> str:
 
 
 def _announcement(runtime: PluginRuntime, architectures: str) -> str:
-    """Return what a build compiles, and about how long that takes on this machine."""
+    """Return the work of a build, and about how long it takes on this machine."""
     count = architectures.count(",") + 1 if architectures else _TUNED
     every = f"all {count} CUDA architectures (--arch 90 builds for that one alone)"
     target = f"CUDA architectures {architectures}" if architectures else every
@@ -165,7 +165,7 @@ def _cmake_finds_cuda() -> bool:
 
 
 def _wheel_toolkits() -> Iterator[Path]:
-    """Give the toolkits of the PyPI packages, newest first."""
+    """Yield the toolkits of the PyPI packages, newest first."""
     for folder in package_folders("nvidia"):
         yield from (nvcc.parents[1] for nvcc in sorted(folder.glob("*/bin/nvcc"), reverse=True))
 

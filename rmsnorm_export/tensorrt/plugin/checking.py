@@ -5,12 +5,13 @@ from __future__ import annotations
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.packages import is_installed, version_of
 from rmsnorm_export.system.process import ask
-from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
-from rmsnorm_export.tensorrt.plugin.result import (
+from rmsnorm_export.tensorrt.plugin.libraries import (
     CheckResult,
     Library,
     PluginRuntime,
     RuntimeCheck,
+    find_build,
+    open_library,
     with_cuda,
 )
 

@@ -1,25 +1,38 @@
-"""The libraries: where the build of each runtime is."""
+"""The libraries of each runtime: where their build is, and the results of builds and checks."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from rmsnorm_export.errors import BackendMissingError, InputError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.libraries import check_library
 from rmsnorm_export.system.packages import version_of
-from rmsnorm_export.tensorrt.plugin.result import (
-    LIBRARIES,
-    Built,
-    Library,
-    PluginRuntime,
-    Style,
-    with_cuda,
-)
+from rmsnorm_export.system.shown import Shown
+
+Style = Literal["load_library", "dlopen", "register", "functions"]
+"""The call that loads a library: ``IPluginRegistry::loadLibrary``, which asks it for its
+creators; plain ``dlopen``, on which the library registers them itself; ONNX Runtime's
+``register_custom_ops_library``; or C functions, for PyTorch. A library made for the one must not be
+loaded in the other way."""
+
+PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda", "torch"]
+"""The purpose of a build: the TensorRT plugin, the CPU kernels of ONNX Runtime, those and the CUDA
+kernels (``runtime="onnxruntime", cuda=True``), or the CUDA kernels in PyTorch."""
+
+LIBRARIES: dict[PluginRuntime, dict[Style, str]] = {
+    "tensorrt": {"load_library": "librmsnorm_plugin.so", "dlopen": "librmsnorm_plugin_autoload.so"},
+    "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
+    "onnxruntime-cuda": {"register": "librmsnorm_onnxruntime_cuda.so"},
+    "torch": {"functions": "librmsnorm_torch.so"},
+}
+"""The libraries of each build, as CMake names them."""
+
 
 SOURCES = Path(__file__).parent / "_sources"
 """The CMake project: in a checkout a link to the folder plugins/."""
@@ -34,6 +47,111 @@ _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
     "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
 }
 """The libraries in words, and the options that build them."""
+
+
+def with_cuda(runtime: PluginRuntime, cuda: object) -> PluginRuntime:
+    """Return ONNX Runtime's build with ``cuda``; the others have it anyway."""
+    return "onnxruntime-cuda" if runtime == "onnxruntime" and cuda else runtime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Library:
+    """One shared library and how it is to be loaded; ``runtime`` is what it was built for."""
+
+    style: Style
+    path: Path
+    runtime: PluginRuntime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Built(Shown):
+    """The build for one runtime.
+
+    Attributes:
+        runtime: what it was built for.
+        libraries: one for each style of loading.
+        seconds: that the call took which built it.
+    """
+
+    runtime: PluginRuntime
+    libraries: tuple[Library, ...]
+    seconds: float = 0.0
+
+    def path(self, style: Style) -> Path:
+        """Return the library for ``style``."""
+        return next(library.path for library in self.libraries if library.style == style)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tool:
+    """Something that building needs; ``path`` is "" where it is missing, ``install`` brings it."""
+
+    name: str
+    path: str
+    install: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried, and what was found."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeCheck:
+    """One library in one runtime.
+
+    Attributes:
+        runtime: tensorrt, tensorrt_lean, tensorrt_rtx, onnxruntime or torch.
+        version: of the runtime; "" without one.
+        library: file name.
+        status: passed; failed: the runtime does not take it, or the process ended on a signal or in
+            time; missing: the runtime is not installed.
+        detail: what was found.
+    """
+
+    runtime: str
+    version: str
+    library: str
+    style: Style
+    status: Literal["passed", "failed", "missing"]
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class CheckResult(Shown):
+    """Outcome of ``check``.
+
+    Attributes:
+        runtimes: every library in every runtime, those that are missing included.
+        passed: every library was tried in a runtime, and none failed.
+    """
+
+    runtimes: tuple[RuntimeCheck, ...]
+    passed: bool
+
+    @property
+    def error(self) -> VerificationError | None:
+        """The error of the first library that failed, or that nothing could try."""
+        if self.passed:
+            return None
+        first = next((one for one in self.runtimes if one.status == "failed"), self.runtimes[0])
+        fix = "build it anew with rmsnorm-export plugin build --force"
+        if first.status == "missing":
+            fix = f"{first.detail}, or pip install tensorrt_lean, whose registry needs no GPU"
+        found = f"{first.library} in {first.runtime}: {first.status}: {first.detail}"
+        return VerificationError("The plugin does not work.", found=found, fix=fix)
+
+
+class BuildError(Error):
+    """The plugin did not compile; ``log`` has everything that CMake and the compilers printed."""
+
+    def __init__(self, what: str, *, found: str, fix: str, log: Path) -> None:
+        super().__init__(what, found=found, fix=fix)
+        self.log = log
 
 
 def build_folder() -> Path:
@@ -102,11 +220,11 @@ def find_builds() -> tuple[Built, ...]:
 
 
 def open_library(path: StrPath, style: Style | None = None) -> Library:
-    """Return what a library file is, by its name.
+    """Return the library in a file, by its name.
 
     Args:
         path: of the file.
-        style: how it will be loaded; the library for that may be beside ``path``.
+        style: how it will be loaded; the library for that may be next to ``path``.
 
     Raises:
         InputError: it is missing, cut short or none of this package's.
@@ -120,10 +238,10 @@ def open_library(path: StrPath, style: Style | None = None) -> Library:
         fix = f"give one of {', '.join(every)}"
         raise _unusable(file, "no library of this package has that name", fix)
     runtime, own = every[file.name]
-    beside = LIBRARIES[runtime].get(style or own)
-    if beside is None:
+    other = LIBRARIES[runtime].get(style or own)
+    if other is None:
         raise _unusable(file, f"it is for {own}, not for {style}", _build_fix(runtime))
-    file = file.with_name(beside)
+    file = file.with_name(other)
     if not file.is_file():
         raise _unusable(file, "there is no such file", "check the path")
     fix = _build_fix(runtime)

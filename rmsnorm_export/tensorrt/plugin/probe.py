@@ -6,12 +6,11 @@ import ctypes
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import onnx.parser
 
-from rmsnorm_export.lower.portable import creator_names
+from rmsnorm_export.lower.plugin import creator_names
 from rmsnorm_export.op import abi
 from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.reference import reference_exact
@@ -56,7 +55,7 @@ def _tensorrt(request: Mapping[str, str]) -> str:
         ctypes.CDLL(library)
     elif registry.load_library(library) is None:
         raise ValueError("the registry's load_library returned nothing")
-    names = {name for kind in get_args(op.Kind) for name in creator_names(kind)}
+    names = creator_names()
     identity = op.PLUGIN_VERSION, op.PLUGIN_NAMESPACE
     if missing := sorted(name for name in names if registry.get_creator(name, *identity) is None):
         raise ValueError(f"the registry has no creator of {', '.join(missing)}")

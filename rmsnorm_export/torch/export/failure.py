@@ -1,10 +1,15 @@
-"""The failure of an export, in terms of the module and its arguments."""
+"""What PyTorch's exporter prints, warns of and raises, in terms of the module and its arguments."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import re
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
+from typing import TextIO
 
 import torch
 
@@ -12,8 +17,47 @@ from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.torch.dtypes import dtype_name
 
+_LOG = logging.getLogger("rmsnorm_export.torch")
+
+
 CONTROL_FLOW = re.compile("GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound")
+
 _DYNAMIC = re.compile("UserError|ConstraintViolationError|dynamic_shapes|inferred a static shape")
+
+
+class _Buffer(io.StringIO):
+    """A stand-in for ``stream``; by this name rich finds where to draw a bar of progress."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[str]]:
+    """Collect the lines of prints and warnings while the block runs; at its end log them, for -v.
+
+    Loggers are silent meanwhile: PyTorch's write to streams of their own.
+    """
+    lines: list[str] = []
+    out, err = _Buffer(sys.stdout), _Buffer(sys.stderr)
+    caught: list[warnings.WarningMessage] = []
+    silenced = logging.root.manager.disable
+    try:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            logging.disable()
+            yield lines
+    finally:
+        logging.disable(silenced)
+        printed = (out.getvalue() + err.getvalue()).splitlines()
+        lines.extend(line.rstrip() for line in printed if line.strip())
+        lines.extend(f"{warning.category.__name__}: {warning.message}" for warning in caught)
+        for line in lines:
+            _LOG.info("%s", line)
 
 
 def explain(

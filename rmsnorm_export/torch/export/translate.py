@@ -27,7 +27,7 @@ from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.spec import DOMAIN, DOUBLE, FLOAT, OPSET_VERSION, Kind, NormSpec
 from rmsnorm_export.torch.dtypes import TORCH_TYPES
 from rmsnorm_export.torch.operator import library  # noqa: F401 (registers the operators)
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, OPTIONAL
+from rmsnorm_export.torch.operator.plan import NAMES, OPERANDS, OPTIONAL
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:

@@ -69,12 +69,12 @@ def forward(
         y = y.to(plan.stash) * activation
     y = y.to(plan.out)
     if cos is not None and sin is not None:
-        y = _turned(spec, y, cos, sin).contiguous()
+        y = _rotated(spec, y, cos, sin).contiguous()
     return y, total
 
 
-def _turned(spec: NormSpec, y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the norm ``y`` in the type of the tables; the result is of that of ``y``."""
+def _rotated(spec: NormSpec, y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the norm ``y`` in the type of the tables; the result is of that of ``y``."""
     size = spec.rotary_dim or y.shape[-1]
     part = y[..., :size].to(cos.dtype)
     if cos.shape[-1] != size:

@@ -70,10 +70,10 @@ def launch(
         name: abi.TYPES.get(dtype_name(x.dtype if value is None else value.dtype))
         for name, value in {"x": x, "y": x, "scale": scale, "bias": bias, "table": cos}.items()
     }
-    behind = x.ndim + spec.last_axis + 1
+    end = x.ndim + spec.last_axis + 1
     problem = abi.Problem(
-        n=math.prod(x.shape[spec.axis : behind]),
-        inner=math.prod(x.shape[behind:]),
+        n=math.prod(x.shape[spec.axis : end]),
+        inner=math.prod(x.shape[end:]),
         has_scale=scale is not None,
         has_bias=bias is not None,
     )

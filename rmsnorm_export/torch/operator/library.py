@@ -19,8 +19,15 @@ from rmsnorm_export.op.spec import DOMAIN, Kind
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
 from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.kernels import launched
-from rmsnorm_export.torch.operator.plan import NormPlan, make_plan, make_spec, widened
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, schema
+from rmsnorm_export.torch.operator.plan import (
+    NAMES,
+    OPERANDS,
+    NormPlan,
+    make_plan,
+    make_spec,
+    schema,
+    widened,
+)
 
 Operands = dict[str, Any]
 

@@ -13,8 +13,7 @@ from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.operands import check_row
 from rmsnorm_export.op.spec import Kind
 from rmsnorm_export.torch.operator.ops import call
-from rmsnorm_export.torch.operator.plan import make_spec
-from rmsnorm_export.torch.operator.signature import OPERANDS
+from rmsnorm_export.torch.operator.plan import OPERANDS, make_spec
 
 
 class RMSNorm(torch.nn.Module):

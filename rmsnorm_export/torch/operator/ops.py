@@ -24,7 +24,7 @@ from rmsnorm_export.op.operands import check_more
 from rmsnorm_export.op.spec import Kind, NormSpec
 from rmsnorm_export.torch.operator import library
 from rmsnorm_export.torch.operator.eager import forward
-from rmsnorm_export.torch.operator.signature import NAMES, OPERANDS, attributes_of
+from rmsnorm_export.torch.operator.plan import NAMES, OPERANDS, attributes_of
 
 
 def rms_norm(
@@ -115,13 +115,13 @@ def rotary_rms_norm(
     Args:
         x, scale, bias: as for ``rms_norm``; a row is the last axis.
         cos: ``[..., w]``, of the type of ``x`` or float32 where that is a half type; w is the
-            elements that are turned, or half of them: one entry for each pair. The leading axes
+            elements that are rotated, or half of them: one entry for each pair. The leading axes
             broadcast to those of ``x``.
         sin: as ``cos``.
         **attributes: as for ``rms_norm``, and ``rotary_dim``, ``rotary_interleaved``.
 
     Returns:
-        The turned norm, contiguous, of the shape and type of ``x``.
+        The rotated norm, contiguous, of the shape and type of ``x``.
 
     Raises:
         UsageError: operands or attributes that do not fit one another.

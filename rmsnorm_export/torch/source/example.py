@@ -35,7 +35,7 @@ _SIZE = re.compile(
 )
 _EXAMPLES = (2, 3, 5, 7, 11, 13, 17, 19)
 """Sizes of the example inputs: all different, so that no two dimensions look like one, and not 1,
-which PyTorch treats apart."""
+of which PyTorch makes a case of its own."""
 _LARGEST_EXAMPLE = 2**31
 
 

@@ -21,8 +21,7 @@ from torch.utils import _pytree as pytree
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES
 from rmsnorm_export.system.reading import open_regular
-from rmsnorm_export.torch.export.chatter import collected
-from rmsnorm_export.torch.export.failure import explained
+from rmsnorm_export.torch.export.failure import collected, explained
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch_options import SourceOptions

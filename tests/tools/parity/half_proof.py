@@ -23,7 +23,7 @@ import rmsnorm_export.torch as rt
 from rmsnorm_export.compare.pytorch import to_array, to_tensor
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT16, HALF_TYPES, NormSpec
-from rmsnorm_export.torch.export.export import convert
+from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch_options import ExportOptions
 from tests.tools.parity import declaration, exact_rows, orders
 from tests.tools.parity.orders import QUOTIENTS, Quotient

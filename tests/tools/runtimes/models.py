@@ -12,7 +12,7 @@ from onnx.backend.test.case.node import collect_testcases
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.runtime.session import open_session
+from rmsnorm_export.runtime.session import load_session
 
 SHAPE = (2, 5, 64)
 NORMS = 3
@@ -83,7 +83,7 @@ def write_files(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, Array]]:
     files = {}
     for name, dtype in TYPES.items():
         raw = block(dtype)
-        session = open_session(raw.SerializeToString(), threads=1)
+        session = load_session(raw.SerializeToString(), threads=1)
         expected: Array = session.run(None, {"input": feed()})[0]
         for form in FORMS:
             path = folder / f"{form}-{name}.onnx"

@@ -1,0 +1,391 @@
+"""ONNX Runtime's provider on a GPU, in steps of a process and a limit of time each:
+
+  rounding  a norm, and one with a residual sum, in half types against every way to round it: which
+            does the provider follow, and from which size on do squares overflow
+  ours      the nodes of this package by --kernels, on random problems, each against the operator
+  blocks    a norm and its residual Add, eight times: 1, 64 and 2,048 rows, each form of the file
+  decoder   a decoder of random weights that is exported here: a prompt and a token behind it, each
+            form of the graphs; a static cache in a CUDA graph
+
+Results are written after each step. Times are ratios to the first row of a table, with the range of
+the middle half of the samples.
+
+Exit code 1 when a result is wrong or a session falls back to the CPU; 6 without the provider.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import parser
+
+import rmsnorm_export as rx
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table
+from bench.lib.timing import samples
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
+from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
+from rmsnorm_export.runtime.support import CPU, CUDA
+from toolbox.command import RESULTS, say
+from toolbox.command import parser as command_line
+
+PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "transformers")
+TYPES = {"float16": (FLOAT16, np.dtype(np.float16)), "bfloat16": (BFLOAT16, BFLOAT16_DTYPE)}
+EPSILON = 1e-3
+_BLOCKS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        width: elements of a row.
+        rows: of the blocks.
+        problems: of our nodes.
+        rounds: of samples.
+        model: configuration of the decoder.
+        prompt: its tokens.
+    """
+
+    width: int = 4096
+    rows: tuple[int, ...] = (1, 64, 2048)
+    problems: int = 500
+    rounds: int = 30
+    model: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {
+            "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+            "max_position_embeddings": 2048,
+        }
+    )  # fmt: skip
+    prompt: int = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a step is given: the provider, sizes, a library of our nodes, and where results go."""
+
+    provider: str
+    sizes: Sizes
+    kernels: Path | None = None
+    tell: Callable[[str, Any], None] = print
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.provider == CUDA else "cpu"
+
+    def session(self, model: onnx.ModelProto | Path, *, graph: bool = False) -> Any:
+        """Return a session on the provider; a fallback to another is an error."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = 1, 3
+        if self.kernels is not None:
+            options.register_custom_ops_library(str(self.kernels))
+        settings = {"enable_cuda_graph": "1"} if graph and self.provider == CUDA else {}
+        source = str(model) if isinstance(model, Path) else model.SerializeToString()
+        session = onnxruntime.InferenceSession(source, options, [(self.provider, settings)])
+        if session.get_providers()[0] != self.provider:
+            raise RuntimeError(f"{session.get_providers()[0]} took the place of {self.provider}")
+        return session
+
+    def bound(self, session: Any, feeds: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
+        """Return a function that runs a session on values of the device, and its binding."""
+        import onnxruntime
+
+        binding, value = session.io_binding(), onnxruntime.OrtValue
+        for entry in session.get_inputs():
+            array = feeds[entry.name]
+            if array.dtype == BFLOAT16_DTYPE:
+                bits = array.view(np.uint16)
+                held = value.ortvalue_from_numpy_with_onnx_type(bits, BFLOAT16)
+            else:
+                held = value.ortvalue_from_numpy(array, self.device, 0)
+            binding.bind_ortvalue_input(entry.name, held)
+        for entry in session.get_outputs():
+            binding.bind_output(entry.name, self.device)
+
+        def run() -> None:
+            session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+
+        return run, binding
+
+    def table(self, name: str, forms: Mapping[str, Callable[[], object]]) -> None:
+        """Time functions in turn, and tell the ratios to the first."""
+        taken = samples(dict(forms), self.sizes.rounds, least=0.002)
+        base, rows = float(np.median(next(iter(taken.values())))), []
+        for form, seconds in taken.items():
+            low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75))
+            ratio = f"{middle / base:.2f} ({low / base:.2f} to {high / base:.2f})"
+            rows.append([form, f"{middle * 1e6:.0f}", ratio])
+        self.tell("tables", {"name": name, "rows": rows})
+
+
+def _as_edges(model_body: str, dtype: str, n: int, inputs: str) -> onnx.ModelProto:
+    """A model of ``inputs`` in float32 whose body is in ``dtype``: NumPy has no bfloat16."""
+    code = TYPES[dtype][0]
+    casts = "\n".join(f" {name} = Cast <to = {code}> ({name}32)" for name in inputs)
+    ends = ", ".join(f"float[{'R, ' if name != 'w' else ''}{n}] {name}32" for name in inputs)
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17, "{MICROSOFT_DOMAIN}" : 1]>'
+        f" g ({ends}) => (float[R, {n}] out) {{ {casts}\n {model_body}\n"
+        f" out = Cast <to = 1> (y) }}"
+    )
+
+
+def rounding(run: Run) -> None:
+    """Compare each norm of the provider with the ways to round that the operators may have."""
+    n, random = run.sizes.width, np.random.default_rng(0)
+    x, r = random.standard_normal((2, 64, n)).astype(np.float32)
+    w = random.uniform(0.5, 1.5, n).astype(np.float32)
+    for name, (_, dtype) in TYPES.items():
+        x_, r_, w_ = (array.astype(dtype).astype(np.float64) for array in (x, r, w))
+        total = x_ + r_
+        rounded = total.astype(dtype).astype(np.float64)
+        sums = {"the sum is rounded": rounded, "the sum is not rounded": total}
+        for operator, inputs, ways in (
+            (SIMPLIFIED, "xw", {"error": x_}), (SKIP_SIMPLIFIED, "xrw", sums),
+        ):  # fmt: skip
+            domain = f"{MICROSOFT_DOMAIN}." if operator == SKIP_SIMPLIFIED else ""
+            body = f" y = {domain}{operator} <epsilon = {EPSILON}> ({', '.join(inputs)})"
+            session = run.session(_as_edges(body, name, n, inputs))
+            feeds = {f"{k}32": v for k, v in {"x": x, "r": r, "w": w}.items() if k in inputs}
+            (out,) = session.run(None, feeds)
+            unit = float(np.finfo(np.float16).eps) if name == "float16" else 2.0**-7
+            errors = {}
+            for way, total in ways.items():
+                exact = total / np.sqrt((total**2).mean(-1, keepdims=True) + EPSILON) * w_
+                ulps = np.abs(out - exact) / (unit * np.maximum(np.abs(exact), 1e-3))
+                errors[way] = float(ulps.max())
+            best = min(errors, key=errors.__getitem__)
+            found = ", ".join(f"{way} {error:.2f} ulp" for way, error in errors.items())
+            run.tell("seen", f"{operator} {name}: {found}")
+            if errors[best] > 1:
+                run.tell("wrong", f"{operator} {name}: {errors[best]:.1f} ulp from every way")
+            large = {k: (np.full_like(v, 300) if k != "w32" else v) for k, v in feeds.items()}
+            finite = np.isfinite(session.run(None, large)[0]).all()
+            where = "do not overflow" if finite else "OVERFLOW: squares are of the half type"
+            run.tell("seen", f"{operator} {name}: rows of 300 {where}")
+
+
+def ours(run: Run) -> None:
+    """Run random problems of our nodes, each against the operator in float64."""
+    from rmsnorm_export.op.reference import reference_float64
+    from rmsnorm_export.op.spec import NormSpec
+    from toolbox.node_model import node_model
+
+    if run.kernels is None:
+        run.tell("not run", "ours: no --kernels")
+        return
+    random, worst = np.random.default_rng(1), 0.0
+    for _ in range(run.sizes.problems):
+        shape = (int(random.integers(1, 9)), int(random.integers(2, 2 * run.sizes.width)))
+        x, second = random.standard_normal((2, *shape)).astype(np.float16)
+        w = random.uniform(0.5, 1.5, shape[1]).astype(np.float16)
+        kind = ("RMSNorm", "SkipRMSNorm")[int(random.integers(2))]
+        spec = NormSpec(kind=kind, epsilon=EPSILON)
+        operand = second if kind == "SkipRMSNorm" else None
+        model, feeds = node_model(spec, x, w, None, operand)
+        out = run.session(model).run(["y"], feeds)[0]
+        exact = reference_float64(spec, x, w, None, operand)[0]
+        worst = max(worst, float((np.abs(out - exact) / np.abs(exact)).max() * 2**10))
+    run.tell("checked", f"ours: {run.sizes.problems} problems, at most {worst:.2f} ulp")
+    if worst > 2:
+        run.tell("wrong", f"ours: {worst:.1f} ulp")
+
+
+def _forms(raw: onnx.ModelProto, run: Run) -> dict[str, onnx.ModelProto]:
+    """Return the file as it is, and what is made of it."""
+    ways: dict[str, dict[str, Any]] = {
+        "portable": {"target": "portable"},
+        "ort, sum outside": {"target": "ort"},
+        "ort, sum in the node": {"runtime": "onnxruntime-gpu"},
+    }
+    made = {name: ir.to_proto(rx.optimize(raw, **way).model) for name, way in ways.items()}
+    if run.kernels is not None:
+        made["ours (--kernels)"] = made["portable"]
+    return {"as it is": raw, **made}
+
+
+def blocks(run: Run) -> None:
+    """Time eight norms with their residual Adds, as LLaMA computes them."""
+    n, random = run.sizes.width, np.random.default_rng(2)
+    one = (
+        " c{i} = Cast <to = 1> (x{i})\n p{i} = Mul (c{i}, c{i})\n"
+        " m{i} = ReduceMean <axes = [-1], keepdims = 1> (p{i})\n e{i} = Add (m{i}, eps)\n"
+        " s{i} = Sqrt (e{i})\n d{i} = Div (c{i}, s{i})\n h{i} = Cast <to = {t}> (d{i})\n"
+        " y{i} = Mul (w, h{i})\n x{j} = Add (x{i}, y{i})\n"
+    )
+    for name, (code, _) in TYPES.items():
+        body = " x0 = Identity (x)\n eps = Constant <value_float = 0.001> ()\n"
+        body += "".join(one.format(i=i, j=i + 1, t=code) for i in range(_BLOCKS))
+        raw = _as_edges(f"{body} y = Identity (x{_BLOCKS})", name, n, "xw")
+        made = _forms(raw, run)
+        for rows in run.sizes.rows:
+            feeds = {"x32": random.standard_normal((rows, n)), "w32": random.uniform(0.5, 1.5, n)}
+            feeds = {key: array.astype(np.float32) for key, array in feeds.items()}
+            runs = {}
+            try:
+                for form, model in made.items():
+                    kernels = run.kernels if "ours" in form else None
+                    of_form = dataclasses.replace(run, kernels=kernels)
+                    runs[form] = of_form.bound(of_form.session(model), feeds)[0]
+            except Exception as error:  # ONNX Runtime's CPU provider has no Mul of bfloat16
+                run.tell("not run", f"blocks, {name}: {str(error)[:200]}")
+                break
+            run.table(f"{_BLOCKS} blocks, {name}, {rows} rows of {n}", runs)
+
+
+DECODERS: dict[str, dict[str, Any]] = {
+    "as exported": {"target": "plain"},
+    "norms": {"runtime": "onnxruntime-gpu"},
+    "--fusions cuda": {"runtime": "onnxruntime-gpu", "fusions": "cuda"},
+    "--static-cache": {"runtime": "onnxruntime-gpu", "fusions": "cuda", "static_cache": 1024},
+}
+
+
+def decoder(run: Run) -> None:
+    """Time the prompt and a token behind it of a decoder in float16, by each form of its graphs."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**run.sizes.model)
+    model = transformers.LlamaForCausalLM(config).to(torch.float16).eval()
+    prompt, first = run.sizes.prompt, {}
+    with tempfile.TemporaryDirectory() as scratch:
+        runs: dict[str, dict[str, Any]] = {"prefill": {}, "decode": {}}
+        for form, options in DECODERS.items():
+            folder = Path(scratch, form.strip("-").replace(" ", "-"))
+            rx.export_generation(model, folder, **options)
+            static = options.get("static_cache")
+            for name, timed in runs.items():
+                graph = static is not None and name == "decode"
+                session = run.session(folder / f"{name}.onnx", graph=graph)
+                sizes = {"batch": 1, "past": prompt, "past + 1": prompt + 1, "sequence": prompt}
+                timed[form], binding = run.bound(session, _feeds(session, sizes, prompt))
+                timed[form]()
+                logits = binding.copy_outputs_to_cpu()[0]
+                token = int(np.argmax(logits.reshape(-1, logits.shape[-1])[-1]))
+                if static is None and first.setdefault(name, token) != token:
+                    run.tell("wrong", f"{form}, {name}: token {token}, not {first[name]}")
+        for name, timed in runs.items():
+            run.table(f"decoder, {name}, {prompt} tokens", timed)
+
+
+def _feeds(session: Any, sizes: Mapping[str, int], prompt: int) -> dict[str, np.ndarray]:
+    """Return inputs for a prompt, or for one token behind it; a static cache is half full."""
+    types = {"tensor(int64)": np.int64, "tensor(float16)": np.float16, "tensor(bool)": np.bool_}
+    random, feeds = np.random.default_rng(3), {}
+    for entry in session.get_inputs():
+        shape = [size if isinstance(size, int) else sizes[size] for size in entry.shape]
+        array = np.ones(shape, types[entry.type])
+        if entry.type == "tensor(float16)":
+            array = random.standard_normal(shape).astype(np.float16) * np.float16(0.1)
+        elif entry.name == "position_ids":
+            array = np.arange(prompt, prompt + 1) if shape[-1] == 1 else np.arange(shape[-1])
+            array = array.reshape(shape)
+        elif entry.name.endswith("cumulative_length"):
+            array = np.full(shape, prompt)
+        elif entry.type == "tensor(bool)" and len(shape) == 4:
+            array[..., prompt + 1 :] = False
+        feeds[entry.name] = array
+    return feeds
+
+
+STEPS: dict[str, tuple[Callable[[Run], None], float]] = {
+    "rounding": (rounding, 60),
+    "ours": (ours, 90),
+    "blocks": (blocks, 150),
+    "decoder": (decoder, 420),
+}
+"""With the seconds that each may take."""
+
+
+def _child(name: str, run: Run, end: Connection) -> None:
+    """Do a step; what it tells goes to the other end at once."""
+    try:
+        STEPS[name][0](dataclasses.replace(run, tell=lambda *what: end.send(what)))
+    except Exception as error:
+        end.send(("wrong", f"{name}: {type(error).__name__}: {str(error)[:300]}"))
+    end.close()
+
+
+def page(facts: Mapping[str, Any]) -> str:
+    """Return the results as Markdown."""
+    lines = ["# ONNX Runtime on a GPU", "", *bullets([facts["provider"], *about(dict(facts))])]
+    for title in ("seen", "checked", "wrong", "not run"):
+        if facts[title]:
+            lines += ["", f"## {title.capitalize()}", "", *bullets(facts[title])]
+    for table in facts["tables"]:
+        lines += ["", f"## {table['name'].capitalize()}", ""]
+        lines += markdown_table(["form", "us:", "ratio:"], table["rows"])
+    return "\n".join(lines) + "\n"
+
+
+def measure(run: Run, steps: Sequence[str], output: Path) -> dict[str, Any]:
+    """Do the steps, and write what there is after each."""
+    start, context = Start(), multiprocessing.get_context("spawn")
+    facts: dict[str, Any] = {"provider": run.provider, "tables": []}
+    facts |= {name: [] for name in ("seen", "checked", "wrong", "not run")}
+    for name in steps:
+        near, far = context.Pipe(duplex=False)
+        child = context.Process(target=_child, args=(name, run, far))
+        child.start()
+        far.close()
+        limit = STEPS[name][1]
+        end = time.monotonic() + limit
+        while near.poll(max(0.0, end - time.monotonic())):
+            try:
+                kind, what = near.recv()
+            except EOFError:
+                child.join()
+                break
+            facts[kind].append(what)
+        else:
+            facts["not run"].append(f"{name}: not at its end after {limit:.0f} s")
+            child.kill()
+        child.join()
+        if child.exitcode not in (0, -signal.SIGKILL):
+            facts["wrong"].append(f"{name}: the process ended with {child.exitcode}")
+        facts |= start.facts(*PACKAGES)
+        say(write_results(facts, page(facts), output))
+    return facts
+
+
+def main(words: Sequence[str]) -> int:
+    options = command_line("bench.gpu onnxruntime", __doc__)
+    add = options.add_argument
+    add("steps", nargs="*", metavar="STEP", help="some of these; all of them  [default]")
+    add("--kernels", type=Path, help="library of plugin build --runtime onnxruntime --cuda")
+    text = "of the sessions; cpu to see that everything runs"
+    add("--provider", choices=("cuda", "cpu"), default="cuda", help=f"{text}  [default: cuda]")
+    add("--out", type=Path, default=RESULTS, help="folder of the results")
+    arguments = options.parse_args(words)
+    if unknown := set(arguments.steps) - set(STEPS):
+        options.error(f"there is no step {min(unknown)}: {', '.join(STEPS)}")
+    provider = {"cuda": CUDA, "cpu": CPU}[arguments.provider]
+    import onnxruntime
+
+    if provider not in onnxruntime.get_available_providers():
+        found = ", ".join(onnxruntime.get_available_providers())
+        say(f"error: ONNX Runtime has no {provider} here\nfound: {found}")
+        say("fix: pip install onnxruntime-gpu, or --provider cpu")
+        return 6
+    run = Run(provider, Sizes(), arguments.kernels)
+    facts = measure(run, arguments.steps or [*STEPS], arguments.out / "gpu_onnxruntime.json")
+    return int(bool(facts["wrong"]))

@@ -1,0 +1,1 @@
+"""Norms that recognition did not follow, found by what they compute."""

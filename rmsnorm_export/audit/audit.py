@@ -1,0 +1,291 @@
+"""After recognition: the norms in what no match and no refusal has a word for."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from rmsnorm_export.audit.behaviour import Behaviour, EpsilonPlace, Part, is_centred, norm_of
+from rmsnorm_export.audit.operators import (
+    ADDITIONS,
+    ENDS,
+    SIZES,
+    SOME,
+    WITH_ROOTS,
+    Operators,
+    Traits,
+)
+from rmsnorm_export.audit.parts import Layout, Region, arrays_of, layouts, model_of, region_of, run
+from rmsnorm_export.audit.places import TOP, Place, common, source
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.printable import plural
+from rmsnorm_export.recognize.bodies import bodies_of
+from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.context import FLOATS
+from rmsnorm_export.recognize.functions import callees_first, reached
+from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
+from rmsnorm_export.recognize.scan import NATIVE, Recognition
+
+_SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean", "variance"))
+"""Look-alikes that recognition has followed to the end."""
+
+_MOST_BEHIND, _MOST_EXAMINED = 8, 2
+"""Values in front of one that it may be a norm of, and those of them that it is examined with."""
+_MOST_TRIED = 32
+"""Values that are examined as the norm of one."""
+
+_COST = 1 << 15
+"""Elements that are computed in the time that it takes to cut out and run a node, 0.2 ms."""
+_WORK, _WORK_OF_NODE = _COST << 12, _COST << 2
+"""Elements that are computed of one model, whatever it asks for, and more of each of its nodes."""
+
+_EPSILONS: Mapping[EpsilonPlace, str] = {
+    "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
+}  # fmt: skip
+_BOTH, _PIECE = 3, 4
+_RUNS = 6
+_HIGHEST, _HIGHEST_HALF = 1e6, 1e4
+
+
+def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
+    """Return the refusals of a recognition, with those of norms that it did not follow.
+
+    A part of the graph that sums, takes a root and is a function of one value x, of whose shape its
+    output is, is evaluated on rows, where no match and no refusal covers it. A norm takes the
+    place of the look-alikes that recognition saw in it. What cannot be evaluated, because it
+    depends on another value than x or is too large, is passed over.
+
+    Args:
+        model: not changed.
+        recognition: of this model.
+    """
+    audit = _Audit(model, recognition)
+    audit.run()
+    told = (r for candidate, r in recognition.told.items() if candidate.node not in audit.mistaken)
+    return (*told, *audit.refusals)
+
+
+class _Audit:
+    def __init__(self, model: ir.Model, recognition: Recognition) -> None:
+        self._model, self._types = model, recognition.types
+        self._explained: set[ir.Node | None] = {
+            node for match in recognition.matches for node in match.nodes
+        }
+        told = recognition.told.items()
+        settled = (c for c, r in told if r.kind == "norm" or r.reason in _SETTLED)
+        for candidate in (*recognition.sums, *settled):
+            self._explained |= {candidate.node, candidate.root}
+        self._operators = Operators(recognition.types, self._explained)
+        self._places: dict[ir.Value, Place] = {}
+        self._tried: dict[Place, int] = {}
+        self._sums: set[ir.Node] = set()
+        self._known: dict[tuple[object, ...], Any] = {}
+        self._work = _WORK
+        self._functions = tuple(model.functions.values())
+        self.refusals: list[Refusal] = []
+        self.mistaken: set[ir.Node] = set()
+
+    def run(self) -> None:
+        live = reached(self._model, NATIVE) if self._model.functions else ()
+        functions = {key: self._model.functions[key] for key in live if key[0] != DOMAIN}
+        holders: list[ir.Graph | ir.Function] = [self._model.graph, *functions.values()]
+        nodes = (n for holder in holders for n in holder.all_nodes() if n.op_type in WITH_ROOTS)
+        if not any(map(self._operators.takes_root, nodes)):
+            return
+        if not functions and not self._may_find(self._model.graph):
+            return
+        for key in callees_first(self._model):
+            if key in functions:
+                scope = "::".join(part for part in key if part)
+                self._operators.calls[key] = self._visit(functions[key], scope)
+        self._visit(self._model.graph, "main")
+
+    def _may_find(self, graph: ir.Graph) -> bool:
+        """Return whether a sum and a root are on one way anywhere; most files have none."""
+        marks = dict.fromkeys(graph.inputs, 0)
+        for node in graph:
+            if node.attributes and bodies_of(node):
+                return True
+            variables = [value for value in node.inputs if value in marks]
+            if not variables or node.op_type in SIZES:
+                continue
+            traits = self._operators.traits(node, variables)
+            mark = 0
+            if not traits.ends:
+                before = [marks[value] for value in variables]
+                mark = functools.reduce(operator.or_, before)
+                mark |= traits.sums | traits.roots << 1 | traits.pieces << 2
+                if node.op_type in ADDITIONS and sum(one & _PIECE for one in before) > _PIECE:
+                    mark |= SOME.sums
+            if mark & _BOTH == _BOTH:
+                return True
+            marks |= dict.fromkeys(node.outputs, mark)
+        return False
+
+    def _visit(self, holder: ir.Graph | ir.Function, scope: str) -> Traits:
+        """Go through a graph and its subgraphs; return what a call of it does to a row."""
+        self._opsets, said = holder.opset_imports, len(self.refusals)
+        waiting: list[tuple[ir.Graph | ir.Function, str]] = [(holder, scope)]
+        while waiting:
+            graph, self._scope = waiting.pop()
+            self._places |= {value: source(value) for value in self._rows(graph)}
+            for node in graph:
+                bodies = bodies_of(node)
+                self._stand(node, closed=not bodies)
+                within = f"{self._scope}/{node.name or node.op_type}"
+                waiting += [(body, f"{within}.{label}") for label, body in bodies]
+        ends = [self._places[value] for value in holder.outputs if value in self._places]
+        return Traits(
+            sums=any(place.sums for place in ends),
+            roots=any(place.roots for place in ends),
+            pieces=any(place.pieces for place in ends),
+            mixes=all(place.mixes for place in ends),
+            ends=len(self.refusals) > said or any(place.ends for place in ends),
+        )
+
+    def _rows(self, graph: ir.Graph | ir.Function) -> list[ir.Value]:
+        """Return the inputs that norms may be of: a vector beside these is a weight."""
+        ranks = {value: self._types.rank(value) for value in graph.inputs}
+        rows = [v for v, rank in ranks.items() if rank not in (0, 1) and not v.is_initializer()]
+        return rows or list(graph.inputs)
+
+    def _stand(self, node: ir.Node, *, closed: bool) -> None:
+        """Find the places of the outputs of a node, and try them as norms.
+
+        ``closed``: it reads nothing but its inputs, as no body in it does.
+        """
+        self._work += _WORK_OF_NODE
+        variables = [value for value in node.inputs if value in self._places]
+        if standard(node) in SIZES or (closed and not variables):
+            return
+        traits = self._operators.traits(node, variables) if closed else ENDS
+        before = [self._places[value] for value in variables]
+        parent = common(before) if closed else TOP
+        if node.op_type in ADDITIONS and sum(one.pieces > parent.pieces for one in before) > 1:
+            traits = SOME
+        if traits.sums:
+            self._sums.add(node)
+        for value in node.outputs:
+            place = self._places[value] = Place(value, parent)
+            place.through(before, traits)
+            if place.sums and place.roots:
+                self._try(place)
+
+    def _try(self, y: Place) -> None:
+        """Examine ``y`` as a norm of the values that it depends on, the nearest first."""
+        x, examined = y.parent, 0
+        for _ in range(_MOST_BEHIND):
+            if x.value is None or y.value is None or x.ends != y.ends:
+                return
+            tried = self._tried.get(x, 0)
+            if y.may_be_of(x) and tried < _MOST_TRIED and self._may_be(x.value, y.value):
+                self._tried[x], examined = tried + 1, examined + 1
+                if self._is_clear(x, x.value, y.value):
+                    y.explained(x)
+                    return
+                if examined == _MOST_EXAMINED:
+                    return
+            x = x.parent
+
+    def _may_be(self, x: ir.Value, y: ir.Value) -> bool:
+        """Return whether two values are of float types and of one shape, as far as is known."""
+        if any(self._types.dtype(value) not in (None, *FLOATS) for value in (x, y)):
+            return False
+        one, other = self._types.shape(x), self._types.shape(y)
+        if one is None or other is None:
+            return one != () and other != ()
+        numbers = [(a, b) for a, b in zip(one, other, strict=False) if {type(a), type(b)} == {int}]
+        return len(one) == len(other) > 0 and all(a == b for a, b in numbers)
+
+    def _is_clear(self, x: Place, start: ir.Value, end: ir.Value) -> bool:
+        """Say of a norm that it is one; return whether it is clear what ``end`` is."""
+        self._work -= _COST
+        region = region_of(start, end) if self._work > 0 else None
+        if region is None:
+            return False
+        norm = self._norm(region)
+        if norm is not None and not self._is_variance(x, norm):
+            self._report(region, norm)
+        return norm is not None
+
+    def _norm(self, region: Region) -> Behaviour | None:
+        """Return the norm that a region is, with the first sizes with which it is one."""
+        half = self._types.dtype(region.x) in (None, ir.DataType.FLOAT16)
+        highest = _HIGHEST_HALF if half else _HIGHEST
+        sizes = layouts(self._types.shape(region.x))
+        norms = (self._judged(region, layout, norm_of, highest) for layout in sizes)
+        return next(filter(None, norms), None)
+
+    def _is_variance(self, x: Place, norm: Behaviour) -> bool:
+        """Return whether the mean was taken from the rows of x: their mean square is a variance."""
+        z = x.parent
+        for _ in range(_MOST_BEHIND):
+            if z.value is None or x.value is None or z.ends != x.ends:
+                break
+            region = region_of(z.value, x.value)
+            sizes = () if region is None else layouts(self._types.shape(z.value))
+            if region and any(self._judged(region, s, is_centred, norm.axes) for s in sizes):
+                return True
+            z = z.parent
+        return False
+
+    def _judged(
+        self,
+        region: Region,
+        layout: Layout,
+        judge: Callable[[Part, Sequence[int], Any], Any],
+        about: object,
+    ) -> Any:
+        """Return what ``judge`` says of a region; of those alike one is evaluated.
+
+        None where it cannot be evaluated, or the work that a model of this size may take is done.
+        """
+        self._work -= len(region.nodes) * _COST
+        try:
+            model = model_of(region, layout, self._types, self._opsets, self._functions)
+            content = ir.to_proto(model).SerializeToString(deterministic=True)
+            key = (content, layout.shape, judge.__name__, about)
+            if key not in self._known:
+                self._work -= len(region.nodes) * math.prod(layout.shape) * _RUNS
+                if self._work < 0:
+                    return None
+                compute = functools.partial(run, model, arrays_of(region, layout, self._types))
+                self._known[key] = judge(compute, layout.shape, about)
+            return self._known[key]
+        except Exception:  # of any part of any file: what NumPy does not compute is not audited
+            return None
+
+    def _report(self, region: Region, norm: Behaviour) -> None:
+        """Refuse a norm by its nodes, once for its sums; look-alikes that were seen there go."""
+        sums = self._sums.intersection(region.nodes)
+        if sums <= self.mistaken:
+            return
+        self.mistaken |= sums
+        dims, (first, last) = self._types.shape(region.x), norm.axes
+        row = list(dims or ())[len(dims or ()) + first : len(dims or ()) + last + 1]
+        n = math.prod(size for size in row if isinstance(size, int))
+        rows = f"rows of {norm.n if norm.part else n}"
+        if not norm.part and not (row and all(isinstance(size, int) for size in row)):
+            rows = f"rows over axes {list(range(first, last + 1))}"
+        epsilon = _EPSILONS[norm.place].format(f"{norm.epsilon:.3g}")
+        if any(self._types.shape(value) in (None, (), (1,)) for value in region.parameters):
+            epsilon = "an epsilon that the caller may give"
+        begin, end = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
+        self.refusals.append(refuse(
+            region.nodes[-1], "spelling-unknown",
+            f"computes {'an L2 norm' if norm.length else 'an RMSNorm'} of {rows} with {epsilon}, "
+            f"by nodes from {begin} to {end} that recognition does not follow",
+            f"{plural(len(region.nodes), 'node')} from {self._described(region.x)}",
+            "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
+            "is one to be followed", self._scope,
+        ))  # fmt: skip
+
+    def _described(self, x: ir.Value) -> str:
+        dtype, dims = self._types.info(x)
+        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
+        return f"{x.name!r} ({'unknown type' if dtype is None else dtype.name}, {shape})"

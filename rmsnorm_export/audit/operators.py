@@ -1,0 +1,173 @@
+"""What an operator may be in a norm of any spelling: what sums, what takes a root, what ends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.op import native
+from rmsnorm_export.recognize.consts import Constants, constant_tensor, standard
+from rmsnorm_export.recognize.types import Types
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traits:
+    """What a node does to a row.
+
+    Attributes:
+        sums, roots: as the mean square and its root in a norm of any spelling.
+        pieces: takes a row to pieces, which may be added.
+        mixes: none of its outputs has the elements of a row any more, as what is normalised has.
+        ends: nothing is known of it, or recognition knows it.
+    """
+
+    sums: bool = False
+    roots: bool = False
+    pieces: bool = False
+    mixes: bool = False
+    ends: bool = False
+
+
+NOTHING, ENDS = Traits(), Traits(ends=True)
+SOME = Traits(sums=True)
+"""Elements of a row are added, or put in another order."""
+_SUM, _ROOT = Traits(sums=True, mixes=True), Traits(roots=True)
+
+SIZES, ADDITIONS = ("Shape", "Size"), ("Add", "Sum", "Mean")
+_CENTRED = (
+    "LayerNormalization", "InstanceNormalization", "GroupNormalization",
+    "MeanVarianceNormalization",
+)  # fmt: skip
+"""Operators that subtract the mean: of a row beside its negative they divide by the root."""
+_FIXED: Mapping[str, Traits] = {
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceLogSum",
+                     "CumSum", "AveragePool", "GlobalAveragePool"), _SUM),
+    **dict.fromkeys(("Split", "Slice", "Gather", "GatherElements", "GatherND"),
+                    Traits(pieces=True)),
+    **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "LpPool", "GlobalLpPool"),
+                    Traits(sums=True, roots=True, mixes=True)),
+    "LpNormalization": Traits(sums=True, roots=True),
+    **dict.fromkeys(("Sqrt", "Exp"), _ROOT),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli",
+                     "Multinomial", "RandomNormalLike", "RandomUniformLike",
+                     native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
+}  # fmt: skip
+_LINEAR = ("MatMul", "Gemm", "Conv")
+_OTHERS = frozenset((*_FIXED, *_CENTRED, *_LINEAR, "Pow", "Einsum"))
+WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow"))
+_FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
+
+_MOST_READ = 1 << 20
+"""Elements of the matrix of a product that is read, to see whether it takes sums."""
+
+_FIRST = 8
+
+_TERM = re.compile(r"\.\.\.|[A-Za-z]")
+
+
+class Operators:
+    """The traits of the nodes of one model.
+
+    Args:
+        types: element types and shapes.
+        explained: nodes of which recognition has said what they are.
+        calls: what is known of functions; those of the callees are to be there before a caller.
+    """
+
+    def __init__(self, types: Types, explained: Collection[ir.Node | None]) -> None:
+        self._types, self._explained = types, explained
+        self._constants = Constants()
+        self.calls: dict[ir.OperatorIdentifier, Traits] = {}
+
+    def takes_root(self, node: ir.Node) -> bool:
+        """Return whether one of ``WITH_ROOTS`` takes a root that nobody has explained."""
+        return self.traits(node, ()).roots
+
+    def traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
+        """Return what ``node`` does to those of its inputs that are no constants."""
+        if self.calls and (called := self.calls.get(node.op_identifier())) is not None:
+            return called
+        if node.domain not in native.DEFAULT_DOMAINS:
+            return ENDS
+        op = node.op_type
+        if op not in _OTHERS:
+            return NOTHING
+        if (traits := _FIXED.get(op)) is None:
+            traits = self._traits(node, variables)
+        return ENDS if (traits.sums or traits.roots) and node in self._explained else traits
+
+    def _traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
+        op, (first, *others) = node.op_type, (*node.inputs, None)
+        if op in _LINEAR:
+            return self._product(node, variables)
+        if op == "Einsum":
+            return self._einsum(node, variables)
+        if op == "Pow":
+            number = self._constants.scalar(others[0])
+            return _ROOT if number is None or number % 1 != 0 else NOTHING
+        beside = first is not None and _beside(first)
+        return Traits(sums=beside, roots=beside)
+
+    def _product(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
+        if len(variables) == 1 and len(node.inputs) > 1:
+            return self._with(node.inputs[0] if node.inputs[1] in variables else node.inputs[1])
+        if node.op_type != "MatMul" or len(variables) != 2:
+            return ENDS
+        left, right = (value.shape for value in variables)
+        if left is None or right is None:  # to infer a shape would take longer than to try
+            return SOME
+        if not len(left) or not len(right) or 1 in (left[-1], right[-2:][0]):
+            return NOTHING  # a multiple
+        one = (len(left) == 1 or left[-2] == 1) and (len(right) == 1 or right[-1] == 1)
+        return _SUM if one else ENDS
+
+    def _einsum(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
+        operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
+        terms = [_TERM.findall(term) for term in operands.split(",")]
+        labels = [label for term in terms for label in term]
+        kept = _TERM.findall(result) if arrow else [x for x in labels if labels.count(x) == 1]
+        rows = [term for term, value in zip(terms, node.inputs, strict=False) if value in variables]
+        if all(label in kept for term in rows for label in term):
+            return NOTHING
+        if all(label in term for term in rows for label in kept):
+            return _SUM
+        others = [value for value in node.inputs if value not in variables]
+        return self._with(others[0]) if len(rows) == len(others) == 1 else ENDS
+
+    def _with(self, value: ir.Value | None) -> Traits:
+        """Return what a product with this constant does: with a dense matrix it ends a row."""
+        if value is None:
+            return ENDS
+        node = value.producer()
+        tensor = value.const_value
+        if tensor is None and standard(node) == "Constant" and node is not None:
+            tensor = constant_tensor(node.attributes)
+        dims = self._types.shape(value) if tensor is None else tuple(tensor.shape)
+        if dims is not None and sum(size != 1 for size in dims) <= 1:
+            return _SUM
+        if tensor is None:
+            return SOME if standard(node) in _FILLED else ENDS
+        if tensor.size > _MOST_READ or isinstance(tensor, ir.ExternalTensor):
+            return ENDS
+        array = tensor.numpy().reshape(-1)
+        # A few numbers of a dense matrix tell that it is one.
+        few = len(set(array[:_FIRST].tolist())) <= 2 and len(np.unique(array)) <= 2
+        return SOME if few else ENDS
+
+
+def _beside(value: ir.Value) -> bool:
+    """Return whether a value is rows beside others, behind what reshapes them."""
+    for _ in range(8):
+        node = value.producer()
+        if standard(node) == "Concat":
+            return True
+        if node is None or standard(node) not in ("Reshape", "Transpose", "Unsqueeze", "Cast"):
+            return False
+        if node.inputs[0] is None:
+            return False
+        value = node.inputs[0]
+    return False

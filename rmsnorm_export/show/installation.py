@@ -1,0 +1,90 @@
+"""The findings of ``doctor``, and the outcome of the ``plugin`` commands: builds and checks."""
+
+from __future__ import annotations
+
+from rmsnorm_export.diagnosis import Component, Diagnosis
+from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.show.text import Block, Table
+from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult, RuntimeCheck
+
+_STATUS_STYLES = {"missing": "dim", "broken": "bad"}
+
+
+_TRIAL_STYLES = {"passed": "", "missing": "dim"}
+
+
+def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
+    """Return the lines of a diagnosis; with ``verbose`` below 0 the verdict alone."""
+    ready = sum(c.status == "ok" for c in diagnosis.components)
+    verdict, kind = ("works", "good") if diagnosis.works else ("does NOT work", "bad")
+    total = len(diagnosis.components)
+    text = f"rmsnorm-export {diagnosis.version}: the core {verdict}; {ready} of {total} packages"
+    lines: list[Block] = [(text, kind)]
+    if verbose < 0:
+        return lines
+    lines.append(f"  Python {one_line(diagnosis.python)}")
+    lines.append(f"  {one_line(diagnosis.platform)}")
+    lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
+    packages = [_component_texts(component) for component in diagnosis.components]
+    styles = [_STATUS_STYLES.get(component.status, "") for component in diagnosis.components]
+    lines.append(
+        Table("packages", ("name", "version", "status", "", "details"), packages, styles=styles)
+    )
+    tools = [
+        (tool.name, tool.path or f"for plugin build: {tool.install}")
+        for tool in diagnosis.build_tools
+    ]
+    missing = ["" if tool.path else "dim" for tool in diagnosis.build_tools]
+    lines.append(Table("build tools of the plugin", ("name", "path"), tools, styles=missing))
+    for built in diagnosis.plugins:
+        lines += [f"  built: {built.runtime}  {library.path}" for library in built.libraries]
+    if not diagnosis.plugins:
+        lines.append(("  built: none that can be loaded", "dim"))
+    tests = [
+        (test.name, "ok" if test.passed else "FAILED", one_line(test.detail))
+        for test in diagnosis.self_tests
+    ]
+    failed = ["" if test.passed else "bad" for test in diagnosis.self_tests]
+    return [*lines, Table("self test", ("name", "status", "details"), tests, styles=failed)]
+
+
+def _component_texts(component: Component) -> list[str]:
+    details = [component.detail]
+    if component.status != "ok":
+        details.append(f"for {component.enables}: {component.install}")
+    return [
+        component.name,
+        component.version or "-",
+        component.status,
+        "needed" if component.required else "optional",
+        one_line("; ".join(filter(None, details))),
+    ]
+
+
+def built_blocks(built: Built, *, verbose: int = 0) -> list[Block]:
+    """Return the lines of ``build``."""
+    lines: list[Block] = [(f"built for {built.runtime} in {built.seconds:.0f} s", "good")]
+    if verbose < 0:
+        return lines
+    libraries = [(library.style, str(library.path)) for library in built.libraries]
+    return [*lines, Table("libraries", ("kind", "path"), libraries)]
+
+
+def check_result_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]:
+    """Return the lines of ``check``."""
+    ran = [trial for trial in result.runtimes if trial.status != "missing"]
+    good = sum(trial.status == "passed" for trial in ran)
+    verdict, kind = ("works", "good") if result.passed else ("does NOT work", "bad")
+    lines: list[Block] = [
+        (f"the plugin {verdict}: {good} of {plural(len(ran), 'trial')} passed", kind)
+    ]
+    if verbose < 0:
+        return lines
+    heads = ("runtime", "version", "library", "status", "details")
+    styles = [_TRIAL_STYLES.get(trial.status, "bad") for trial in result.runtimes]
+    return [*lines, Table("", heads, [*map(_trial_texts, result.runtimes)], styles=styles)]
+
+
+def _trial_texts(trial: RuntimeCheck) -> list[str]:
+    texts = (trial.runtime, trial.version or "-", trial.library, trial.status, trial.detail)
+    return [one_line(text) for text in texts]

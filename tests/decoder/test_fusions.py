@@ -1,0 +1,131 @@
+"""Fusions of ONNX Runtime in every form of a decoder, and what is said where one is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
+
+import transformers
+
+import rmsnorm_export as rx
+from rmsnorm_export.decoder.attention import UNKNOWN, attentions, cap_of
+from rmsnorm_export.decoder.fusions import ROTARY, fuse
+from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.rewrite.result import Fusions
+from toolbox.corpus.decoders import decoder as decoder_of
+from toolbox.trained import INSTALL, trained_model
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+SIZES = {"hidden_size": 64, "head_dim": 16}
+THOROUGH = pytest.mark.thorough
+
+
+def exported(kind: str, place: Path, **options: object) -> tuple[object, Fusions]:
+    model = decoder_of(kind, **({} if kind == "deepseek_v3" else SIZES))
+    made = rx.export_generation(model, place, fusions="cpu", **options)
+    (report,) = made.reports.values()
+    assert report.fusions is not None
+    return model, report.fusions
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("llama", {"names": "optimum"}),
+        ("gemma2", {"names": "optimum"}),  # caps its scores
+        *(
+            pytest.param(kind, {"names": "optimum"}, marks=THOROUGH)
+            for kind in ("mistral", "qwen3", "gemma3_text", "phi3")
+        ),
+        pytest.param("llama", {"multi_token": True}, marks=THOROUGH),
+    ],
+    ids=str,
+)
+def test_one_graph_is_fused_as_two_are(
+    kind: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    """A row of the two is padded on the left."""
+    model, fusions = exported(kind, tmp_path / "made", **options)
+    assert fusions.operators["GroupQueryAttention"] == (0, 2)
+    assert fusions.operators["Softmax"] == (2, 0)
+    assert (fusions.left_out, fusions.apart, fusions.one_row) == (ROTARY, {}, True)
+    outcome = verify_generation(model, tmp_path / "made", {}, tokens=8)
+    assert outcome.passed
+    assert outcome.notes[0] == "16 of 16 greedy tokens are the same"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("gpt_oss", "a sink"), ("deepseek_v3", "computed from what is cached")]
+)
+def test_an_attention_that_is_left_says_why(kind: str, reason: str, tmp_path: Path) -> None:
+    _, fusions = exported(kind, tmp_path / "made", names="optimum")
+    ((words, layers),) = fusions.apart.items()
+    assert reason in words
+    assert layers == ("0", "1")
+    assert not fusions.one_row
+
+
+def attention(split: str, scores: str = "product") -> ir.Model:
+    """One layer; of its queries nothing but ``split`` says how many heads they are."""
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[batch, sequence, 32] x, int64[4] sizes, float[batch, 2, past, 16] past_k,
+           float[batch, 2, past, 16] past_v)
+        => (float[batch, sequence, 32] y, float[a, b, c, d] k, float[e, f, g, h] v)
+        <int64[4] two_heads = {{0, 0, 2, 16}}, int64[3] whole = {{0, 0, -1}}, float cap = {{3}}>
+        {{
+          heads = Reshape (x, {split}) q = Transpose <perm = [0, 2, 1, 3]> (heads)
+          k = Concat <axis = 2> (past_k, q) v = Concat <axis = 2> (past_v, q)
+          turned = Transpose <perm = [0, 1, 3, 2]> (k) product = MatMul (q, turned)
+          small = Div (product, cap) bent = Tanh (small) capped = Mul (bent, cap)
+          weights = Softmax <axis = -1> ({scores}) seen = MatMul (weights, v)
+          back = Transpose <perm = [0, 2, 1, 3]> (seen) y = Reshape (back, whole)
+        }}""")
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        name = str(value.name)
+        if name[-1] in "kv":
+            side = "past_key_values" if name.startswith("past") else "present"
+            value.name = f"{side}.7.{'key' if name[-1] == 'k' else 'value'}"
+    return model
+
+
+def test_heads_that_are_not_known_are_refused_before_anything_runs() -> None:
+    """As in a graph of TorchScript's exporter: no fusion of transformers takes one."""
+    _, fusions = fuse(attention("sizes"), "cpu")
+    assert (fusions.left_out, fusions.operators) == ("all of them", {})
+    assert UNKNOWN in fusions.problem
+    assert not fusions.compared
+    _, fusions = fuse(attention("two_heads"), "cpu")
+    assert UNKNOWN not in fusions.problem
+    assert fusions.compared
+
+
+@pytest.mark.parametrize(("scores", "cap"), [("product", None), ("capped", 3.0), ("bent", None)])
+def test_a_cap_of_scores_is_known(scores: str, cap: float | None) -> None:
+    graph = attention("two_heads", scores).graph
+    assert cap_of(graph) == cap
+    assert [one.layer for one in attentions(graph)] == ["7"]
+
+
+@pytest.mark.thorough
+def test_a_trained_model_is_fused_and_writes_the_tokens_of_pytorch(tmp_path: Path) -> None:
+    if (source := trained_model()) is None:
+        pytest.skip(INSTALL)
+    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+    made = rx.export_generation(model, tmp_path / "made", names="optimum", fusions="cpu")
+    report = made.reports["model"]
+    assert report.fusions is not None
+    assert len(report.fused) == 61
+    assert report.fusions.operators["GroupQueryAttention"] == (0, 30)
+    words = transformers.AutoTokenizer.from_pretrained(source, padding_side="left")
+    texts = ["The capital of France is", "Once upon a time there was a small dog who"]
+    feeds = words(texts, return_tensors="pt", padding=True)
+    inputs = {name: feeds[name] for name in ("input_ids", "attention_mask")}
+    outcome = verify_generation(model, tmp_path / "made", inputs, tokens=32)
+    assert outcome.passed
+    assert outcome.notes[0] == "64 of 64 greedy tokens are the same"

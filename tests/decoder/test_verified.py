@@ -1,0 +1,95 @@
+"""A folder as its consumer reads it: what ``verify --generate`` compares, what ``package`` says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
+
+import torch
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.errors import ExitCode
+from toolbox.corpus.decoders import decoder as decoder_of
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For onnxruntime-genai; its graph concatenates new tokens to the cache."""
+    place = tmp_path_factory.mktemp("genai") / "made"
+    rx.export_generation(decoder_of("llama"), place, names="genai")
+    return place
+
+
+DISAGREEMENTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
+    "values follow keys": (
+        ("model", "decoder", "outputs", "present_key_names"),
+        "present.%d.value",
+        "is to follow",
+    ),
+    "logits are a cache": (
+        ("model", "decoder", "outputs", "logits"),
+        "present.0.key",
+        "no logits",
+    ),
+    "one buffer": (("search", "past_present_share_buffer"), True, "in the buffer of"),
+}
+
+
+@pytest.mark.parametrize("case", DISAGREEMENTS)
+def test_what_genai_would_read_is_what_is_verified(case: str, folder: Path, tmp_path: Path) -> None:
+    (*path, last), said, message = DISAGREEMENTS[case]
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    config = part = json.loads((copy / "genai_config.json").read_text())
+    for name in path:
+        part = part[name]
+    part[last] = said
+    (copy / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(rx.InputError, match=message):
+        rx.verify(decoder_of("llama"), copy, generate=3)
+
+
+def test_the_one_graph_of_a_folder_has_the_name_that_is_given(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the caches of all layers are one row of a kind."""
+    command = ["package", str(folder), "-o", str(tmp_path / "models"), "--name", "small"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("packaged small, version 1")
+    assert [entry.name for entry in (tmp_path / "models").iterdir()] == ["small"]
+    (row,) = [line for line in lines if line.startswith("  input   past_key_values.0.key")]
+    assert "past_key_values.0.key, 1 more" in row
+
+
+def test_what_cannot_be_compared_here_is_said_before_the_export(tmp_path: Path) -> None:
+    decoder_of("llama").save_pretrained(tmp_path / "source")
+    command = ["export", str(tmp_path / "source"), "--task", "generation", "--dtype", "bf16"]
+    command += ["-o", str(tmp_path / "made")]
+    assert main([*command, "--verify"]) == ExitCode.USAGE
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_static_cache_is_compared_on_rows_without_padding(tmp_path: Path) -> None:
+    """``generate`` gives no mask then, and the graph takes one over all slots."""
+    model = decoder_of("llama")
+    rx.export_generation(model, tmp_path / "made", static_cache=16)
+    ids = torch.tensor([[5, 9, 2], [7, 1, 3]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    steps: list[tuple[int, int]] = []
+    outcome = verify_generation(
+        model, tmp_path / "made", inputs, tokens=6, static_cache=16,
+        progress=lambda _, done, total: steps.append((done, total)),
+    )  # fmt: skip
+    assert outcome.passed
+    assert outcome.notes[0] == "12 of 12 greedy tokens are the same"
+    assert steps == [(done, 12) for done in range(1, 13)]

@@ -1,0 +1,109 @@
+"""ONNX Runtime's CUDA provider, as it is published, on the stand-in for CUDA.
+
+The wheels are of 200 to 300 MB each, so only ``scripts/test --thorough`` installs them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from tests.tools.cuda import stand_in
+from tests.tools.runtimes.catalogue import Installable
+
+_CHILD = pathlib.Path(__file__).with_name("child.py")
+_SECONDS = 60
+Inputs = Sequence[tuple[str, int, Sequence[int]]]
+"""Name, element type and shape of each input of a model."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one model.
+
+    Attributes:
+        error: of loading or running it; "" without.
+        placed: provider -> operators of its nodes, or their number where it has all of them.
+        runs: the events of each run, in order: ``launch KERNEL``, ``copy[-async] FROM-TO BYTES``,
+            ``wait stream|event|device``, ``malloc BYTES``; those recorded for a CUDA graph begin
+            with ``captured``.
+    """
+
+    error: str
+    placed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    runs: Sequence[Sequence[str]] = ()
+    providers: Sequence[str] = ()
+    outputs: Sequence[Any] = ()
+
+    @property
+    def device(self) -> str:
+        """``cuda``, ``cpu``, ``both`` or, of a model without nodes or that does not load, ""."""
+        names = {"CUDAExecutionProvider": "cuda", "CPUExecutionProvider": "cpu"}
+        found = [names[provider] for provider in self.placed]
+        return "both" if len(found) > 1 else "".join(found)
+
+    def kernels(self, run: int = -1) -> list[str]:
+        """Return the names of the kernels that a run launched."""
+        words = [event.removeprefix("captured ") for event in self.runs[run]]
+        return [word.removeprefix("launch ") for word in words if word.startswith("launch ")]
+
+
+class Provider:
+    """One version of onnxruntime-gpu, with the libraries that stand in for CUDA's."""
+
+    def __init__(self, version: str) -> None:
+        old = tuple(map(int, version.split(".")[:2])) < (1, 19)
+        packages = (f"onnxruntime-gpu=={version}", *(["numpy==1.26.4"] if old else []))
+        self.runtime = Installable("onnxruntime-gpu", version, packages)
+
+    def install(self) -> str:
+        """Install it unless it is there; what is missing, or ""."""
+        if absent := [name for name in ("gcc", "readelf", "nm") if not shutil.which(name)]:
+            return f"{' and '.join(absent)} not found"
+        return self.runtime.install()
+
+    def run(
+        self, models: Sequence[tuple[onnx.ModelProto, Inputs]], *, runs: int = 1, **request: Any
+    ) -> list[Outcome]:
+        """Return what became of each model; one that ends the child is an error, as are its next.
+
+        Args:
+            models: with the inputs of a run.
+            runs: of each model in one session.
+            request: ``graph=True``: inputs and outputs stay on the device, and a CUDA graph is
+                recorded; ``library``: of custom operators; ``outputs=True``: give them.
+        """
+        library = self.runtime.folder / "onnxruntime/capi/libonnxruntime_providers_cuda.so"
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            extra = [pathlib.Path(request["library"])] if "library" in request else []
+            stand_in.make([library, *extra], folder / "cuda")
+            paths = []
+            for number, (model, inputs) in enumerate(models):
+                path = folder / f"{number}.onnx"
+                onnx.save(model, path)
+                paths.append({"path": str(path), "inputs": list(inputs)})
+            asked = json.dumps({"models": paths, "runs": runs, **request})
+            environment = {
+                **os.environ,
+                "LD_LIBRARY_PATH": str(folder / "cuda"),
+                "CUDA_EVENTS": str(folder / "events"),
+                "PYTHONPATH": str(self.runtime.folder),
+            }
+            child = subprocess.run(
+                [sys.executable, str(_CHILD)], input=asked + "\n", env=environment,
+                capture_output=True, text=True, check=False, timeout=_SECONDS + 5 * len(models),
+            )  # fmt: skip
+        answers = [Outcome(**json.loads(line)) for line in child.stdout.splitlines()]
+        lost = f"the process ended with {child.returncode}: {child.stderr[-300:]}"
+        return answers + [Outcome(lost)] * (len(models) - len(answers))
