@@ -46,6 +46,9 @@ EXPORT_FILE = "export.json"
 GENAI_FILE = "genai_config.json"
 """Of onnxruntime-genai: the file of the decoder, and the names of its inputs and outputs."""
 
+TOKENIZER = "tokenizer.json"
+"""Of tokenizers, which transformers saves beside a model."""
+
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
 """Configs, tokenizers and chat templates, which go with the graphs."""

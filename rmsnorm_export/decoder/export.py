@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.decoder.bundle import (
     GENAI_FILE,
+    TOKENIZER,
     check_folder,
     copy_missing,
     write_json,
@@ -109,7 +110,8 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         if by_layer:
             name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
-        result = finish(optimize_model(component.model, shared), shared, one_buffer=genai)
+        optimized, tokenizer = optimize_model(component.model, shared), companions.get(TOKENIZER)
+        result = finish(optimized, shared, one_buffer=genai, tokenizer=tokenizer)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
 
 from rmsnorm_export.rewrite.optimize import described
 from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
+if TYPE_CHECKING:
+    from rmsnorm_export.quantize.quantize import Measure
+    from rmsnorm_export.quantize.result import Quantize
 
-def finish(result: Result, options: RewriteOptions, *, one_buffer: bool = False) -> Result:
+
+def finish(
+    result: Result,
+    options: RewriteOptions,
+    *,
+    one_buffer: bool = False,
+    tokenizer: Path | None = None,
+) -> Result:
     """Return the result with the fusions and the quantization that the options ask for.
 
     Args:
         result: with norms of one node.
         options: of the command.
         one_buffer: as for `fuse`.
+        tokenizer: the file ``tokenizer.json`` of a decoder.
 
     Raises:
         InputError: the model cannot be quantized.
@@ -34,12 +49,24 @@ def finish(result: Result, options: RewriteOptions, *, one_buffer: bool = False)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
     if options.quantize is not None:
-        from rmsnorm_export.decoder.tokens import as_text
         from rmsnorm_export.quantize.quantize import quantize
 
-        prepare = as_text(model.graph)
-        model, done = quantize(model, options.quantize, seed=options.seed, prepare=prepare)
+        measure = _measure(model.graph, options.quantize, options, tokenizer)
+        model, done = quantize(model, options.quantize, measure=measure)
         report = dataclasses.replace(report, quantized=done)
     seconds = report.seconds + time.perf_counter() - start
     report = prove_loading(model, described(report, model), options)
     return Result(model, dataclasses.replace(report, seconds=seconds))
+
+
+def _measure(
+    graph: ir.Graph, kind: Quantize, options: RewriteOptions, tokenizer: Path | None
+) -> Measure:
+    """Return what measures the loss: on a text where a graph takes one, else on random inputs."""
+    from rmsnorm_export.decoder.text import on_text, tokens_of
+    from rmsnorm_export.decoder.tokens import as_text
+    from rmsnorm_export.quantize.quantize import on_random_inputs
+
+    otherwise = on_random_inputs(kind, seed=options.seed, prepare=as_text(graph))
+    text = tokens_of(tokenizer, options.calibrate)
+    return otherwise if text is None else on_text(*text, kind, otherwise)

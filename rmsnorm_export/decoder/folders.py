@@ -11,6 +11,7 @@ from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.result import Verification, merged
 from rmsnorm_export.compare.verify import verify_models
 from rmsnorm_export.decoder.bundle import (
+    TOKENIZER,
     Bundle,
     Components,
     companions,
@@ -37,12 +38,15 @@ def optimize_folder(folder: StrPath, options: OptimizeOptions) -> FolderResult:
         InputError: it is no folder of graphs; and as ``optimize``.
     """
     start, bundle = time.perf_counter(), open_folder(folder)
-    files = bundle.files.items()
-    results = {name: finish(optimize_model(file, options), options) for name, file in files}
+    beside = companions(bundle.folder)
+    results = {
+        name: finish(optimize_model(file, options), options, tokenizer=beside.get(TOKENIZER))
+        for name, file in bundle.files.items()
+    }
     return FolderResult(
         results,
         bundle.manifest,
-        fill=lambda place: copy_missing(companions(bundle.folder), place),
+        fill=lambda place: copy_missing(beside, place),
         log="",
         seconds=time.perf_counter() - start,
         source=bundle,

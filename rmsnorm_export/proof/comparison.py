@@ -106,7 +106,7 @@ def run_reference(
     declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
     candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
     try:
-        with _opened(model) as session:
+        with opened(model) as session:
             feeds, (defined, outputs) = inputs.first_run(
                 candidates(), lambda fed: (prepare(fed), run_session(session, fed))
             )
@@ -139,7 +139,7 @@ def compare_with(
         return Comparison(unknown=reference.problem)
     expected = reference.outputs
     try:
-        with _opened(model, device) as session:
+        with opened(model, device) as session:
             computed = run_session(session, reference.feeds)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
@@ -155,7 +155,7 @@ def compare_with(
 
 
 @contextlib.contextmanager
-def _opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
+def opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
     """Provide a session of a model."""
     content, weights = lent_content(model)
     yield open_session(content, device=device, weights=weights)

@@ -1,136 +1,144 @@
-"""Weights of products in few bits, by ONNX Runtime's quantizers, after the norms are one node."""
+"""Weights of products in few bits, in blocks, after the norms are one node."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.save import save_model
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.comparison import (
-    Comparison,
     Prepare,
     WrongError,
     changed_by_others,
     compare_with,
     run_reference,
 )
+from rmsnorm_export.quantize.products import LEVEL, quantize_products
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL, Quantization, Quantize
 
-_BLOCK = 32
-"""Weights that share a scale in int4, as in onnxruntime-genai's builder."""
-_BY_INT8 = 4
-"""``accuracy_level`` of float32: products of int4 in int8, 1.5 times as fast and no further off. In
-float16 ONNX Runtime 1.31 computes wrong numbers by it where its optimizer is off."""
-_PRODUCTS = {"int4": "MatMulNBits", "int8": "MatMulInteger"}
+_BITS = {"int4": 4, "int8": 8}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """What a quantization costs.
+
+    Attributes:
+        compared: in words, or "" where nothing was compared.
+        problem: what is more than is allowed, or "".
+        unknown: why nothing was compared, or "".
+        fails: it is the quantized model that does not run.
+    """
+
+    compared: str = ""
+    problem: str = ""
+    unknown: str = ""
+    fails: bool = False
+
+
+Measure = Callable[[ir.Model], Callable[[ir.Model], Loss]]
+"""Runs a model, and returns what compares another one with it."""
+
+
+def on_random_inputs(kind: Quantize, *, seed: int = 0, prepare: Prepare = lambda _: {}) -> Measure:
+    """Return what compares two models on random inputs, all outputs within ``QUANTIZED_RTOL``.
+
+    Args:
+        kind: of the quantization.
+        seed: of the inputs.
+        prepare: turns random inputs into meaningful ones.
+    """
+
+    def measure(model: ir.Model) -> Callable[[ir.Model], Loss]:
+        reference = run_reference(model, seed=seed, prepare=prepare)
+
+        def compare(quantized: ir.Model) -> Loss:
+            try:
+                outcome = compare_with(reference, quantized, rtol=QUANTIZED_RTOL[kind])
+            except WrongError as error:
+                return Loss(problem=f"{error} (random inputs)")
+            same = f", {outcome.same} of {outcome.rows} rows keep their largest element"
+            words = f"{outcome.words()}{same} (random inputs)" if outcome.outputs else ""
+            return Loss(words, unknown=outcome.unknown, fails=outcome.after_fails)
+
+        return compare
+
+    return measure
 
 
 def quantize(
-    model: ir.Model, kind: Quantize, *, seed: int, prepare: Prepare = lambda _: {}
+    model: ir.Model, kind: Quantize, *, measure: Measure | None = None
 ) -> tuple[ir.Model, Quantization]:
     """Return the model with the weights of its products quantized, and what that costs.
 
-    Model and result are run on the same random inputs; it is returned where it is off by more
-    than ``QUANTIZED_RTOL``, too, and says so.
+    Activations are rounded to int8 where what that loses, with the weights, is allowed. The model
+    is returned where too much is lost without that as well, and says so.
 
     Args:
         model: whose norms are one node; left as it is.
-        kind: int4: MatMulNBits, in blocks of 32 with a scale and a zero point each; int8: weights
-            by column and activations as they come.
-        seed: of the inputs.
-        prepare: turns random inputs into meaningful ones.
+        kind: int4 or int8: MatMulNBits of as many bits, in blocks with a scale each.
+        measure: what compares the two; None: `on_random_inputs`.
 
     Raises:
-        InputError: the quantizer fails, takes no product, or ONNX Runtime does not run the result.
+        InputError: the model has no product, or ONNX Runtime fails to quantize or to run it.
     """
     from onnxscript import optimizer
 
-    def change(copy: ir.Model) -> ir.Model:
-        optimizer.optimize(copy)  # the quantizers take no weight that a Transpose reads
-        return _quantized(copy, kind)
+    counts = (0, 0)
 
-    quantized = changed_by_others(model, change)
-    names = [node.op_type for node in quantized.graph.all_nodes()]
-    outcome, problem = Comparison(), ""
+    def change(copy: ir.Model) -> ir.Model:
+        nonlocal counts
+        with _quiet():
+            optimizer.optimize(copy)  # a weight that is computed of others is no constant
+            counts = quantize_products(copy, _BITS[kind])
+        return copy
+
+    compare = (measure or on_random_inputs(kind))(model)
     try:
-        reference = run_reference(model, seed=seed, prepare=prepare)
-        outcome = compare_with(reference, quantized, rtol=QUANTIZED_RTOL[kind])
-    except WrongError as error:
-        problem = str(error)
-    products = names.count(_PRODUCTS[kind])
-    if outcome.after_fails or not products:
+        quantized = changed_by_others(model, change)
+    except (TypeError, ValueError, RuntimeError) as error:  # of ONNX Runtime
+        raise InputError(
+            f"ONNX Runtime's quantizer to {kind} fails on this model.",
+            found=f"{type(error).__name__}: {first_line(error)}",
+            fix="omit --quantize, or update onnxruntime",
+        ) from error
+    products, kept = counts
+    loss = compare(quantized)
+    rounds = [node for node in quantized.graph.all_nodes() if LEVEL in node.attributes]
+    if loss.problem and rounds:
+        for node in rounds:
+            node.attributes.pop(LEVEL)
+        loss, rounds = compare(quantized), []
+    if loss.fails or not products:
         raise InputError(
             f"The model cannot be quantized to {kind}.",
-            found=outcome.unknown or _no_product(model),
-            fix="omit --quantize",
+            found=loss.unknown or _no_product(model),
+            fix="omit --quantize, or update onnxruntime" if products else "omit --quantize",
         )
-    same = f", {outcome.same} of {outcome.rows} rows keep their largest element"
     return quantized, Quantization(
         kind=kind,
         products=products,
-        kept=names.count("MatMul"),
+        activations="in int8" if rounds else "as they are",
+        kept=kept,
         bytes_before=_weight_bytes(model),
         bytes_after=_weight_bytes(quantized),
-        problem=problem,
-        compared=outcome.words() and outcome.words() + same,
-        not_compared=outcome.unknown,
+        problem=loss.problem,
+        compared=loss.compared,
+        not_compared=loss.unknown,
     )
 
 
 def _no_product(model: ir.Model) -> str:
-    reason = "it has no product of a matrix of weights in float32 (for int4: or half precision)"
+    reason = "it has no product of a matrix of weights in float32 or float16"
     if any(value.is_initializer() for value in model.graph.inputs):
         reason += "; weights that are inputs as well may be replaced by callers "
         reason += "(onnx_ir's RemoveInitializersFromInputsPass makes them constant)"
     return reason
-
-
-def _quantized(model: ir.Model, kind: Quantize) -> ir.Model:
-    """Run the quantizer, which works on files.
-
-    Raises:
-        InputError: it fails.
-    """
-    with tempfile.TemporaryDirectory(prefix="rmsnorm-export-quantize-") as folder, _quiet():
-        import onnx
-        from onnxruntime.quantization import QuantType, matmul_nbits_quantizer, quantize_dynamic
-
-        source, place = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        save_model(model, source)
-        types = {value.dtype for value in model.graph.initializers.values()}
-        try:
-            if kind == "int8":
-                quantize_dynamic(
-                    source,
-                    place,
-                    op_types_to_quantize=["MatMul"],
-                    weight_type=QuantType.QInt8,
-                    per_channel=True,
-                    use_external_data_format=True,
-                )
-            else:
-                by_blocks = matmul_nbits_quantizer.MatMulNBitsQuantizer(
-                    onnx.load(source),
-                    block_size=_BLOCK,
-                    is_symmetric=False,
-                    accuracy_level=None if ir.DataType.FLOAT16 in types else _BY_INT8,
-                )
-                by_blocks.model.replace_gemm_with_matmul()  # as that of int8 does
-                by_blocks.process()
-                by_blocks.model.save_model_to_file(str(place), use_external_data_format=True)
-            return ir.external_data.load_to_model(ir.load(place))
-        except Exception as error:  # whatever another package raises
-            raise InputError(
-                f"ONNX Runtime's quantizer to {kind} fails on this model.",
-                found=f"{type(error).__name__}: {first_line(error)}",
-                fix="omit --quantize, or update onnxruntime",
-            ) from error
 
 
 def _weight_bytes(model: ir.Model) -> int:

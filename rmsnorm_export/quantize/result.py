@@ -13,24 +13,28 @@ QUANTIZED_RTOL: Mapping[str, float] = {"int4": 0.5, "int8": 0.1}
 """Largest difference that a quantization may make, relative to the largest element of an output: an
 unrelated output is off by 1 or more, LLaMA and Qwen3 of 4 layers with random weights by 0.25 and
 0.05, and trained weights round better."""
+QUANTIZED_PERPLEXITY: Mapping[str, float] = {"int4": 1.1, "int8": 1.02}
+"""Largest perplexity of a text that a quantization may leave, times that of the model before."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantization:
-    """Effect of ONNX Runtime's quantizer, after the norms were fused.
+    """Effect of a quantization, after the norms were fused.
 
     Attributes:
         kind: ``int4`` or ``int8``.
         products: products of matrices that have quantized weights.
-        kept: products that have not (of two activations).
+        activations: what the products make of the others: ``in int8`` or ``as they are``.
+        kept: products that have not (of two activations, mostly).
         bytes_before, bytes_after: of all weights.
-        problem: the output that is further off than is allowed, or "".
-        compared: how the outputs compare with those of the graph before, or "".
+        problem: the loss that is larger than is allowed, or "".
+        compared: the loss, on what text or inputs, or "".
         not_compared: why they were not, or "".
     """
 
     kind: str
     products: int
+    activations: str
     kept: int
     bytes_before: int
     bytes_after: int
@@ -39,7 +43,8 @@ class Quantization:
     not_compared: str = ""
 
     def summary(self) -> str:
-        """One line, e.g. ``int8: weights of 17 products, 8 kept; 80.7 to 32.1 MB``."""
+        """One line: ``int8: weights of 7 products, activations in int8, 2 kept; 8.7 to 2.3 MB``."""
         sizes = " to ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
         products = plural(self.products, "product")
-        return f"{self.kind}: weights of {products}, {self.kept} kept; {sizes} MB"
+        words = f"weights of {products}, activations {self.activations}, {self.kept} kept"
+        return f"{self.kind}: {words}; {sizes} MB"

@@ -13,7 +13,16 @@ from rmsnorm_export.errors import RequirementError, UsageError
 from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.options import Count, Options, Progress, Seed, only_api, option, progress_option
+from rmsnorm_export.options import (
+    Count,
+    FilePath,
+    Options,
+    Progress,
+    Seed,
+    only_api,
+    option,
+    progress_option,
+)
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
@@ -167,9 +176,17 @@ class RewriteOptions(InspectOptions):
     )
     quantize: Quantize | None = option(
         None,
-        help="Then quantize the weights of products by ONNX Runtime's quantizers (MatMulNBits for "
-        "int4, dynamic for int8). The target is ort. Outputs that change by more than 0.5, for "
-        "int8 0.1, of their largest element are too far off (exit code 4).",
+        help="Then store the weights of products in blocks of 4 or 8 bits (MatMulNBits), an "
+        "embedding that shares them, too. Weights that are such blocks already, as of a GGUF, keep "
+        "their values. The target is ort. Too much is lost (exit code 4) where a decoder with a "
+        "tokenizer has a perplexity of over 1.1 times, for int8 1.02; else where outputs are off by "
+        "more than 0.5, for int8 0.1, of their largest element.",
+    )
+    calibrate: FilePath | None = option(
+        None,
+        metavar="FILE.txt",
+        help="Text on which the loss of --quantize is measured.",
+        shown="a page of the package",
     )
     progress: Progress | None = progress_option()
 
@@ -178,6 +195,9 @@ class RewriteOptions(InspectOptions):
             found = f"--kernels {self.kernels} without --prove"
             fix = "add --prove, or omit --kernels"
             raise UsageError("Kernels are of use to a proof only.", found=found, fix=fix)
+        if self.calibrate is not None and self.quantize is None:
+            found, fix = f"--calibrate {self.calibrate} alone", "add --quantize, or omit it"
+            raise UsageError("A text is of use to a quantization only.", found=found, fix=fix)
         if self.quantize is not None:
             for module in _QUANTIZERS:
                 require_package(module, f"--quantize {self.quantize}", "[quantize]")

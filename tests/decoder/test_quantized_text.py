@@ -1,0 +1,108 @@
+"""The loss of a quantization is measured on text, where a decoder has a tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.decoder.text import on_text, tokens_of
+from rmsnorm_export.runtime.session import load_session, run_session
+from toolbox.corpus.decoders import decoder as decoder_of
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("onnxscript")
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as one from a hub, whose tokens are letters."""
+    folder = tmp_path_factory.mktemp("hub") / "tiny"
+    decoder_of("llama").save_pretrained(folder)
+    words = {chr(97 + i): i for i in range(26)} | {"Ġ": 26}
+    tokenizer = transformers.Qwen2Tokenizer(vocab=words, merges=[], unk_token="a", pad_token="a")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(source: Path) -> Path:
+    made = source.parent / "f32"
+    command = ["export", source, "--task", "generation", "-o", made, "--names", "optimum"]
+    assert main([str(argument) for argument in command]) == 0
+    return made
+
+
+def otherwise(model: ir.Model) -> Any:
+    raise AssertionError(f"{model.graph.name} is measured on no text")
+
+
+def quantized(folder: Path, **options: Any) -> Any:
+    return rx.optimize(folder, quantize="int8", **options).reports["model"].quantized
+
+
+def test_the_loss_is_of_the_page_or_of_a_text_that_is_given(folder: Path, tmp_path: Path) -> None:
+    assert "511 tokens of page.txt of rmsnorm_export" in quantized(folder).compared
+    text = tmp_path / "mine.txt"
+    text.write_text("the quick brown fox")
+    compared = quantized(folder, calibrate=text).compared
+    assert compared.startswith("perplexity ")
+    assert compared.endswith(" tokens of mine.txt")
+    tokenizer = folder / "tokenizer.json"
+    kept = tokenizer.read_bytes()
+    tokenizer.unlink()
+    assert "(random inputs)" in quantized(folder).compared
+    with pytest.raises(rx.InputError, match="cannot be made tokens"):
+        quantized(folder, calibrate=text)
+    tokenizer.write_bytes(kept)
+
+
+def test_perplexity_is_that_of_the_logits(folder: Path) -> None:
+    tokens = tokens_of(folder / "tokenizer.json", None)
+    assert tokens is not None
+    ids, _ = tokens
+    assert ids.shape == (1, 512)
+    model, broken = (ir.load(folder / "model.onnx") for _ in range(2))
+    compare = on_text(*tokens, "int8", otherwise)(model)
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    feeds["position_ids"] = np.arange(512)[None]
+    for value in model.graph.inputs:
+        shape = [1 if i == 0 else size for i, size in enumerate(value.shape or ())]
+        cache = np.zeros([size if isinstance(size, int) else 0 for size in shape], "f")
+        feeds.setdefault(str(value.name), cache)
+    logits = run_session(load_session(folder / "model.onnx"), feeds)["logits"][0, :-1]
+    exact = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(ids[0, 1:])).exp()
+    same = compare(model)
+    assert same.problem == ""
+    assert same.compared.startswith(f"perplexity {exact:.4g} to {exact:.4g} (1.000 times)")
+    assert "100% of first choices the same, KL divergence 0:" in same.compared
+    for value in broken.graph.initializers.values():
+        if value.const_value is not None and 64 in value.const_value.shape[:1]:  # of the vocabulary
+            value.const_value = ir.tensor(value.const_value.numpy() * np.float32(-1e3))
+    assert compare(broken).problem.startswith("the perplexity is ")
+
+
+def test_a_graph_of_single_tokens_is_measured_on_windows_of_a_text(source: Path) -> None:
+    """With the same words for both graphs where the windows are the same."""
+    made = source.parent / "two"
+    command = ["export", source, "--task", "generation", "-o", made]
+    assert main([str(argument) for argument in command]) == 0
+    tokens = tokens_of(made / "tokenizer.json", None)
+    assert tokens is not None
+    ids, name = tokens
+    losses = []
+    for part, given in (("prefill", ids[:, :32]), ("decode", ids[:, :32])):
+        model = ir.load(made / f"{part}.onnx")
+        losses.append(on_text(given, name, "int8", otherwise)(model)(model))
+    assert losses[0] == losses[1]
+    reports = rx.optimize(made, quantize="int8").reports
+    counts = {"prefill": "511 tokens of page.txt", "decode": "496 tokens of page.txt"}
+    for part, words in counts.items():
+        assert words in reports[part].quantized.compared
