@@ -178,8 +178,8 @@ class RewriteOptions(InspectOptions):
         None,
         help="Then store the weights of products in blocks of 4 or 8 bits (MatMulNBits), an "
         "embedding that shares them, too. Weights that are such blocks already, as of a GGUF, keep "
-        "their values. The target is ort. Too much is lost (exit code 4) where a decoder with a "
-        "tokenizer has a perplexity of over 1.1 times, for int8 1.02; else where outputs are off by "
+        "their values. The target is ort. Too much is lost (exit code 4) where the perplexity of a "
+        "decoder with a tokenizer is over 1.1 times, for int8 1.02; else where outputs are off by "
         "more than 0.5, for int8 0.1, of their largest element.",
     )
     calibrate: FilePath | None = option(
