@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.records import kind_of
@@ -84,6 +85,10 @@ def sections_of(result: object, title: str = "", **options: Any) -> list[Section
     return [dataclasses.replace(one, title=f"{title}: {one.title}") for one in sections]
 
 
+_OF_A_MODEL = ("Report", "Benchmark")
+"""Results whose ``source`` is a model."""
+
+
 def to_html(
     result: object, *, about: Sequence[Line] = (), sections: Sequence[Section] = (), **options: Any
 ) -> str:
@@ -99,6 +104,9 @@ def to_html(
     from rmsnorm_export.show.text import style_of
 
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
+    about_model: Any = result
+    if type(result).__name__ in _OF_A_MODEL:
+        title = f"{PurePath(about_model.source).name}: {title.lower()}"
     more = [Section("How it was made", about)] if about else []
     own = sections_of(result, **options)
     parts = [*own, *sections, *more]

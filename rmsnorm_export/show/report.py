@@ -22,7 +22,7 @@ from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import (
-    gain_lines,
+    gain_table,
     group_lines,
     proof_lines,
     rewrite_sections,
@@ -30,6 +30,13 @@ from rmsnorm_export.show.rewrites import (
 )
 from rmsnorm_export.show.text import Line, note_lines, titled
 from rmsnorm_export.system.packages import version_of
+
+_WORDS = (
+    "site: one place in the graph where a norm is, with the nodes that it is made of",
+    "ulp: the distance of a number to the next one that its type has",
+    "exact: the same steps of rounding; reordered, upcast, unclamped: looser, in this order",
+)
+"""The words of a page that a reader who never ran the program needs."""
 
 
 def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Line]:
@@ -62,12 +69,14 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
 
 def report_sections(report: Report) -> list[Section]:
     """Return the page of a report; sites are drawn where it was made with ``drawings=True``."""
+    gain = gain_table(report)
     summary = [*_facts(report), *_outcome(report, (), brief=False)]
     return [
-        Section("Summary", summary),
+        Section("Summary", [*([] if gain is None else [gain]), *summary]),
         *rewrite_sections(report),
         *refusal_sections(report),
         *([Section("Health", health_lines(report))] if report.health else []),
+        Section("Words", _WORDS),
     ]
 
 
@@ -98,8 +107,10 @@ def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Lin
     lines: list[Line] = []
     changes = [_change_lines(one) for one in (report.fusions, report.quantized) if one is not None]
     notes = note_lines(report.notes)
+    table = gain_table(report) if brief and report.loading and report.loading.after else None
+    gain = [] if table is None else table.lines()[1:]
     runners = _next_step(report) if brief else _runner_lines(report)
-    for part in (*changes, proof_lines(report), gain_lines(report), runners, notes, output):
+    for part in (*changes, proof_lines(report), gain, runners, notes, output):
         lines += ["", *part] if part else []
     return lines
 

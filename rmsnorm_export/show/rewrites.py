@@ -119,21 +119,23 @@ def _loading_lines(report: Report) -> list[Line]:
     return lines
 
 
-def gain_lines(report: Report) -> list[Line]:
-    """Return the file and its session before and after, where a session was opened."""
-    loading = report.loading
-    if loading is None or loading.after is None:
-        return []
-    unknown = float("nan"), float("nan")
-    before = unknown if loading.before is None else loading.before
-    counts = {
-        "nodes in the file": (report.nodes_before, report.nodes_after),
-        "nodes executed": (before[0], loading.after[0]),
-        "norms as one kernel": (before[1], loading.after[1]),
+def gain_table(report: Report) -> Table | None:
+    """Return the file and its session before and after; None where nothing was made of it."""
+    if report.planned:
+        return None
+    counts: dict[str, tuple[float, float]] = {
+        "nodes in the file": (report.nodes_before, report.nodes_after)
     }
+    loading, head = report.loading, "what was gained"
+    if loading is not None and loading.after is not None:
+        before, after = loading.before or (float("nan"), float("nan")), loading.after
+        counts |= {
+            "nodes executed": (before[0], after[0]),
+            "norms as one kernel": (before[1], after[1]),
+        }
+        head = f"in {loading.runtime}, by default"
     rows = [[f"  {what}", *(f"{one:,}" for one in pair)] for what, pair in counts.items()]
-    heads = [f"in {loading.runtime}, by default", "before", "after"]
-    return [*aligned([heads, *rows], right=(1, 2), indent="")]
+    return Table("", (head, "before", "after"), rows, ("before", "after"))
 
 
 def _proof_text(proof: Proof) -> str:

@@ -1,7 +1,7 @@
 """Pages in a real browser, as wide as a phone and as a desk, light and dark: every text is seen
 whole, and axe-core finds nothing that keeps a reader out.
 
-A table may be wider than the window in a box with a scroll bar of its own; nothing else may.
+A table may be wider than the window in a box with a scroll bar of its own; a drawing may not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ UNSEEN = """() => {
       const cut = /hidden|clip/.test(style.overflow);
       if (outer.width < 2) break;  // for screen readers alone
       if (style.display === "inline") continue;
-      if (/auto|scroll/.test(style.overflowX) || style.position === "fixed") break;
+      const scrolls = /auto|scroll/.test(style.overflowX);
+      if (scrolls && !text.parentElement.closest(".graph") || style.position === "fixed") break;
       if (inner.left < outer.left - 1 || inner.right > outer.right + 1
           || cut && (inner.top < outer.top - 2 || inner.bottom > outer.bottom + 2)) {
         faults.add(`beyond ${box.tagName} ${box.className}: ${text.data.trim().slice(0, 60)}`);
