@@ -131,6 +131,12 @@ MUTANTS = (
            "if number and abs(number - 2.0) < 1e-3:\n        if rank", _REASONS),
     Mutant("recognize/finish.py", "return None not in left", "return True",
            "rewrite/test_residuals.py::test_sizes_without_a_name_are_not_known_to_be_the_same"),
+    Mutant("decoder/text.py", "if not new <= most * old:", "if False:",
+           "decoder/test_quantized_text.py::test_perplexity_is_that_of_the_logits"),
+    Mutant("quantize/blocks.py", "_ON_GRID = 1 / 64", "_ON_GRID = 0.6",
+           "quantize/test_blocks.py::test_weights_of_no_grid_are_rounded"),
+    Mutant("quantize/quantize.py", "if loss.problem and rounds:", "if loss.problem and not rounds:",
+           "quantize/test_quantize.py::test_one_large_activation_takes_no_steps_of_the_others"),
     # proof/: bounds, what is no number, what is compared, work
     Mutant("proof/bounds.py", "return max(1, 2 * steps) +", "return 3 + max(1, 2 * steps) +",
            _BOUNDS + "test_a_proof_ends_at_its_bounds"),
