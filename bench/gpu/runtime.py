@@ -172,8 +172,8 @@ def rounding(run: Run) -> None:
                 ulps = np.abs(out - exact) / (unit * np.maximum(np.abs(exact), 1e-3))
                 errors[way] = float(ulps.max())
             best = min(errors, key=errors.__getitem__)
-            found = ", ".join(f"{way} {error:.2f} ulp" for way, error in errors.items())
-            run.tell("seen", f"{operator} {name}: {found}")
+            distances = ", ".join(f"{way} {error:.2f} ulp" for way, error in errors.items())
+            run.tell("seen", f"{operator} {name}: {distances}")
             if errors[best] > 1:
                 run.tell("wrong", f"{operator} {name}: {errors[best]:.1f} ulp from every way")
             large = {k: (np.full_like(v, 300) if k != "w32" else v) for k, v in feeds.items()}
@@ -215,10 +215,10 @@ def _forms(raw: onnx.ModelProto, run: Run) -> dict[str, onnx.ModelProto]:
         "ort, sum outside": {"target": "ort"},
         "ort, sum in the node": {"runtime": "onnxruntime-gpu"},
     }
-    made = {name: ir.to_proto(rx.optimize(raw, **way).model) for name, way in ways.items()}
+    forms = {name: ir.to_proto(rx.optimize(raw, **way).model) for name, way in ways.items()}
     if run.kernels is not None:
-        made["ours (--kernels)"] = made["portable"]
-    return {"as it is": raw, **made}
+        forms["ours (--kernels)"] = forms["portable"]
+    return {"as it is": raw, **forms}
 
 
 def blocks(run: Run) -> None:
@@ -234,13 +234,13 @@ def blocks(run: Run) -> None:
         body = " x0 = Identity (x)\n eps = Constant <value_float = 0.001> ()\n"
         body += "".join(one.format(i=i, j=i + 1, t=code) for i in range(_BLOCKS))
         raw = _as_edges(f"{body} y = Identity (x{_BLOCKS})", name, n, "xw")
-        made = _forms(raw, run)
+        forms = _forms(raw, run)
         for rows in run.sizes.rows:
             feeds = {"x32": random.standard_normal((rows, n)), "w32": random.uniform(0.5, 1.5, n)}
             feeds = {key: array.astype(np.float32) for key, array in feeds.items()}
             runs = {}
             try:
-                for form, model in made.items():
+                for form, model in forms.items():
                     kernels = run.kernels if "ours" in form else None
                     of_form = dataclasses.replace(run, kernels=kernels)
                     runs[form] = of_form.bound(of_form.session(model), feeds)[0]
@@ -382,8 +382,8 @@ def main(words: Sequence[str]) -> int:
     import onnxruntime
 
     if provider not in onnxruntime.get_available_providers():
-        found = ", ".join(onnxruntime.get_available_providers())
-        say(f"error: ONNX Runtime has no {provider} here\nfound: {found}")
+        available = ", ".join(onnxruntime.get_available_providers())
+        say(f"error: ONNX Runtime has no {provider} here\nfound: {available}")
         say("fix: pip install onnxruntime-gpu, or --provider cpu")
         return 6
     run = Run(provider, Sizes(), arguments.kernels)

@@ -45,13 +45,13 @@ def _events(path, begin):
 def _placed(log):
     nodes, provider = {}, None
     for line in log:
-        if found := _ALL.search(line) or _SOME.search(line):
-            provider = found[1]
+        if match := _ALL.search(line) or _SOME.search(line):
+            provider = match[1]
             nodes.setdefault(provider, [])
             if _ALL.search(line):
-                nodes[provider] = int(found[2])
-        elif provider and (found := _ONE.search(line)):
-            nodes[provider].append(found[1])
+                nodes[provider] = int(match[2])
+        elif provider and (match := _ONE.search(line)):
+            nodes[provider].append(match[1])
     return nodes
 
 

@@ -49,8 +49,8 @@ class Outcome:
     def device(self) -> str:
         """``cuda``, ``cpu``, ``both`` or, of a model without nodes or that does not load, ""."""
         names = {"CUDAExecutionProvider": "cuda", "CPUExecutionProvider": "cpu"}
-        found = [names[provider] for provider in self.placed]
-        return "both" if len(found) > 1 else "".join(found)
+        devices = [names[provider] for provider in self.placed]
+        return "both" if len(devices) > 1 else "".join(devices)
 
     def kernels(self, run: int = -1) -> list[str]:
         """Return the names of the kernels that a run launched."""

@@ -32,13 +32,13 @@ def make(libraries: list[pathlib.Path], folder: pathlib.Path) -> None:
     rest = "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(functions - written))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rest.c").write_text(rest)
-    made = folder / "stand_in.so"
+    stand_in = folder / "stand_in.so"
     _run(
-        "gcc", "-shared", "-fPIC", "-O1", "-w", str(SOURCE), str(folder / "rest.c"), "-o", str(made)
+        "gcc", "-shared", "-fPIC", "-O1", "-w", str(SOURCE), str(folder / "rest.c"), "-o", str(stand_in)
     )
     for name in needed:
         (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(made.name)
+        (folder / name).symlink_to(stand_in.name)
 
 
 @functools.cache
