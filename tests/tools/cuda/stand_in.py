@@ -6,7 +6,6 @@ which kernels are launched, when it waits, what a CUDA graph records. Numbers ar
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import re
 import subprocess
@@ -32,15 +31,13 @@ def make(libraries: list[pathlib.Path], folder: pathlib.Path) -> None:
     rest = "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(functions - written))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rest.c").write_text(rest)
-    stand_in = folder / "stand_in.so"
-    _run(
-        "gcc", "-shared", "-fPIC", "-O1", "-w", str(SOURCE), str(folder / "rest.c"), "-o", str(stand_in)
-    )
+    whole = folder / "stand_in.so"
+    sources = (str(SOURCE), str(folder / "rest.c"))
+    _run("gcc", "-shared", "-fPIC", "-O1", "-w", *sources, "-o", str(whole))
     for name in needed:
         (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(stand_in.name)
+        (folder / name).symlink_to(whole.name)
 
 
-@functools.cache
 def _run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
