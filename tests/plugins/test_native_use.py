@@ -53,8 +53,10 @@ def test_a_package_has_the_library(native_library: pathlib.Path, tmp_path: pathl
     config = (packaged.path / "norm/config.pbtxt").read_text()
     assert f'op_library_filename: "/models/norm/1/{native_library.name}"' in config
     assert packaged.models[0].answers.startswith("onnxruntime")
+    rx.package_model(model, tmp_path / "other", **options)
+    assert "KIND_CPU" in (tmp_path / "other/norm/config.pbtxt").read_text()
     with pytest.raises(InputError, match="cannot be used"):
-        rx.package_model(model, tmp_path / "other", **options)
+        rx.package_model(model, tmp_path / "third", kind="gpu", **options)
 
 
 @pytest.mark.parametrize("dtype", [1, 10, 16])
