@@ -118,7 +118,9 @@ def test_what_is_converted_to_float16_afterwards_is_one_kernel_a_norm(
     converted: Files = {}
     for form in ("portable", "ort"):
         source, expected = files[f"{form}-float32"]
-        if _runs(consumer(runtime.label), source):
+        row = consumer(runtime.label)
+        # What loses the scale of a float16 node with a residual sum does so with a converted one.
+        if _runs(row, source) and (form != "ort" or row.half_sums):
             path = tmp_path / f"{form}.onnx"
             save(convert_float_to_float16(load(source), keep_io_types=True), path)
             converted[form] = (path, expected)
