@@ -66,8 +66,8 @@ def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
     """
     audit = _Audit(model, recognition)
     audit.run()
-    told = (r for candidate, r in recognition.told.items() if candidate.node not in audit.mistaken)
-    return (*told, *audit.refusals)
+    kept = (r for candidate, r in recognition.told.items() if candidate.node not in audit.mistaken)
+    return (*kept, *audit.refusals)
 
 
 class _Audit:

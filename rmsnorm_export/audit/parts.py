@@ -80,8 +80,8 @@ def region_of(x: ir.Value, y: ir.Value) -> Region | None:
         value for node in nodes if standard(node) in _PIECES and node.inputs[0] is x
         for value in node.outputs
     ]  # fmt: skip
-    given = tuple(value for value in leaves if value not in weights)
-    return Region(x, y, tuple(nodes), tuple(weights), given, tuple(pieces[:_MOST_PIECES]))
+    parameters = tuple(value for value in leaves if value not in weights)
+    return Region(x, y, tuple(nodes), tuple(weights), parameters, tuple(pieces[:_MOST_PIECES]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
