@@ -48,14 +48,14 @@ Record = dict[str, Any]
 
 def _commands(source: Path, arguments: Any) -> dict[str, list[str]]:
     """Return what each exporter is run by, ``{out}`` left open."""
-    commands = {
+    templates = {
         "optimum-cli": arguments.cli,
         "builder": arguments.builder,
         "mobius": arguments.mobius,
     }
     commands = {
         name: [word.replace("{source}", str(source)) for word in shlex.split(text)]
-        for name, text in commands.items()
+        for name, text in templates.items()
     }
     for name, fused in (("transformers", ""), ("transformers, its fusions", "cpu")):
         commands[name] = module_command("bench.real", "--theirs", str(source), "{out}", fused)
