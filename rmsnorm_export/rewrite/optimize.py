@@ -33,6 +33,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
     with no_gc():
         loaded = load_model(source)
         contract = Contract(loaded.model)
+        source_model = loaded.model.clone() if options.prove else None
         opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         loaded = normalise(loaded, options)
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
@@ -43,7 +44,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         report = dataclasses.replace(report, notes=(*report.notes, *notes))
         model, report = _fitted(plan.model, report, options)
         contract.restore(model)
-        report = prove_loading(model, described(report, model), options, source)
+        report = prove_loading(model, described(report, model), options, source_model)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from packaging.version import Version
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.load import Source, load_model, serialize
+from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
@@ -50,7 +50,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
 
 
 def prove_loading(
-    model: ir.Model, report: Report, options: RewriteOptions, source: Source | None = None
+    model: ir.Model, report: Report, options: RewriteOptions, source: ir.Model | None = None
 ) -> Report:
     """Return the report with the outcome of a session of the whole result, where asked for.
 
@@ -87,10 +87,10 @@ def prove_loading(
     return dataclasses.replace(report, loading=loading)
 
 
-def _executed_before(source: Source) -> tuple[int, int] | None:
+def _executed_before(source: ir.Model) -> tuple[int, int] | None:
     """Return what a session of the source executes; None where it does not load."""
     try:
-        return executed(load_model(source).model)
+        return executed(source)
     except Error:
         return None
 
