@@ -84,7 +84,7 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
     run.prepare(providers)
     for target in options.targets:
         run.tell(f"optimizing for {target}")
-        run.make(model, target)
+        run.make(target)
     for provider in providers:
         run.measure(provider)
     if not run.usable:
@@ -226,11 +226,11 @@ class Measurement:
         fix = "check the model with onnx.checker, or take another release of onnxruntime"
         return InputError(what, found=found, fix=fix)
 
-    def make(self, source: Source, target: Target) -> None:
+    def make(self, target: Target) -> None:
         """Optimize the model for a target."""
         start = time.perf_counter()
         try:
-            result = optimize(source, target=target, numerics=self.options.numerics)
+            result = optimize(self.loaded.model, target=target, numerics=self.options.numerics)
             self.contents[target] = serialize(result.model)
         except Error as error:
             self.unranked[target] = one_line(f"{_FAILED}{error.what} {error.found}", 300)

@@ -161,6 +161,8 @@ def load_session(
     if device == "cuda" and CUDA not in session.get_providers():
         found = f"the session runs on {', '.join(session.get_providers())}"
         fix = "check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver"
+        if CUDA not in onnxruntime().get_available_providers():
+            fix = f"{pip_install('[ort-gpu]')}, in place of onnxruntime"
         what = "ONNX Runtime does not start its CUDA provider."
         raise BackendMissingError(what, found=found, fix=fix)
     return session
