@@ -75,8 +75,8 @@ def test_all_steps_run_in_the_cuda_provider_on_the_stand_in(tmp_path: pathlib.Pa
     folder = provider.runtime.folder
     library = folder / "onnxruntime/capi/libonnxruntime_providers_cuda.so"
     stand_in.make([library], tmp_path / "cuda")
-    script = "import sys\nfrom tests.benchmark.test_gpu_runtime import *\n"
-    script += "_measure('cuda', pathlib.Path(sys.argv[1]))\n"
+    script = "import pathlib, sys\nfrom tests.benchmark import test_gpu_runtime as tests\n"
+    script += "tests._measure('cuda', pathlib.Path(sys.argv[1]))\n"
     root = pathlib.Path(__file__).parents[2]
     paths = {"PYTHONPATH": f"{folder}:{root}", "LD_LIBRARY_PATH": str(tmp_path / "cuda")}
     command = [sys.executable, "-c", script, str(tmp_path)]
