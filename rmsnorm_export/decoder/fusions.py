@@ -27,7 +27,7 @@ from rmsnorm_export.decoder.attention import (
 )
 from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.decoder.release import naming_release
-from rmsnorm_export.decoder.tokens import as_text
+from rmsnorm_export.decoder.tokens import Held, as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import first_line
@@ -41,6 +41,7 @@ from rmsnorm_export.proof.comparison import (
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import Device, onnxruntime
+from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.packages import TRANSFORMERS, pip_install
 
@@ -69,7 +70,12 @@ _Attempt = Callable[[], ir.Model]
 
 @naming_release()
 def fuse(
-    model: ir.Model, provider: FusionProvider, *, seed: int = 0, one_buffer: bool = False
+    model: ir.Model,
+    provider: FusionProvider,
+    *,
+    seed: int = 0,
+    one_buffer: bool = False,
+    held: Held | None = None,
 ) -> tuple[ir.Model, Fusions]:
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
@@ -86,6 +92,8 @@ def fuse(
         provider: what the fusions are for.
         seed: of the inputs.
         one_buffer: a cache in one buffer is counted by the mask, as in onnxruntime-genai.
+        held: what the graphs before gave of the cache, which is not random then; what this one
+            gives is added.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
@@ -93,10 +101,7 @@ def fuse(
     problem = compared = not_compared = left_out = ""
     fused, calls = model, buffers.calls_of(model.graph)
     if attempts := _attempts(model, provider, one_buffer):
-        prepare = as_text(model.graph)
-        references = [
-            run_reference(model, seed=seed, dims=dims, prepare=prepare) for dims in calls or (None,)
-        ]
+        references = _references(model, calls or (None,), seed, Held() if held is None else held)
     else:
         left_out, problem = "all of them", f"in every attention {UNKNOWN}: export the model itself"
     for left_out in attempts:
@@ -124,6 +129,19 @@ def fuse(
         compared=compared,
         not_compared=not_compared,
     )
+
+
+def _references(
+    model: ir.Model, calls: Sequence[Dims | None], seed: int, held: Held
+) -> list[Reference]:
+    """Return what the model gives at each call of a text, one after another."""
+    references = []
+    for dims in calls:
+        given, prepare = held.given(model.graph), as_text(model.graph, held)
+        reference = run_reference(model, seed=seed, dims=dims, given=given, prepare=prepare)
+        references.append(reference)
+        held.keep(reference)
+    return references
 
 
 def _attempts(
