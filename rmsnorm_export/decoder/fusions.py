@@ -99,9 +99,9 @@ def fuse(
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
     problem = compared = not_compared = left_out = ""
-    fused, calls = model, buffers.calls_of(model.graph)
+    fused, goes_on = model, bool(buffers.calls_of(model.graph))
     if attempts := _attempts(model, provider, one_buffer):
-        references = _references(model, calls or (None,), seed, Held() if held is None else held)
+        references = references_of(model, seed=seed, held=Held() if held is None else held)
     else:
         left_out, problem = "all of them", f"in every attention {UNKNOWN}: export the model itself"
     for left_out in attempts:
@@ -125,16 +125,15 @@ def fuse(
         left_out=left_out,
         problem=problem,
         apart={} if fused is model else left_apart(model.graph, fused.graph),
-        one_row=bool(calls) and after[ATTENTION] > before[ATTENTION],
+        one_row=goes_on and after[ATTENTION] > before[ATTENTION],
         compared=compared,
         not_compared=not_compared,
     )
 
 
-def _references(
-    model: ir.Model, calls: Sequence[Dims | None], seed: int, held: Held
-) -> list[Reference]:
-    """Return what the model gives at each call of a text, one after another."""
+def references_of(model: ir.Model, *, seed: int, held: Held) -> list[Reference]:
+    """Return what the model gives at each call of a text, one after another; as for `fuse`."""
+    calls: tuple[Dims | None, ...] = buffers.calls_of(model.graph) or (None,)
     references = []
     for dims in calls:
         given, prepare = held.given(model.graph), as_text(model.graph, held)
