@@ -105,8 +105,8 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     states: States = {}
     held = Held()
     caches = {path: part for one in components for path, part in one.caches.items()}
-    tell(options.progress, RECOGNISING)
     for component in components:
+        tell(options.progress, RECOGNISING, component.name)
         name_dimensions(component.model, component.caches, options.static_cache, states)
         name = component.name
         if by_layer:

@@ -47,6 +47,7 @@ def finish(
         from rmsnorm_export.decoder.fusions import fuse
 
         how: Any = {"seed": options.seed, "one_buffer": one_buffer, "held": held}
+        how["progress"] = options.progress
         model, fusions = fuse(model, options.fusions, **how)
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
@@ -54,6 +55,8 @@ def finish(
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
+        if options.progress:
+            options.progress(f"quantizing to {options.quantize}, and measuring the loss", 0, 1)
         measure = _measure(model.graph, options.quantize, options, tokenizer)
         model, done = quantize(model, options.quantize, measure=measure)
         report = dataclasses.replace(report, quantized=done)

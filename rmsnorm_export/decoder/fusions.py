@@ -30,6 +30,7 @@ from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.tokens import Held, as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.comparison import (
     Reference,
@@ -76,6 +77,7 @@ def fuse(
     seed: int = 0,
     one_buffer: bool = False,
     held: Held | None = None,
+    progress: Progress | None = None,
 ) -> tuple[ir.Model, Fusions]:
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
@@ -94,17 +96,21 @@ def fuse(
         one_buffer: a cache in one buffer is counted by the mask, as in onnxruntime-genai.
         held: what the graphs before gave of the cache, which is not random then; what this one
             gives is added.
+        progress: called before the first run, and at every way to fuse.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
     problem = compared = not_compared = left_out = ""
     fused, goes_on = model, bool(buffers.calls_of(model.graph))
+    tell = progress or (lambda *_: None)
     if attempts := _attempts(model, provider, one_buffer):
+        tell("running the graph before its fusions", 0, 1 + len(attempts))
         references = references_of(model, seed=seed, held=Held() if held is None else held)
     else:
         left_out, problem = "all of them", f"in every attention {UNKNOWN}: export the model itself"
-    for left_out in attempts:
+    for number, left_out in enumerate(attempts, 1):
+        tell("fusing, and comparing", number, 1 + len(attempts))
         try:
             fused = attempts[left_out]()
             for reference in references:
