@@ -234,6 +234,8 @@ def executed_graph(
 ) -> onnx.GraphProto:
     """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
+    Large weights in it have no values.
+
     Args:
         model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.
 
@@ -244,13 +246,16 @@ def executed_graph(
         path = os.path.join(folder, "executed.onnx")
         write = functools.partial(_write_executed, model, kernels, weights or {}, path)
         _ = write() if _keeps_processes("cpu") else Session(write)
-        return onnx.load(path).graph
+        return onnx.load(path, load_external_data=False).graph
 
 
 def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: str) -> None:
     options = session_options(optimize=True, threads=1, kernels=kernels)
     options.add_external_initializers([*weights], [*weights.values()])
     options.optimized_model_filepath = path
+    apart = "session.optimized_model_external_initializers_"  # which nobody reads
+    options.add_session_config_entry(f"{apart}file_name", f"{os.path.basename(path)}.data")
+    options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")
     with _translated(_NOT_LOADED, _CHECK_MODEL):
         onnxruntime().InferenceSession(model, options, providers=[CPU])
 
