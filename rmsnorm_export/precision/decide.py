@@ -39,11 +39,14 @@ def decide(units: Sequence[Unit], sizes: Sizes, half: ir.DataType) -> None:
     """
     makers = {value: unit for unit in units for value in unit.makes}
     readers: dict[ir.Value, list[Unit]] = defaultdict(list)
+    masks: dict[ir.Value, list[Unit]] = defaultdict(list)
     for unit in units:
         for port in unit.reads:
             if port.value is not None:
-                readers[port.value].append(unit)
+                (masks if port.is_mask else readers)[port.value].append(unit)
     _by_range(makers, readers, sizes, half)
+    for value, others in masks.items():
+        readers[value] += others
     _by_need(units, makers)
     _between(units, makers, readers)
 

@@ -54,7 +54,9 @@ class Samples:
         for inputs in self.given:
             yield made.input_candidates(declared, limits, inputs)
         for number in range(0 if self.given else _RANDOM_RUNS):
-            yield made.input_candidates(declared, limits, None, self.seed + number, **sizes)
+            seed = self.seed + number
+            candidates, _ = made.input_candidates(declared, limits, None, seed, **sizes)
+            yield candidates, f"random, seeds from {self.seed}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

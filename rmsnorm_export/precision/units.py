@@ -35,6 +35,14 @@ _CONTRIB = (
 )  # fmt: skip
 """ONNX Runtime's operators all of whose float operands have one type, a half one, too."""
 
+_MASKS = {
+    ("", "Attention"): 3,
+    (MICROSOFT_DOMAIN, "Attention"): 5,
+    (MICROSOFT_DOMAIN, "MultiHeadAttention"): 5,
+    (MICROSOFT_DOMAIN, "GroupQueryAttention"): 10,
+}
+"""Operand of an attention that is added before its softmax: what is beyond the type is its end."""
+
 _TYPED = {"Cast": "to", "ConstantOfShape": "value"}
 """Operators whose attribute says the type of the result."""
 
@@ -62,6 +70,14 @@ class Port:
         if isinstance(self.holder, ir.Node):
             return self.holder.inputs[self.index]
         return self.holder.outputs[self.index]
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it reads the mask of an attention, which may end where the type does."""
+        holder = self.holder
+        if not isinstance(holder, ir.Node):
+            return False
+        return _MASKS.get((holder.domain, holder.op_type)) == self.index
 
     def put(self, value: ir.Value) -> None:
         """Let it read another value."""
