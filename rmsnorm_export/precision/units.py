@@ -153,7 +153,6 @@ class _Finder:
     ) -> None:
         self._model, self._types, self._source = model, types, source
         self._half = f"tensor({half.name.lower()})"
-        self._rules = _RULES if source == ir.DataType.FLOAT else {}
 
     def is_own(self, value: ir.Value | None) -> bool:
         """Return whether a value has the type to be changed."""
@@ -180,9 +179,10 @@ class _Finder:
             unit.keep("type", "what passes through its bodies is not known")
         if not unit.reads and not unit.makes:
             return None
-        if node.op_type in self._rules:
-            unit.keep("rule", self._rules[node.op_type])
-        self._look_up(unit, node)
+        if self._source == ir.DataType.FLOAT:  # else it has its half form
+            if node.op_type in _RULES:
+                unit.keep("rule", _RULES[node.op_type])
+            self._look_up(unit, node)
         return unit
 
     def _look_up(self, unit: Unit, node: ir.Node) -> None:

@@ -95,11 +95,16 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
 
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:
-    """Return the options with the runtime's choices where the user made none."""
-    runtime, rotary = options.consumer, options.fold_rotary
+    """Return the options with the runtime's choices where the user made none.
+
+    A conversion to half precision rounds anew, so that sums may be float32 for it.
+    """
+    runtime, rotary, numerics = options.consumer, options.fold_rotary, options.numerics
     if rotary is None:
         rotary = runtime is not None and runtime.name in _WITH_PLUGIN
-    return dataclasses.replace(options, target=options.form, fold_rotary=rotary)
+    if options.dtype is not None and numerics != "unclamped":
+        numerics = "upcast"
+    return dataclasses.replace(options, target=options.form, fold_rotary=rotary, numerics=numerics)
 
 
 def in_half(
