@@ -22,6 +22,7 @@ Sizes = Mapping[ir.Value, float]
 """The largest finite magnitude of each value that is known."""
 
 _NORM_NODES = (*KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED, "LayerNormalization")
+_ROOTS = ("Sqrt", "Reciprocal", "Pow")
 _SQUARES = (
     "ReduceL2", "ReduceSumSquare", "LpNormalization", "InstanceNormalization",
     "GroupNormalization", "MeanVarianceNormalization", "LRN",
@@ -62,9 +63,12 @@ def decide(
         _keep_squares(readers, sizes, largest)
     for value in outside:
         made = [makers[value]] if value in makers else []
+        verb = "is at most" if sizes[value] < least else "reaches"
         for unit in (*made, *readers[value]):
             if not (already and unit.node is None):
-                unit.keep("range", f"{value.name} reaches {sizes[value]:.3g}", value)
+                unit.keep("range", f"{value.name} {verb} {sizes[value]:.3g}", value)
+        if sizes[value] < least and not made:
+            _keep_root(value, readers)
     for value, others in masks.items():
         readers[value] += others
     if not already:
@@ -85,6 +89,19 @@ def _overflows(units: Sequence[Unit], sizes: Sizes, largest: float) -> dict[ir.V
         if fit or any(value in found for value in operands):
             found |= dict.fromkeys(v for v in unit.makes if sizes.get(v, 0.0) > largest)
     return found
+
+
+def _keep_root(epsilon: ir.Value, readers: Mapping[ir.Value, list[Unit]]) -> None:
+    """Keep what is made of an epsilon, which is all there is of a row of zeros, until it divides."""
+    pending = list(readers[epsilon])
+    while pending:
+        for value in pending.pop().makes:
+            for unit in readers.get(value, ()):
+                op = "" if unit.node is None or not unit.whole else unit.node.op_type
+                if op in (*_ROOTS, "Div", "Mul"):
+                    unit.keep("range", f"{epsilon.name} is in it", epsilon)
+                if op in _ROOTS:
+                    pending.append(unit)
 
 
 def _keep_squares(readers: Mapping[ir.Value, list[Unit]], sizes: Sizes, largest: float) -> None:

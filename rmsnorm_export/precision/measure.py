@@ -171,13 +171,14 @@ def _round_values(model: ir.Model, half: ir.DataType) -> None:
     """Let a model compute in float32 with every value of a half type rounded to it, in place."""
     values = [v for v in variables_in(graphs_in(model.graph)) if v.dtype == half]
     retype(model, _WIDE)
-    for value in values:
+    for count, value in enumerate(values):
         graph, producer, users = value.graph, value.producer(), tuple(value.uses())
         assert graph is not None
         last, nodes = value, []
         for to in (half, ir.DataType.FLOAT):
-            nodes.append(ir.node("Cast", [last], {"to": to}))
-            last = nodes[-1].outputs[0]
+            out = ir.Value(name=f"rmsnorm_export.rounded.{count}.{to.name}")
+            nodes.append(ir.node("Cast", [last], {"to": to}, outputs=[out]))
+            last = out
         if producer is not None:
             graph.insert_after(producer, nodes)
         elif len(graph):

@@ -1,0 +1,344 @@
+"""``optimize --dtype``: half precision, float32 where it is needed, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.precision.result import Kept, Precision
+from rmsnorm_export.runtime.session import load_session
+
+ROWS = 16
+TARGETS = ("portable", "onnx", "ort", "plain")
+NORM = """
+  P_square = Mul (P_in, P_in)
+  P_mean = ReduceMean <axes = [-1]> (P_square)
+  P_sum = Add (P_mean, least)
+  P_root = Sqrt (P_sum)
+  P_normed = Div (P_in, P_root)
+  P_out = Mul (P_normed, scale)
+"""
+
+
+def parsed(body: str, io: str, weights: Mapping[str, Any], opset: int = 17) -> onnx.ModelProto:
+    """A model with these stored tensors; ``io`` are its inputs and outputs."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : {opset}]> g {io} {{ {body} }}'
+    )
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def norm(name: str, source: str) -> str:
+    return NORM.replace("P_in", source).replace("P_", f"{name}_")
+
+
+def weight(*shape: int, seed: int = 0, size: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(shape) * size / np.sqrt(shape[0])).astype(np.float32)
+
+
+def network(stream: float = 1.0) -> onnx.ModelProto:
+    """Two residual blocks with norms and attention; ``stream`` scales what is added first."""
+    body = f"""
+      h0 = Add (x, first)
+      {norm("a", "h0")}
+      q = MatMul (a_out, wq)
+      k = Transpose <perm = [1, 0]> (a_out)
+      scores = MatMul (q, k)
+      p = Softmax (scores)
+      v = MatMul (p, a_out)
+      o = MatMul (v, wo)
+      big = Mul (o, stream)
+      h1 = Add (h0, big)
+      {norm("b", "h1")}
+      u = MatMul (b_out, wu)
+      h2 = Add (h1, u)
+      {norm("c", "h2")}
+      y = MatMul (c_out, wy)
+    """
+    own = {"first": weight(1, ROWS), "stream": np.float32(stream), "least": np.float32(1e-6)}
+    own |= {f"w{name}": weight(ROWS, ROWS, seed=i) for i, name in enumerate("qouy")}
+    own["scale"] = np.linspace(0.5, 1.5, ROWS, dtype=np.float32)
+    return parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+
+
+def converted(model: onnx.ModelProto, **options: Any) -> tuple[ir.Model, Precision, bytes]:
+    """The new model, what is told of it, and its bytes."""
+    result = rx.optimize(model, **{"dtype": "f16", **options})
+    precision = result.report.precision
+    assert precision is not None
+    assert precision.compared
+    return result.model, precision, result.to_bytes()
+
+
+def run(model: bytes | onnx.ModelProto, feeds: Mapping[str, Any], *, optimize: bool = True) -> Any:
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    return load_session(content, optimize=optimize).run(None, dict(feeds))
+
+
+def x_of(*shape: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(7).standard_normal(shape).astype(np.float32)}
+
+
+def step_by_step(content: bytes, feeds: Mapping[str, Any]) -> Any:
+    """The outputs where each result is rounded, as ONNX Runtime's CPU provider does not."""
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(onnx.load_from_string(content)).run(None, dict(feeds))
+
+
+def share_off(model: onnx.ModelProto, content: bytes, feeds: Mapping[str, Any]) -> float:
+    """The largest difference of the outputs, which are finite, as a share of the largest."""
+    shares, expected = [], run(model, feeds)
+    runs = [run(content, feeds, optimize=optimize) for optimize in (False, True)]
+    if b"SimplifiedLayerNormalization" not in content:  # which the reference lacks
+        runs.append(step_by_step(content, feeds))
+    for outputs in runs:
+        for before, after in zip(expected, outputs, strict=True):
+            assert np.isfinite(after).all()
+            off = np.abs(before.astype(np.float64) - after.astype(np.float64)).max()
+            shares.append(off / np.abs(before).max())
+    return float(max(shares))
+
+
+def types_of(model: ir.Model) -> dict[str, str]:
+    """The element type of each stored tensor and each value with a type, by name."""
+    values = (v for g in all_graphs(model) for v in (*g.initializers.values(), *_made(g)))
+    return {str(v.name): "" if v.dtype is None else v.dtype.name for v in values}
+
+
+def _made(graph: Any) -> list[ir.Value]:
+    return [*graph.inputs, *(value for node in graph for value in node.outputs)]
+
+
+def kept(precision: Precision, kind: str) -> dict[str, Kept]:
+    return {one.node or one.op: one for one in precision.kept if one.kind == kind}
+
+
+def operators(kept_nodes: Mapping[str, Kept]) -> list[str]:
+    return sorted(one.op for one in kept_nodes.values())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_but_the_softmax_is_half_where_nothing_overflows(target: str) -> None:
+    model = network()
+    new, precision, content = converted(model, target=target)
+    assert share_off(model, content, x_of(3, ROWS)) < 2e-3
+    assert precision.products == 6
+    assert precision.products_kept == 0
+    assert operators(kept(precision, "rule")) == ["Softmax"]
+    assert not kept(precision, "range") or target == "plain"  # which has the squares by themselves
+    types = types_of(new)
+    assert {types[f"w{name}"] for name in "qouy"} == {"FLOAT16"}
+    assert (types["x"], types["y"]) == ("FLOAT", "FLOAT")
+    assert precision.bytes_after < 0.6 * precision.bytes_before
+    assert "of 7 rows" in precision.compared or "rows keep" in precision.compared
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_stream_is_float32_from_the_first_sum_that_overflows(target: str) -> None:
+    model = network(stream=3e4)
+    new, precision, content = converted(model, target=target)
+    assert share_off(model, content, x_of(3, ROWS)) < 2e-3
+    types = types_of(new)
+    assert {types[f"w{name}"] for name in "qouy"} == {"FLOAT16"}
+    assert precision.products_kept == 0
+    wide = {one.tensor: one for one in kept(precision, "range").values()}
+    assert wide["big"].size > precision.limit / precision.margin
+    assert {one.tensor for one in precision.kept} & {"h0", "a_out", "u", "c_out"} == set()
+    if target != "plain":  # where squares and roots are float32, and h0 between them
+        assert types["h0"] == "FLOAT16"
+
+
+def one_sum() -> onnx.ModelProto:
+    """A residual sum that is 60,000 times the input, and its norm."""
+    body = f"""
+      h = MatMul (x, wh)
+      big = Mul (h, stream)
+      sum = Add (big, h)
+      {norm("a", "sum")}
+      y = MatMul (a_out, wy)
+    """
+    own = {"stream": np.float32(6e4), "least": np.float32(1e-6), "scale": np.ones(ROWS, np.float32)}
+    own |= {"wh": weight(ROWS, ROWS), "wy": weight(ROWS, ROWS, seed=1)}
+    return parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+
+
+def test_the_sum_overflows_where_the_given_inputs_do_not_show_it() -> None:
+    """Or the tests above show nothing; and the largest of several inputs counts."""
+    small, feeds = {"x": np.full((1, ROWS), 1e-2, np.float32)}, x_of(3, ROWS)
+    _, precision, content = converted(one_sum(), inputs=[small])
+    assert not np.isfinite(step_by_step(content, feeds)[0]).all()
+    assert (precision.runs, precision.inputs) == (1, "given arrays")
+    _, precision, content = converted(one_sum(), inputs=[small, feeds, small])
+    assert share_off(one_sum(), content, feeds) < 2e-3
+    assert precision.runs == 3
+    _, precision, _ = converted(one_sum())
+    assert "random" in precision.inputs
+
+
+def test_weights_that_several_read_are_stored_once() -> None:
+    """A tied embedding; a number that both types read is stored in both."""
+    body = """
+      e = Gather (table, ids)
+      t = Transpose <perm = [1, 0]> (table)
+      s = MatMul (e, t)
+      doubled = Mul (s, two)
+      p = Softmax (doubled)
+      halved = Div (p, two)
+      c = Cos (angle)
+      turned = Mul (c, two)
+      o = Add (halved, turned)
+      y = MatMul (o, table)
+    """
+    own = {"table": weight(20, ROWS), "two": np.float32(2), "angle": np.float32(0.5)}
+    model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
+    new, _, content = converted(model)
+    assert share_off(model, content, {"ids": np.arange(5)}) < 2e-3
+    stored = new.graph.initializers
+    assert stored["table"].dtype == ir.DataType.FLOAT16
+    assert [name for name in stored if name.startswith("table")] == ["table"]
+    casts = [node for node in new.graph if node.op_type == "Cast"]
+    assert not any("table" in (node.inputs[0].name or "") for node in casts)
+
+
+def test_a_weight_beyond_the_type_stays_float32_with_what_reads_it() -> None:
+    large = weight(ROWS, ROWS)
+    large[3, 5] = 70_000
+    body = "a = MatMul (x, large) b = Tanh (a) y = MatMul (b, w)"
+    own = {"large": large, "w": weight(ROWS, ROWS, seed=1)}
+    model = parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    feeds = x_of(2, ROWS)
+    feeds["x"][:, 3] = 0.01
+    new, precision, content = converted(model, inputs=[feeds])
+    assert share_off(model, content, feeds) < 2e-3
+    types = types_of(new)
+    assert (types["large"], types["w"]) == ("FLOAT", "FLOAT16")
+    assert (precision.products, precision.products_kept) == (2, 1)
+    (one,) = (k for k in precision.kept if k.op == "MatMul")
+    assert (one.kind, one.tensor, one.size) == ("range", "large", 70_000)
+
+
+def test_an_epsilon_that_float16_loses_stays_float32() -> None:
+    """Where a norm is none of ours, here LayerNorm by nodes: a row of zeros is no NaN."""
+    body = """
+      h = MatMul (x, w)
+      m = ReduceMean <axes = [-1]> (h)
+      d = Sub (h, m)
+      s = Mul (d, d)
+      v = ReduceMean <axes = [-1]> (s)
+      e = Add (v, least)
+      r = Sqrt (e)
+      n = Div (d, r)
+      y = MatMul (n, w)
+    """
+    own = {"w": weight(ROWS, ROWS), "least": np.float32(1e-9)}
+    model = parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    _, precision, content = converted(model)
+    assert operators(kept(precision, "range")) == ["Add", "Div", "Sqrt"]
+    feeds = x_of(3, ROWS)
+    feeds["x"][1] = 0
+    assert share_off(model, content, feeds) < 5e-3
+
+
+@pytest.mark.parametrize("kind", ["Cos", "Cast"])
+def test_angles_and_indices_are_computed_in_float32(kind: str) -> None:
+    """2,049 is no number of float16, and the cosine of 2,048 another one."""
+    table = weight(3000, ROWS)
+    end = {
+        "Cos": "c = Cos (far) g = Mul (e, c)",
+        "Cast": "i = Cast <to = 7> (far) g = Gather (table, i)",
+    }
+    body = f"""
+      e = Gather (table, ids)
+      f = Cast <to = 1> (ids)
+      column = Unsqueeze (f, last)
+      far = {"Identity (column)" if kind == "Cos" else "Identity (f)"}
+      {end[kind]}
+      y = MatMul (g, w)
+    """
+    own = {"table": table, "w": weight(ROWS, ROWS, seed=1), "last": np.array([1])}
+    model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
+    new, precision, content = converted(model, inputs=[{"ids": np.arange(3)}])
+    assert share_off(model, content, {"ids": np.arange(2040, 2060)}) < 2e-3
+    assert types_of(new)["far"] == "FLOAT"
+    assert precision.products_kept == 0
+
+
+BODIES = {
+    "If": """
+      c = Constant <value_int = 1> ()
+      on = Cast <to = 9> (c)
+      h = If (on) <then_branch = one () => (float[n, 16] a) { a = MatMul (x, w) },
+                   else_branch = two () => (float[n, 16] b) { b = Identity (x) }>
+      s = Mul (h, stream)
+      y = Softmax (s)""",
+    "Loop": """
+      n = Constant <value_int = 3> ()
+      on = Constant <value_int = 1> ()
+      yes = Cast <to = 9> (on)
+      h, all = Loop (n, yes, x) <body = round (int64 i, bool go, float[n, 16] before)
+        => (bool stay, float[n, 16] after, float[n, 16] each) {
+          stay = Identity (go) t = MatMul (before, w) each = Mul (t, stream)
+          m = Abs (each) end = ReduceMax <axes = [-1]> (m) after = Div (each, end) }>
+      z = Slice (all, zero, one)
+      q = Squeeze (z, zero)
+      sizes = Abs (q)
+      most = ReduceMax <axes = [-1]> (sizes)
+      d = Div (q, most)
+      y = Add (h, d)""",
+    "Scan": """
+      h, rows = Scan <num_scan_inputs = 1, body = row (float[16] total, float[16] r)
+        => (float[16] next, float[16] out) { next = Add (total, r) out = Mul (next, stream) }>
+        (first, x)
+      l = MatMul (rows, w)
+      y = Softmax (l)""",
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("stream", [1.0, 3e4])
+def test_bodies_are_converted_and_kept_as_the_graph_is(kind: str, stream: float) -> None:
+    own = {"w": weight(ROWS, ROWS), "stream": np.float32(stream), "first": weight(1, ROWS)[0]}
+    own |= {"zero": np.array([0]), "one": np.array([1])}
+    model = parsed(BODIES[kind], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    feeds = x_of(3, ROWS)
+    new, precision, content = converted(model, inputs=[feeds])
+    assert share_off(model, content, feeds) < 2e-3
+    types = types_of(new)
+    assert types["w"] == "FLOAT16" or (kind == "Scan" and stream > 1)
+    large = {"If": "s", "Loop": "each", "Scan": "out"}[kind]
+    assert types[large] == ("FLOAT" if stream > 1 else "FLOAT16")
+    assert ("range" in {one.kind for one in precision.kept}) == (stream > 1)
+
+
+def test_functions_of_others_are_converted_by_their_calls() -> None:
+    """One call overflows, the other does not."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n, 16] x) => (float[n, 16] y) {
+          a = own.scaled (x, w, small) b = own.scaled (a, w, large)
+          p = Softmax (b) y = MatMul (p, w) }
+        <domain: "own", opset_import: ["" : 17]> scaled (x, w, s) => (z) {
+          t = MatMul (x, w) z = Mul (t, s) }"""
+    )
+    for name, array in {"w": weight(ROWS, ROWS), "small": 1.0, "large": 5e4}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(array), name))
+    new, precision, content = converted(model)
+    assert not new.functions
+    assert share_off(model, content, x_of(3, ROWS)) < 2e-2
+    assert operators(kept(precision, "range")) == ["Mul"]
+    assert precision.products_kept == 0
