@@ -102,11 +102,11 @@ def step_by_step(content: bytes, feeds: Mapping[str, Any]) -> Any:
 
 def share_off(model: onnx.ModelProto, content: bytes, feeds: Mapping[str, Any]) -> float:
     """The largest difference of the outputs, which are finite, as a share of the largest."""
-    shares, expected = [], run(model, feeds)
-    runs = [run(content, feeds, optimize=optimize) for optimize in (False, True)]
+    shares, source = [], run(model, feeds)
+    pairs = [(source, run(content, feeds, optimize=optimize)) for optimize in (False, True)]
     if b"SimplifiedLayerNormalization" not in content:  # which the reference lacks
-        runs.append(step_by_step(content, feeds))
-    for outputs in runs:
+        pairs.append((step_by_step(model.SerializeToString(), feeds), step_by_step(content, feeds)))
+    for expected, outputs in pairs:
         for before, after in zip(expected, outputs, strict=True):
             assert np.isfinite(after).all()
             off = np.abs(before.astype(np.float64) - after.astype(np.float64)).max()
