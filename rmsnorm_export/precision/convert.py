@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.graph.order import graphs_in, values_in
 from rmsnorm_export.graph.retype import retype_attributes
+from rmsnorm_export.precision.measure import release
 from rmsnorm_export.precision.units import Port, Unit
 from rmsnorm_export.runtime.metrics import FINFO
 
@@ -161,4 +162,6 @@ def _in_type(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol
         result = np.asarray(array.astype(dtype.numpy()))
     beyond = np.isinf(result) & np.isfinite(array)
     result[beyond] = np.copysign(float(end), array[beyond]).astype(result.dtype)
+    del array
+    release(tensor)
     return ir.Tensor(result, dtype=dtype, name=tensor.name)

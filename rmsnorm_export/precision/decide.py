@@ -92,7 +92,7 @@ def _overflows(units: Sequence[Unit], sizes: Sizes, largest: float) -> dict[ir.V
 
 
 def _keep_root(epsilon: ir.Value, readers: Mapping[ir.Value, list[Unit]]) -> None:
-    """Keep what is made of an epsilon, which is all there is of a row of zeros, until it divides."""
+    """Keep what is made of an epsilon, all that there is of a row of zeros, until it divides."""
     pending = list(readers[epsilon])
     while pending:
         for value in pending.pop().makes:
