@@ -111,7 +111,7 @@ def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[
     """
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
-        words = [options.form, runtime.why, runtime.source, *changes]
-        note = f"for {options.runtime} the target is {'; '.join(words)}"
-        report = dataclasses.replace(report, notes=(*report.notes, note))
+        note = f"{options.runtime} gets the target {options.form}: {runtime.why} ({runtime.source})"
+        notes = (*report.notes, "; ".join([note, *changes]))
+        report = dataclasses.replace(report, notes=notes, runtime=options.runtime)
     return model, report
