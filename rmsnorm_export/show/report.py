@@ -175,7 +175,8 @@ def _advice(report: Report, name: str, version: str, norms: int) -> str:
     if (report.planned and report.fused) or not version:
         return f"optimize --for {name}"
     if after is not None and after[1] < norms and not done:
-        return f"optimize --for {name}, whose session has {after[1]} of {norms} norms as one kernel"
+        seen = f"of this file its session has {after[1]} of {norms} norms as one kernel"
+        return f"optimize --for {name}: {seen}"
     return f"run it in {name} {version}"
 
 

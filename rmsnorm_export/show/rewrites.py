@@ -140,8 +140,7 @@ def gain_table(report: Report) -> Table | None:
         }
         head = f"in {loading.runtime}, by default"
         if loading.bytes is not None:
-            first, last = loading.bytes
-            counts["KiB with weights"] = (first and round(first / 1024), round(last / 1024))
+            counts["bytes with weights"] = loading.bytes
     rows = [
         [f"  {what}", "not known" if before is None else f"{before:,}", f"{after:,}"]
         for what, (before, after) in counts.items()
