@@ -78,8 +78,8 @@ def prove_loading(
             loading = dataclasses.replace(loading, before=before, after=after)
             if after is not None:  # else it is too large to be made here
                 size = None if report.loading is None else report.loading.bytes
-                at_first = _size(source) if source is not None else size and size[0]
-                loading = dataclasses.replace(loading, bytes=(at_first, _size(model)))
+                at_first = _total_bytes(source) if source is not None else size and size[0]
+                loading = dataclasses.replace(loading, bytes=(at_first, _total_bytes(model)))
         except Error as error:
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
@@ -99,7 +99,7 @@ def _executed_before(source: ir.Model) -> tuple[int, int] | None:
         return None
 
 
-def _size(model: ir.Model) -> int:
+def _total_bytes(model: ir.Model) -> int:
     """Return the bytes of a model and its weights."""
     external = sum(slot.nbytes for slot in tensor_slots(model) if slot.is_external)
     return len(serialize(model)) + external
