@@ -130,7 +130,8 @@ def in_half(
     notes: tuple[str, ...] = ()
     if options.dtype == "f16":
         nodes, types = set(model.graph.all_nodes()), Types(model, Constants())
-        notes = widen_transposes(model, types, nodes, options.consumer)
+        beside = "a norm or a Cast"
+        notes = widen_transposes(model, types, nodes, options.consumer, beside=beside)
     elif (runtime := options.consumer) is not None and (lacks := lacks_bfloat16(model, runtime)):
         what, fix = f"The runtime {runtime.label} lacks bfloat16.", "use --dtype f16, or another"
         raise InputError(what, found=lacks, fix=f"{fix} runtime, as onnxruntime-gpu")
