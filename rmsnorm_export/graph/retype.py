@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs, variables_in
@@ -49,6 +50,8 @@ def _retype_attributes(node: ir.Node, types: Types) -> None:
     if node.op_type in ("Constant", "ConstantOfShape"):
         tensor = ir.convenience.get_const_tensor(node.outputs[0])
         tensor = tensor or node.attributes.get_tensor("value", None)
+        if tensor is None and node.op_type == "ConstantOfShape":  # zeros of float32
+            tensor = ir.tensor(np.zeros(1, np.float32))
         if tensor is not None and tensor.dtype in types:
             node.attributes.clear()
             array = tensor.numpy().astype(types[tensor.dtype].numpy())

@@ -1,45 +1,31 @@
-"""The health of a model: its norms and residual sums, what runs show of them, and the cures."""
+"""The health of a model: its norms, sums and products, what runs show of them, and the cures."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.graph.order import subgraphs
-from rmsnorm_export.graph.retype import retype
-from rmsnorm_export.health.limits import Limits
-from rmsnorm_export.health.ranges import Ranges, measure
-from rmsnorm_export.health.result import Health, HealthRun
+from rmsnorm_export.health.half import Names, in_half, node_name
+from rmsnorm_export.health.overflows import Overflows
+from rmsnorm_export.health.ranges import Candidates, Ranges, Rounding, measure
+from rmsnorm_export.health.result import END, KEEP, HealthRun
+from rmsnorm_export.health.sites import Sites, nodes_in
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.native import SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT, FLOAT16
-from rmsnorm_export.proof.feeds import limits
-from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize.match import module_path
-from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
 from rmsnorm_export.runtime.sizes import Inputs
 
-_END, _BEYOND = 65504.0, 65520.0
-"""The largest number of float16, and the least that rounds to infinity."""
-_OWN_INFINITIES = ("Where", "Log")
-"""Operators that choose an infinity, or make one of a zero, in any type."""
-_SUM, _SITE = 4, "rmsnorm_export.site"
-"""Outputs of SkipSimplifiedLayerNormalization, the sum the last; a node's site before inlining."""
+_MOST_TRIES = 4
 
 
 def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[str, Any]:
-    """Return the fields of a report that say what norms and residual sums survive.
+    """Return the fields of a report that say what norms, sums and products survive.
 
     Functions are put in the place of their calls, so that each call has its own weights and ranges.
     A model without any float16 is looked at as it will be once it is converted.
@@ -54,145 +40,138 @@ def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[
     """
     declared, indices = graph_inputs(loaded.model), index_limits(loaded.model)
     candidates, source = input_candidates(declared, indices, inputs)
-    model = _without_functions(loaded.model)
-    stored = (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values())
-    converted = all(value.dtype != FLOAT16 for value in stored)
-    if converted:
-        retype(model, dict.fromkeys((FLOAT, BFLOAT16), ir.DataType.FLOAT16))
-    sites = _Sites(model, target, converted=converted)
-    runs = (HealthRun("in float32", source), HealthRun("in half precision", source))
-    seen = [measure(model, sites.types, loaded.folder, candidates, run) for run in runs]
-    sites.put(seen[0][0] or seen[1][0])
-    overflows = tuple(sites.first_overflow(*one, wide=seen[0][0]) for one in seen)
-    return {"health": tuple(site.health for site in sites.sites), "health_runs": overflows}
-
-
-def _without_functions(model: ir.Model) -> ir.Model:
-    """Return a copy with bodies in the place of calls, in which each residual sum has a name.
-
-    Raises:
-        InputError: there are too many calls, or of functions of another opset.
-    """
-    copy = model.clone()
-    for node in copy.graph.all_nodes():
-        if node.op_type == SKIP_SIMPLIFIED and len(node.outputs) < _SUM:
-            node.resize_outputs(_SUM)
-            for value in node.outputs:
-                value.name = value.name or ""
-            node.outputs[-1].name = f"{node.outputs[0].name}.sum"
-        if node.domain == DOMAIN:
-            node.metadata_props[_SITE] = name_of(node)
     try:
-        return inline(copy)
+        model, converted = in_half(loaded.model)
     except ValueError as error:
         what, fix = "The functions of the model cannot be inlined.", "omit --health"
         raise InputError(what, found=str(error), fix=fix) from error
+    names = Names(loaded.model.graph)
+    sites = Sites(model, names, target, converted=converted)
+    runs = _Runs(model, sites, names, loaded.folder, candidates, source)
+    runs.run()
+    return {"health": tuple(site.health for site in sites.sites), "health_runs": tuple(runs.runs)}
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Site:
-    """A norm or residual sum: its health, its row or sum, and its nodes."""
+class _Runs:
+    """The runs of a model: in float32, in half precision, and with the cures.
 
-    health: Health
-    row: ir.Value
-    nodes: tuple[ir.Node, ...]
-
-
-class _Sites:
-    """The norms of a model, each after the residual sum that it reads.
-
-    Attributes:
-        sites: in order.
-        types: of the model.
+    Args:
+        model: in half precision.
+        sites, names: of it.
+        folder: of its external data.
+        candidates: of inputs.
+        source: of these, in words.
     """
 
-    def __init__(self, model: ir.Model, target: Target, *, converted: bool) -> None:
-        recognition = recognize(model)
-        self._graph, self.types = model.graph, recognition.types
-        self.sites: list[_Site] = []
-        norm_limits = Limits(self.types, model.opset_imports, target)
-        for match in recognition.matches:
-            row, last = match.x if match.sum is None else match.sum, match.nodes[-1]
-            dtype, changed = type_name(match.dtype), converted and match.dtype == FLOAT16
-            norm = Health(_site_name(last), "norm", match.module, match.scope, dtype, changed)
-            add = row.producer()
-            if add is not None and (match.sum is not None or _adds_values(add)):
-                added = dataclasses.replace(
-                    norm, site=_site_name(add), kind="residual sum",
-                    module=module_path(add) or match.module, largest=limits(match.dtype)[0] / 2,
-                )  # fmt: skip
-                self.sites.append(_Site(added, row, (add,)))
-            self.sites.append(_Site(norm_limits.of(match, norm), row, match.nodes))
+    def __init__(
+        self, model: ir.Model, sites: Sites, names: Names, folder: str | None,
+        candidates: Candidates, source: str,
+    ) -> None:  # fmt: skip
+        self._model, self._sites, self._names = model, sites, names
+        self._folder, self._candidates, self._source = folder, candidates, source
+        types = sites.types
+        self._halves = {
+            value for node in model.graph.all_nodes() for value in node.outputs
+            if types.dtype(value) in HALF_TYPES
+        }  # fmt: skip
+        self._halves.update(v for v in model.graph.inputs if types.dtype(v) in HALF_TYPES)
+        self._near = {node: site for site in reversed(sites.sites) for node in site.nodes}
+        self.runs: list[HealthRun] = []
 
-    def put(self, ranges: Ranges) -> None:
-        """Note the ranges, and the cures of rows and sums that float16 does not hold."""
-        streams = {site.row for site in self.sites if site.health.kind == "residual sum"}
-        for site in self.sites:
-            size, cure = ranges.get(site.row), site.health.cure
-            if size is not None and size > _END and site.health.dtype == "float16":
-                cure = "bfloat16" if math.isfinite(size) else ""
-                if site.row in streams and cure:
-                    factor = 2 ** math.ceil(math.log2(size / _END) + 1)
-                    cure = f"a factor of 1/{factor} on the residual stream, or bfloat16"
-                site.health = dataclasses.replace(site.health, keep=())
-            site.health = dataclasses.replace(site.health, measured=size, cure=cure)
+    def run(self) -> None:
+        """Run the model, note the ranges at its sites, and name the cures that help."""
+        wide, first = self._measured("in float32", Rounding())
+        half, second = self._measured("in half precision", Rounding(self._halves))
+        overflows = Overflows(self._sites, wide or half)
+        last = self._cured(overflows, half) if half and wide else None
+        self._name_cures(overflows, wide or half, helps=last is not None)
+        for ranges, run in ((wide, first), (half, second)):
+            self.runs.append(self._told(overflows, ranges, run, helps=last is not None))
+        self.runs += [] if last is None else [last]
 
-    def first_overflow(self, ranges: Ranges, run: HealthRun, wide: Ranges) -> HealthRun:
-        """Return the run with the first value that does not fit though its operands do.
+    def _measured(self, computed: Any, rounding: Rounding) -> tuple[Ranges, HealthRun]:
+        run = HealthRun(computed, self._source)
+        arguments = self._folder, self._candidates, run, rounding
+        return measure(self._model, self._sites.types, *arguments)
 
-        So a mask is none: it is made of the lowest number of the type, or of an infinity.
+    def _cured(self, overflows: Overflows, half: Ranges) -> HealthRun | None:
+        """Return the run with cures after which no value is odd; None without one, or without need.
 
-        Args:
-            ranges: of the run.
-            run: that is returned.
-            wide: the ranges in float32.
+        Values that float16 does not hold are kept in float32, and so is the norm in which a number
+        becomes none. What reads a kept value may be odd in turn.
         """
-        near = {node: one.health for one in reversed(self.sites) for node in one.nodes}
-        constants, last = Constants(), ""
-        for node in _nodes(self._graph):
-            last = near[node].site if node in near else last
-            fits = all(_fits(value, ranges, constants) for value in node.inputs)
-            for value in node.outputs:
-                if fits and self._overflows(value, ranges):
-                    cure = near[node].cure if node in near else ""
-                    if node not in near and math.isfinite(wide.get(value, math.inf)):
-                        cure = f"keep {value.name} in float32, or bfloat16"
-                    return dataclasses.replace(
-                        run, tensor=value.name or "", size=ranges[value], node=name_of(node),
-                        op=node.op_type, module=module_path(node), site=last, cure=cure,
-                    )  # fmt: skip
-        return run
+        kept, origin = set(overflows.beyond), overflows.first(half)
+        for _ in range(_MOST_TRIES):
+            if origin is None:
+                break
+            if overflows.constant_of(origin) is None:
+                kept |= self._around(origin)
+            exact = kept | _read_by(kept, self._sites.stored)
+            rounding = Rounding(self._halves - exact, set(overflows.constants.values()))
+            seen, run = self._measured("with the cures", rounding)
+            if not seen:
+                break
+            origin = overflows.first(seen, exact)
+            if origin is None:
+                return run
+        return None
 
-    def _overflows(self, value: ir.Value, ranges: Ranges) -> bool:
-        """Return whether float16 does not hold a value."""
-        node = value.producer()
-        own = node is not None and node.op_type in _OWN_INFINITIES
-        return self.types.dtype(value) == FLOAT16 and ranges.get(value, 0.0) >= _BEYOND and not own
+    def _around(self, node: ir.Node) -> set[ir.Value]:
+        """Return what a node computes; in a norm, all between its row and its output."""
+        site = self._near.get(node)
+        if site is None or site.health.kind != "norm":
+            return set(node.outputs)
+        computed = {value for one in site.nodes for value in one.outputs}
+        return computed - {site.row, site.nodes[-1].outputs[0]}
+
+    def _name_cures(self, overflows: Overflows, wide: Ranges, *, helps: bool) -> None:
+        """Give each value that float16 does not hold a site, and the cure that was found."""
+        inside = {value for node in self._near for value in node.outputs}
+        for node in overflows.nodes:
+            for value in overflows.beyond.intersection(node.outputs) - inside:
+                self._sites.add_value(value, node)
+        for site in self._sites.sites:
+            values = [site.row, *(v for node in site.nodes for v in node.outputs)]
+            health = dataclasses.replace(site.health, measured=wide.get(site.row))
+            if site.row in overflows.beyond:
+                names = self._names.kept(v for v in values if v in overflows.beyond)
+                cure = KEEP if helps and names else ""
+                health = dataclasses.replace(health, cure=cure, keep=names if cure else ())
+            site.health = health
+
+    def _told(
+        self, overflows: Overflows, ranges: Ranges, run: HealthRun, *, helps: bool
+    ) -> HealthRun:
+        """Return a run with what is odd in it, and where that begins."""
+        node = overflows.first(ranges)
+        if node is None:
+            return run
+        value, constant = overflows.bad_of(node, ranges)[0], overflows.constant_of(node)
+        site, source = self._near.get(node), "" if constant is None else self._names.of(constant)
+        cure = site.health.cure if site is not None else ""
+        if helps and source:
+            cure = f"{END:.0f} in place of the infinity in {source}"
+        elif helps and site is None:
+            cure = KEEP
+        return dataclasses.replace(
+            run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
+            op=node.op_type, module=module_path(node), site=self._norm_at(node), cure=cure,
+            odd=len(overflows.bad(ranges)), constant=source,
+        )  # fmt: skip
+
+    def _norm_at(self, node: ir.Node) -> str:
+        """Return the name of the norm or sum that a node is in, or of the last one before it."""
+        last = ""
+        for one in nodes_in(self._model.graph):
+            site = self._near.get(one)
+            if site is not None and site.health.is_norm:
+                last = site.health.site
+            if one is node:
+                break
+        return last
 
 
-def _site_name(node: ir.Node) -> str:
-    return node.metadata_props.get(_SITE) or name_of(node)
-
-
-def _adds_values(node: ir.Node) -> bool:
-    """Return whether a node is a sum of two values that are both computed."""
-    stored = (ir.convenience.get_const_tensor(value) for value in node.inputs if value)
-    return standard(node) == "Add" and all(tensor is None for tensor in stored)
-
-
-def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph in order, those of bodies before the node that holds them."""
-    for node in graph:
-        for body in subgraphs(node):
-            yield from _nodes(body)
-        yield node
-
-
-def _fits(value: ir.Value | None, ranges: Ranges, constants: Constants) -> bool:
-    """Return whether an operand is below the end of float16, where masks are; a large weight is."""
-    if value is not None and value in ranges:
-        return ranges[value] < _END
-    array = constants.array(value)
-    if array is None or array.dtype.kind not in "fV":
-        return True
-    return bool((np.abs(array.astype(np.float64)) < _END).all())
+def _read_by(values: Collection[ir.Value], stored: Collection[ir.Value]) -> set[ir.Value]:
+    """Return the constants of the nodes that compute values: converters leave them as they are."""
+    nodes = (value.producer() for value in values)
+    return {v for node in nodes if node for v in node.inputs if v is not None and v in stored}

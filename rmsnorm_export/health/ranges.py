@@ -1,16 +1,17 @@
 """The ranges of a model's values, seen in a run.
 
 The largest magnitude of every float value, of bodies of control flow, too, becomes an output of a
-copy, so that one run shows all and no value is kept. In float32 it shows how far beyond a half type
-a value is. In half precision each value goes through two Identity nodes, so that it is rounded to
-its type as on a GPU: ONNX Runtime's CPU provider computes chains of float16 nodes, one Identity
-included, in float32 (seen in 1.31).
+copy, so that one run shows all and no value is kept. Everything is computed in float32, which shows
+how far beyond a half type a value is. Values that are to be rounded go through Casts to their type
+and back, with two Identity nodes between them: ONNX Runtime's CPU provider drops a rounding that
+one of them or none is part of (seen in 1.31).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError, VerificationE
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import graphs_in, subgraphs, values_in
 from rmsnorm_export.graph.retype import retype
-from rmsnorm_export.health.result import HealthRun
+from rmsnorm_export.health.result import END, HealthRun
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT, FLOAT_TYPES, HALF_TYPES
 from rmsnorm_export.printable import one_line
@@ -29,35 +30,52 @@ from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 
 Ranges = Mapping[ir.Value, float]
-"""The largest magnitude of each value; infinite where it holds NaN."""
+"""The largest magnitude of each value; NaN where it holds one."""
 Candidates = Callable[[], Iterable[dict[str, Array]]]
 """Makes inputs to try in turn."""
 
 _MARK = "rmsnorm_export.mark"
+_LARGEST = np.finfo(np.float32).max
+"""Infinity in a mark, in which infinity is NaN: ReduceMax may overlook NaN."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rounding:
+    """What a run makes of the values of a model.
+
+    Attributes:
+        values: that are rounded, each to its half type.
+        clipped: stored values whose infinities are the largest number of float16 instead.
+    """
+
+    values: Collection[ir.Value] = ()
+    clipped: Collection[ir.Value] = ()
 
 
 def measure(
-    model: ir.Model, types: Types, folder: str | None, candidates: Candidates, run: HealthRun
-) -> tuple[Ranges, HealthRun]:
+    model: ir.Model, types: Types, folder: str | None, candidates: Candidates, run: HealthRun,
+    rounding: Rounding,
+) -> tuple[Ranges, HealthRun]:  # fmt: skip
     """Run a copy of a model and return the ranges of its values; none where it is not run.
 
     Args:
         model, types: not changed.
         folder: of its external data.
         candidates: of inputs.
-        run: says how it is to be computed.
+        run: that is returned, with what became of it.
+        rounding: of its values.
     """
-    copy, wide = model.clone(), run.computed == "in float32"
+    copy = model.clone()
     both = ((v for g in graphs_in(one.graph) for v in values_in(g)) for one in (copy, model))
     sources = {
         ours: theirs
         for ours, theirs in zip(*both, strict=True)
         if types.dtype(theirs) in FLOAT_TYPES
     }
-    if wide:
-        retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
-    halves = (v for v, source in sources.items() if types.dtype(source) in HALF_TYPES)
-    marks = _Marks(set(sources), set() if wide else set(halves)).add(copy.graph)
+    retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
+    rounded = {v: types.dtype(of) for v, of in sources.items() if of in rounding.values}
+    clipped = {v for v, of in sources.items() if of in rounding.clipped}
+    marks = _Marks(set(sources), rounded, clipped).add(copy.graph)
     copy.graph.outputs[:] = marks.values()
     copy.graph.sort()
     declared = graph_inputs(copy)
@@ -68,37 +86,63 @@ def measure(
         )
     except (BackendMissingError, InputError, VerificationError) as error:
         return {}, dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}"))
-    # The largest of no elements, as of an empty cache, is -infinity.
-    ranges = {sources[v]: max(float(seen[mark.name or ""]), 0.0) for v, mark in marks.items()}
+    ranges = {sources[v]: _magnitude(float(seen[mark.name or ""])) for v, mark in marks.items()}
     return ranges, dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
 
 
+def _magnitude(mark: float) -> float:
+    """Return what a mark says; the largest of no elements, as of an empty cache, is -infinity."""
+    return math.nan if mark == math.inf else math.inf if mark >= _LARGEST else max(mark, 0.0)
+
+
 class _Marks:
-    """Nodes that compute the largest magnitude of each value, a scalar.
+    """Nodes that compute the largest magnitude of each value, a scalar, and that round values.
 
     Args:
         values: all that are marked.
-        rounded: of them, those that are rounded to their type.
+        rounded: of them, those that are rounded, and the types.
+        clipped: of them, stored ones that are kept within float16.
     """
 
-    def __init__(self, values: set[ir.Value], rounded: set[ir.Value]) -> None:
-        self._values, self._rounded, self._count = values, rounded, 0
+    def __init__(
+        self,
+        values: set[ir.Value],
+        rounded: Mapping[ir.Value, ir.DataType | None],
+        clipped: set[ir.Value],
+    ) -> None:
+        self._values, self._rounded, self._clipped, self._count = values, rounded, clipped, 0
 
     def add(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         """Return the scalar, not an output yet, of each value of a graph and its bodies."""
-        marks = {v: self._largest(graph, v) for v in graph.inputs if self._is_marked(v)}
-        for node in tuple(graph):
+        nodes = tuple(graph)
+        marks = {
+            v: self._largest(graph, v) for v in graph.initializers.values() if v in self._values
+        }
+        for value in filter(self._is_marked, graph.inputs):
+            marks[value] = self._largest(graph, self._passed_on(graph, value))
+        for node in nodes:
             if node.op_type in ("If", "Loop", "Scan"):
                 marks |= self._add_to_bodies(graph, node)
-            for value in filter(self._is_marked, node.outputs):
-                last = value
-                if value in self._rounded and not value.is_graph_output():
-                    users = tuple(value.uses())
-                    last = self._add(graph, "Identity", self._add(graph, "Identity", value))
-                    for user, index in users:
-                        user.replace_input_with(index, last)
-                marks[value] = self._largest(graph, last)
+            for value in node.outputs:
+                last = self._passed_on(graph, value)
+                if self._is_marked(value):
+                    marks[value] = self._largest(graph, last)
         return marks
+
+    def _passed_on(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
+        """Return what all that read a value read now: it, clipped or rounded if it is to be."""
+        node, last, users = value.producer(), value, tuple(value.uses())
+        stored = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        if not self._clipped.isdisjoint((value, stored)):
+            for op, end in (("Min", END), ("Max", -END)):
+                last = self._add(graph, op, last, self._constant(graph, end))
+        if value in self._rounded:
+            last = self._add(graph, "Cast", last, to=self._rounded[value])
+            last = self._add(graph, "Identity", self._add(graph, "Identity", last))
+            last = self._add(graph, "Cast", last, to=FLOAT)
+        for user, index in users if last is not value else ():
+            user.replace_input_with(index, last)
+        return last
 
     def _is_marked(self, value: ir.Value) -> bool:
         tensor = value.type is None or isinstance(value.type, ir.TensorType)
@@ -122,9 +166,10 @@ class _Marks:
         return dict(zip(values, ends, strict=True))
 
     def _largest(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
-        """Return the largest magnitude; infinity for NaN, which ReduceMax may overlook."""
+        """Return the largest magnitude, as ``_magnitude`` reads it."""
         wide = self._add(graph, "Cast", value, to=FLOAT)
         nan, size = (self._add(graph, op, wide) for op in ("IsNaN", "Abs"))
+        size = self._add(graph, "Min", size, self._constant(graph, _LARGEST))
         numbers = self._add(graph, "Where", nan, self._constant(graph, np.inf), size)
         return self._add(graph, "ReduceMax", numbers, keepdims=0)
 
