@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.health.half import Names, in_half, node_name
+from rmsnorm_export.health.half import FileNames, in_half, node_name
 from rmsnorm_export.health.overflows import Overflows
 from rmsnorm_export.health.ranges import Candidates, Ranges, Rounding, measure
 from rmsnorm_export.health.result import END, KEEP, HealthRun
@@ -45,7 +45,7 @@ def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[
     except ValueError as error:
         what, fix = "The functions of the model cannot be inlined.", "omit --health"
         raise InputError(what, found=str(error), fix=fix) from error
-    names = Names(loaded.model.graph)
+    names = FileNames(loaded.model.graph)
     sites = Sites(model, names, target, converted=converted)
     runs = _Runs(model, sites, names, loaded.folder, candidates, source)
     runs.run()
@@ -64,7 +64,7 @@ class _Runs:
     """
 
     def __init__(
-        self, model: ir.Model, sites: Sites, names: Names, folder: str | None,
+        self, model: ir.Model, sites: Sites, names: FileNames, folder: str | None,
         candidates: Candidates, source: str,
     ) -> None:  # fmt: skip
         self._model, self._sites, self._names = model, sites, names
@@ -148,14 +148,13 @@ class _Runs:
             return run
         value, constant = overflows.bad_of(node, ranges)[0], overflows.constant_of(node)
         site, source = self._near.get(node), "" if constant is None else self._names.of(constant)
-        cure = site.health.cure if site is not None else ""
-        if helps and source:
+        cure = KEEP if site is None else site.health.cure
+        if source:
             cure = f"{END:.0f} in place of the infinity in {source}"
-        elif helps and site is None:
-            cure = KEEP
         return dataclasses.replace(
             run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
-            op=node.op_type, module=module_path(node), site=self._norm_at(node), cure=cure,
+            op=node.op_type, module=module_path(node), site=self._norm_at(node),
+            cure=cure if helps else "",
             odd=len(overflows.bad(ranges)), constant=source,
         )  # fmt: skip
 

@@ -53,8 +53,8 @@ def node_name(node: ir.Node) -> str:
     return node.metadata_props.get(_NODE) or name_of(node)
 
 
-class Names:
-    """Names of the values of a model ``in_half``.
+class FileNames:
+    """FileNames of the values of a model ``in_half``.
 
     Args:
         source: the graph before, whose names they are.

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error, InputError
-from rmsnorm_export.health.half import Names, node_name
-from rmsnorm_export.health.parts import Part, PartRows
+from rmsnorm_export.health.half import FileNames, node_name
+from rmsnorm_export.health.parts import Part, PartTrial
 from rmsnorm_export.health.result import (
     BRAIN,
     EPSILON,
@@ -24,7 +24,7 @@ from rmsnorm_export.health.result import (
     UPCAST,
     Health,
 )
-from rmsnorm_export.health.rows import Edges, Rows
+from rmsnorm_export.health.trial import Edges, Trial
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import lower
 from rmsnorm_export.lower.scales import lower_all
@@ -41,7 +41,7 @@ from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.types import Types
 
 
-class _Norm(Rows):
+class _NormTrial(Trial):
     """A norm that recognition follows.
 
     Args:
@@ -118,7 +118,7 @@ class Limits:
     """
 
     def __init__(
-        self, types: Types, opset_imports: Mapping[str, int], names: Names,
+        self, types: Types, opset_imports: Mapping[str, int], names: FileNames,
         target: Target = "portable",
     ) -> None:  # fmt: skip
         self._proving, self._target = Proving(types, opset_imports), TARGETS[target]
@@ -140,24 +140,30 @@ class Limits:
                 subnormal=0 < epsilon < limits(stash)[1],
             )
         try:
-            rows = self._cut(match) if isinstance(match, Match) else PartRows(match, self._proving)
-            return dataclasses.replace(health, **self._limits(match, rows, health, stash))
+            trial = (
+                self._cut(match) if isinstance(match, Match) else PartTrial(match, self._proving)
+            )
+            return dataclasses.replace(health, **self._limits(match, trial, health, stash))
         except Error as error:
             return dataclasses.replace(health, problem=one_line(f"{error.what} {error.found}"))
 
     def _limits(
-        self, match: Match | Part, rows: Rows, health: Health, stash: int
+        self, match: Match | Part, trial: Trial, health: Health, stash: int
     ) -> dict[str, Any]:
-        types, end = self._proving.types, limits(rows.dtype)[0]
+        types, end = self._proving.types, limits(trial.dtype)[0]
         least, largest, beyond = 0.0, end, end
-        if rows.fault(1.0) is not None:
+        if trial.fault(1.0) is not None:
             largest, beyond = 0.0, 1.0
-        elif rows.fault(end) is not None:
-            largest, beyond = rows.edge(end, self._edges)
-        if largest and rows.fault(0.0) is not None:
-            least = rows.edge(smallest(rows.dtype), self._edges)[0]
-        facts = {"least": least, "largest": largest // 1 or largest, "assumed": tuple(rows.assumed)}
-        if (failing := rows.fault(beyond)) is not None:
+        elif trial.fault(end) is not None:
+            largest, beyond = trial.edge(end, self._edges)
+        if largest and trial.fault(0.0) is not None:
+            least = trial.edge(smallest(trial.dtype), self._edges)[0]
+        facts = {
+            "least": least,
+            "largest": largest // 1 or largest,
+            "assumed": tuple(trial.assumed),
+        }
+        if (failing := trial.fault(beyond)) is not None:
             value = failing[0]
             dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
             facts |= {"node": node_name(node), "op": node.op_type, "computed": type_name(dtype)}
@@ -167,16 +173,19 @@ class Limits:
             return facts
         sizes = (0.0, beyond)
         fits = failing is None or failing[1]
-        kept = rows.cure([KEEP], sizes) if fits else ""
+        kept = trial.cure([KEEP], sizes) if fits else ""
         helps = [UPCAST, EPSILON] if isinstance(match, Match) else [KEEP, STORED]
-        cure = kept if health.converted else rows.cure(helps, sizes)
+        cure = kept if health.converted else trial.cure(helps, sizes)
         if not fits:
-            cure = rows.cure([BRAIN], sizes)
+            cure = trial.cure([BRAIN], sizes)
         if UPCAST in cure and isinstance(match, Match) and self._refuses(match):
             cure = f"--target portable {cure}"
-        ends = (rows.output, match.sum if isinstance(match, Match) else None)
-        inner = (v for v in rows.values if v not in ends and types.dtype(v) == FLOAT16)
-        return facts | {"cure": cure, "keep": self._names.kept(inner) if kept else ()}
+        ends = (trial.output, match.sum if isinstance(match, Match) else None)
+        inner = (v for v in trial.values if v not in ends and types.dtype(v) == FLOAT16)
+        return facts | {
+            "cure": cure,
+            "keep": self._names.kept(inner) if kept or cure == STORED else (),
+        }
 
     def _refuses(self, match: Match) -> bool:
         """Return whether the target has no node for a norm, which the portable one has."""
@@ -185,7 +194,7 @@ class Limits:
             outcome.discard()
         return isinstance(outcome, Refusal)
 
-    def _cut(self, match: Match) -> _Norm:
+    def _cut(self, match: Match) -> _NormTrial:
         """Return the norm in the first sizes in which it can be run: one row, if it can be.
 
         Raises:
@@ -195,7 +204,7 @@ class Limits:
         first, *others = layouts(match, bare, self._proving.types)
         for layout in (dataclasses.replace(first, lead=(1,) * len(first.lead)), *others):
             with contextlib.suppress(Error):
-                norm = _Norm(match, layout, self._proving)
+                norm = _NormTrial(match, layout, self._proving)
                 norm.fault(1.0)
                 return norm
-        return _Norm(match, first, self._proving)
+        return _NormTrial(match, first, self._proving)

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.health.result import STORED
-from rmsnorm_export.health.rows import Rows
+from rmsnorm_export.health.result import KEEP, STORED
+from rmsnorm_export.health.trial import Trial
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT_TYPES
 from rmsnorm_export.proof.cut import cut
@@ -66,7 +66,7 @@ def part_of(node: ir.Node, types: Types, stored: Collection[ir.Value]) -> Part |
     """
     if standard(node) not in _SUMS or node.inputs[0] is None:
         return None
-    row = _row(node.inputs[0], stored)
+    row = row_of(node.inputs[0], stored)
     end = _end(node, stored)
     if end is None:
         return None
@@ -93,7 +93,7 @@ def _variables(node: ir.Node, stored: Collection[ir.Value]) -> set[ir.Value]:
     return {value for value in node.inputs if value is not None and value not in stored}
 
 
-def _row(value: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
+def row_of(value: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
     """Return what a reduction is of, before the squares."""
     for _ in range(_MOST_STEPS):
         node = value.producer()
@@ -112,10 +112,10 @@ def _before_centring(row: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
     if node is None or standard(node) != "Sub":
         return row
     x, mean = node.inputs
-    found = None if mean is None else _row(mean, stored).producer()
+    found = None if mean is None else row_of(mean, stored).producer()
     if x is None or found is None or standard(found) not in _MEANS or found.inputs[0] is None:
         return row
-    one, other = (_row(value, stored) for value in (found.inputs[0], x))
+    one, other = (row_of(value, stored) for value in (found.inputs[0], x))
     return one if one is other else row
 
 
@@ -164,7 +164,7 @@ def _between(x: ir.Value, y: ir.Value, stored: Collection[ir.Value]) -> Iterator
     yield from order
 
 
-class PartRows(Rows):
+class PartTrial(Trial):
     """A part, ready to be tried on rows.
 
     Raises:
@@ -187,11 +187,12 @@ class PartRows(Rows):
     def cured(self, cure: str) -> tuple[ir.Model, str]:
         if cure != STORED:
             return super().cured(cure)
-        model, constants, count = self.original.clone(), Constants(), 0
+        model, end = super().cured(KEEP)
+        constants, count = Constants(), 0
         for node in model.graph:
             for index, value in enumerate(node.inputs):
                 if standard(node) == "Add" and constants.scalar(value) == 0:
-                    number = np.array(limits(self.dtype)[1], ir.DataType(self.dtype).numpy())
+                    number = np.array(limits(self.dtype)[1], np.float32)
                     constant = ir.val(f"epsilon{count}", const_value=ir.tensor(number))
                     model.graph.initializers.add(constant)
                     node.replace_input_with(index, constant)
@@ -199,4 +200,4 @@ class PartRows(Rows):
         if not count:
             found, fix = "no sum with 0", "look at the nodes of the norm"
             raise InputError("The norm has no epsilon of 0.", found=found, fix=fix)
-        return model, f"y{self.values.index(self.output)}"
+        return model, end

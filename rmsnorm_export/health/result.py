@@ -11,8 +11,9 @@ RESTORED = 1e-8
 """Epsilon that float16 holds as 0 and float32 does not."""
 KEEP, BRAIN, UPCAST = "keep in float32", "bfloat16", "--numerics upcast"
 EPSILON = f"{UPCAST} --epsilon {RESTORED}"
-STORED = "an epsilon of 6.1e-05 or more"
-"""The cures of a norm, the first for a conversion to float16; each is tried before it is named."""
+STORED = "store an epsilon of 6.1e-05 or more"
+"""The cures of a norm, the first for a conversion to float16; each is tried before it is named. The
+last is of a norm that is no operator of ours, which is kept in float32 as well."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

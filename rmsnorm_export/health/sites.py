@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import graphs_in, subgraphs
-from rmsnorm_export.health.half import Names, node_name
+from rmsnorm_export.health.half import FileNames, node_name
 from rmsnorm_export.health.limits import Limits
-from rmsnorm_export.health.parts import Part, part_of
+from rmsnorm_export.health.parts import Part, part_of, row_of
 from rmsnorm_export.health.result import END, Health
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
@@ -18,9 +18,10 @@ from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.proof.feeds import limits
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.match import Match, module_path
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import recognize
 
-_NORMS = (
+_NORM_OPERATORS = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization", "LpNormalization",
 )  # fmt: skip
@@ -56,10 +57,12 @@ class Sites:
         sites: in order.
     """
 
-    def __init__(self, model: ir.Model, names: Names, target: Target, *, converted: bool) -> None:
+    def __init__(
+        self, model: ir.Model, names: FileNames, target: Target, *, converted: bool
+    ) -> None:
         recognition = recognize(model)
         self.graph, self.types, self._converted = model.graph, recognition.types, converted
-        self.stored = set(_stored(self.graph))
+        self.stored = set(_constants_in(self.graph))
         self.sites: list[Site] = []
         self._sums: set[ir.Value] = set()
         nodes = tuple(nodes_in(self.graph))
@@ -68,11 +71,14 @@ class Sites:
         every: list[Match | Part] = [*filter(None, others), *recognition.matches]
         norms = {part.nodes[-1]: part for part in every}
         inside.update(node for part in norms.values() for node in part.nodes)
+        refused = {c.node: r for c, r in recognition.told.items() if r.kind == "norm"}
         norm_limits = Limits(self.types, model.opset_imports, names, target)
         for node in nodes:
             if node in norms:
                 self._add_norm(norms[node], norm_limits)
-            elif node not in inside and node.op_type in (*_NORMS, *_REDUCTIONS):
+            elif node in refused and node not in inside:
+                self._add_refused(node, refused[node])
+            elif node not in inside and node.op_type in (*_NORM_OPERATORS, *_REDUCTIONS):
                 self._add_reduction(node)
 
     def _add_norm(self, part: Match | Part, norm_limits: Limits) -> None:
@@ -83,6 +89,13 @@ class Sites:
         norm = self._health(last, "norm", part.dtype, module=module, scope=scope)
         self._add_sum(row, norm, fused=match is not None and match.sum is not None)
         self.sites.append(Site(norm_limits.of(part, norm), row, part.nodes))
+
+    def _add_refused(self, node: ir.Node, refusal: Refusal) -> None:
+        """Add a norm that nothing is known of but that it is one, and its range."""
+        dtype = int(self.types.dtype(node.outputs[0]) or FLOAT16)
+        health = dataclasses.replace(self._health(node, "norm", dtype), problem=refusal.message)
+        read = node.inputs[0] or node.outputs[0]
+        self.sites.append(Site(health, row_of(read, self.stored), (node,)))
 
     def _add_sum(self, row: ir.Value, norm: Health, *, fused: bool = False) -> None:
         """Add the residual sum that a norm reads, if its row is one."""
@@ -102,7 +115,7 @@ class Sites:
         if self.types.dtype(value) != FLOAT16 or value in self.stored:
             return
         health = dataclasses.replace(self._health(node, node.op_type, FLOAT16), largest=END)
-        if node.op_type in _NORMS and node.inputs[0] is not None:
+        if node.op_type in _NORM_OPERATORS and node.inputs[0] is not None:
             self._add_sum(node.inputs[0], health)
         self.sites.append(Site(health, value, (node,)))
 
@@ -140,7 +153,7 @@ def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
 
 
-def _stored(graph: ir.Graph) -> Iterator[ir.Value]:
+def _constants_in(graph: ir.Graph) -> Iterator[ir.Value]:
     """Yield the values that are made of constants alone."""
     seen: set[ir.Value | None] = {None}
     for one in graphs_in(graph):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsnorm_export.health.result import KEEP, Health, HealthRun
+from rmsnorm_export.health.result import KEEP, STORED, Health, HealthRun
 from rmsnorm_export.printable import collapse, number, one_line, plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.refusals import scoped
@@ -63,8 +63,8 @@ def _group_lines(group: Sequence[Health], verbose: int) -> list[Line]:
     if cure:
         keep = ", ".join(collapse(name for one in group for name in one.keep))
         kept = f"keep {keep} in float32" if keep else ""
-        cures = (kept,) if cure == KEEP else (cure, kept)
-        details.append(f"  cure     {', or '.join(filter(None, cures))}")
+        both = [*([] if cure == KEEP else [cure]), *([kept] if kept else [])]
+        details.append(f"  cure     {(', and ' if cure == STORED else ', or ').join(both)}")
     lines: list[Line] = [(f"  {len(group)} x  {first}", style)]
     if group[0].is_norm or style or verbose > 0:
         sites = collapse(scoped(one.module or one.site, one.scope) for one in group)
@@ -80,7 +80,7 @@ def _run(run: HealthRun) -> list[Line]:
     how = f"  {how}, on {run.runtime}: "
     if not run.odd:
         return [f"{how}none of {plural(run.values, 'value')} overflows or is NaN"]
-    what = "beyond float16" if run.computed == "in float32" else "infinite or NaN"
+    what = "beyond float16 or NaN" if run.computed == "in float32" else "infinite or NaN"
     lines: list[Line] = [f"{how}{run.odd} of {plural(run.values, 'value')} are {what}"]
     module = f", module {run.module}" if run.module else ""
     where = f"{run.op} {run.node}{module}, at or after {run.site or 'no norm'}"

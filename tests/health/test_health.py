@@ -23,7 +23,7 @@ from spellings.place import build
 
 import rmsnorm_export as rx
 from rmsnorm_export.graph.retype import retype
-from rmsnorm_export.health.half import Names
+from rmsnorm_export.health.half import FileNames
 from rmsnorm_export.health.limits import Limits
 from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, UPCAST, Health
 from rmsnorm_export.lower.targets import Target
@@ -112,7 +112,7 @@ def recognized(model: ir.Model, dtype: str) -> Recognition:
 def told_of(found: Recognition, match: Match, *, converted: bool = False) -> Health:
     graph = match.output.producer().graph
     bare = Health("", "norm", None, "main", type_name(match.dtype), converted)
-    return Limits(found.types, graph.opset_imports, Names(graph)).of(match, bare)
+    return Limits(found.types, graph.opset_imports, FileNames(graph)).of(match, bare)
 
 
 def held(told: Health, seen: list[float]) -> None:

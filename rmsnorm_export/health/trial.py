@@ -29,7 +29,7 @@ Edges = dict[float, tuple[float, float]]
 """The limits of the norm before, by the end that is not survived: layers are alike."""
 
 
-class Rows:
+class Trial:
     """One norm, cut out, ready to be tried on rows.
 
     Attributes:
