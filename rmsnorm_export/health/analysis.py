@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.health.half import FileNames, in_half, node_name
 from rmsnorm_export.health.overflows import Overflows
-from rmsnorm_export.health.ranges import Candidates, Ranges, Rounding, measure
+from rmsnorm_export.health.ranges import Candidates, Measured, Ranges, Rounding, measure
 from rmsnorm_export.health.result import END, KEEP, HealthRun
 from rmsnorm_export.health.sites import Sites, nodes_in
 from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize.match import module_path
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
+from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.sizes import Inputs
 
 _MOST_TRIES = 4
+_MOST_OFF = 0.1
+"""Distance of the outputs from float32 with a cure that helps, of their largest element."""
 
 
 def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[str, Any]:
@@ -52,6 +58,23 @@ def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[
     return {"health": tuple(site.health for site in sites.sites), "health_runs": tuple(runs.runs)}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cure:
+    """What helps: nodes kept in float32, and constants clipped.
+
+    Attributes:
+        run: that shows it.
+        unfit: values that float16 does not hold.
+        kept: nodes that are computed in float32.
+        clipped: constants have its largest number in place of infinities.
+    """
+
+    run: HealthRun
+    unfit: set[ir.Value]
+    kept: set[ir.Node]
+    clipped: bool
+
+
 class _Runs:
     """The runs of a model: in float32, in half precision, and with the cures.
 
@@ -80,67 +103,93 @@ class _Runs:
 
     def run(self) -> None:
         """Run the model, note the ranges at its sites, and name the cures that help."""
-        wide, first = self._measured("in float32", Rounding())
-        half, second = self._measured("in half precision", Rounding(self._halves))
-        overflows = Overflows(self._sites, wide or half)
-        last = self._cured(overflows, half) if half and wide else None
-        self._name_cures(overflows, wide or half, helps=last is not None)
-        for ranges, run in ((wide, first), (half, second)):
-            self.runs.append(self._told(overflows, ranges, run, helps=last is not None))
-        self.runs += [] if last is None else [last]
+        wide = self._measured("in float32", Rounding())
+        half = self._measured("in half precision", Rounding(self._halves))
+        overflows = Overflows(self._sites, wide.ranges or half.ranges)
+        cure = self._cured(overflows, wide, half.ranges)
+        self._name_cures(overflows, wide.ranges or half.ranges, cure)
+        for one in (wide, half):
+            self.runs.append(self._told(overflows, one.ranges, one.run, cure))
+        self.runs += [] if cure is None else [cure.run]
 
-    def _measured(self, computed: Any, rounding: Rounding) -> tuple[Ranges, HealthRun]:
+    def _measured(self, computed: Any, rounding: Rounding) -> Measured:
         run = HealthRun(computed, self._source)
         arguments = self._folder, self._candidates, run, rounding
         return measure(self._model, self._sites.types, *arguments)
 
-    def _cured(self, overflows: Overflows, half: Ranges) -> HealthRun | None:
-        """Return the run with cures after which no value is odd; None without one, or without need.
+    def _cured(self, overflows: Overflows, wide: Measured, half: Ranges) -> _Cure | None:
+        """Return what helps; None without such a cure, or without need.
 
-        Values that float16 does not hold are kept in float32, and so is the norm in which a number
-        becomes none. What reads a kept value may be odd in turn.
+        Values that float16 does not hold are kept in float32. Constants that it does not hold are
+        its largest number instead, as a mask may be; where that does not help, they are kept, too.
         """
-        kept, origin = set(overflows.beyond), overflows.first(half)
-        for _ in range(_MOST_TRIES):
-            if origin is None:
-                break
-            if overflows.constant_of(origin) is None:
-                kept |= self._around(origin)
-            exact = kept | _read_by(kept, self._sites.stored)
-            rounding = Rounding(self._halves - exact, set(overflows.constants.values()))
-            seen, run = self._measured("with the cures", rounding)
-            if not seen:
-                break
-            origin = overflows.first(seen, exact)
-            if origin is None:
-                return run
+        first, constants = overflows.first(half), overflows.constants
+        if first is None or not wide.ranges:
+            return None
+        for clipped in [set(constants.values()), *([set[ir.Value]()] if constants else [])]:
+            unfit = overflows.beyond | (set[ir.Value]() if clipped else constants.keys())
+            cure = self._tried(overflows, first, wide, unfit, clipped)
+            if cure is not None:
+                return cure
         return None
 
-    def _around(self, node: ir.Node) -> set[ir.Value]:
-        """Return what a node computes; in a norm, all between its row and its output."""
-        site = self._near.get(node)
-        if site is None or site.health.kind != "norm":
-            return set(node.outputs)
-        computed = {value for one in site.nodes for value in one.outputs}
-        return computed - {site.row, site.nodes[-1].outputs[0]}
+    def _tried(
+        self, overflows: Overflows, node: ir.Node, wide: Measured, unfit: set[ir.Value],
+        clipped: set[ir.Value],
+    ) -> _Cure | None:  # fmt: skip
+        """Return the cure after whose run in half precision the outputs are right.
 
-    def _name_cures(self, overflows: Overflows, wide: Ranges, *, helps: bool) -> None:
-        """Give each value that float16 does not hold a site, and the cure that was found."""
-        inside = {value for node in self._near for value in node.outputs}
+        The norm in which a number becomes none is kept in float32, and so is what is odd in turn.
+
+        Args:
+            overflows: of the model.
+            node: the first that makes something odd.
+            wide: the run in float32.
+            unfit: values that are kept in float32, by the nodes that make and that read them.
+            clipped: constants that are kept within float16.
+        """
+        kept = {user for value in unfit for user, _ in value.uses()}
+        kept.update(one for value in unfit if (one := value.producer()) is not None)
+        for _ in range(_MOST_TRIES):
+            if not clipped or overflows.constant_of(node) is None:
+                kept |= self._around(node)
+            rounding = Rounding(self._halves, kept, self._sites.stored, clipped)
+            seen = self._measured("with the cures", rounding)
+            odd = overflows.first(seen.ranges, kept)
+            if odd is None:
+                off = _distance(wide.outputs, seen.outputs) if seen.ranges else math.inf
+                run = dataclasses.replace(seen.run, off=off)
+                return _Cure(run, unfit, kept, bool(clipped)) if off <= _MOST_OFF else None
+            node = odd
+        return None
+
+    def _around(self, node: ir.Node) -> set[ir.Node]:
+        """Return a node, and all of the norm that it is in."""
+        site = self._near.get(node)
+        return {node} if site is None or site.health.kind != "norm" else set(site.nodes)
+
+    def _name_cures(self, overflows: Overflows, wide: Ranges, cure: _Cure | None) -> None:
+        """Note the ranges, and give each node that is kept in float32 a site with that cure.
+
+        A norm whose row float16 holds has its own.
+        """
+        unfit = overflows.beyond if cure is None else cure.unfit
+        kept = set() if cure is None else cure.kept
         for node in overflows.nodes:
-            for value in overflows.beyond.intersection(node.outputs) - inside:
-                self._sites.add_value(value, node)
+            odd = not unfit.isdisjoint(node.outputs) or (node in kept and node.op_type != "Cast")
+            if odd and node not in self._near:
+                self._near[node] = self._sites.add_value(node.outputs[0], node)
         for site in self._sites.sites:
-            values = [site.row, *(v for node in site.nodes for v in node.outputs)]
             health = dataclasses.replace(site.health, measured=wide.get(site.row))
-            if site.row in overflows.beyond:
-                names = self._names.kept(v for v in values if v in overflows.beyond)
-                cure = KEEP if helps and names else ""
-                health = dataclasses.replace(health, cure=cure, keep=names if cure else ())
+            own = [node for node in site.nodes if node in kept]
+            if site.row in unfit or (own and health.kind != "norm"):
+                names = self._names.kept(v for node in own for v in node.outputs)
+                helps = KEEP if names else ""
+                health = dataclasses.replace(health, cure=helps, keep=names if helps else ())
             site.health = health
 
     def _told(
-        self, overflows: Overflows, ranges: Ranges, run: HealthRun, *, helps: bool
+        self, overflows: Overflows, ranges: Ranges, run: HealthRun, cure: _Cure | None
     ) -> HealthRun:
         """Return a run with what is odd in it, and where that begins."""
         node = overflows.first(ranges)
@@ -148,14 +197,13 @@ class _Runs:
             return run
         value, constant = overflows.bad_of(node, ranges)[0], overflows.constant_of(node)
         site, source = self._near.get(node), "" if constant is None else self._names.of(constant)
-        cure = KEEP if site is None else site.health.cure
-        if source:
-            cure = f"{END:.0f} in place of the infinity in {source}"
+        helps = KEEP if site is None or source else site.health.cure
+        if source and cure is not None and cure.clipped:
+            helps = f"{END:.0f} in place of the infinity in {source}"
         return dataclasses.replace(
             run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
             op=node.op_type, module=module_path(node), site=self._norm_at(node),
-            cure=cure if helps else "",
-            odd=len(overflows.bad(ranges)), constant=source,
+            cure="" if cure is None else helps, odd=len(overflows.bad(ranges)), constant=source,
         )  # fmt: skip
 
     def _norm_at(self, node: ir.Node) -> str:
@@ -170,7 +218,12 @@ class _Runs:
         return last
 
 
-def _read_by(values: Collection[ir.Value], stored: Collection[ir.Value]) -> set[ir.Value]:
-    """Return the constants of the nodes that compute values: converters leave them as they are."""
-    nodes = (value.producer() for value in values)
-    return {v for node in nodes if node for v in node.inputs if v is not None and v in stored}
+def _distance(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
+    """Return how far outputs are off, of the largest element of each."""
+    worst = 0.0
+    for name, expected in a.items():
+        numbers = np.isfinite(expected) if is_float(expected.dtype) else np.zeros(1, bool)
+        if numbers.any():
+            off = np.abs(b[name][numbers] - expected[numbers]).max()
+            worst = max(worst, float(off / (np.abs(expected[numbers]).max() or 1)))
+    return worst if not math.isnan(worst) else math.inf

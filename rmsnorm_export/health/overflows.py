@@ -12,7 +12,7 @@ from rmsnorm_export.health.result import BEYOND
 from rmsnorm_export.health.sites import Sites, nodes_in
 from rmsnorm_export.op.spec import FLOAT16
 
-Kept = Collection[ir.Value]
+Kept = Collection[ir.Node]
 
 
 class Overflows:
@@ -55,7 +55,7 @@ class Overflows:
 
         Args:
             ranges: of the run.
-            kept: values that were float32 in it.
+            kept: nodes that were computed in float32.
         """
         return [value for node in self.nodes for value in self.bad_of(node, ranges, kept)]
 
@@ -67,7 +67,7 @@ class Overflows:
     def _is_bad(self, value: ir.Value, size: float, kept: Kept) -> bool:
         if math.isnan(size):
             return True
-        end = math.inf if value in kept else BEYOND
+        end = math.inf if value.producer() in kept else BEYOND
         if size < end or math.isinf(self._wide.get(value, 0.0)):
             return False  # an infinity in float32, too, is meant
         masked = value in self.constants and not value.is_graph_output()

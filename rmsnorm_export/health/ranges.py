@@ -45,18 +45,38 @@ class Rounding:
 
     Attributes:
         values: that are rounded, each to its half type.
-        clipped: stored values whose infinities are the largest number of float16 instead.
+        kept: nodes that are computed in float32: they read what others of them, and constants, are
+            before they are rounded.
+        stored: values that are made of constants alone.
+        clipped: constants whose infinities are the largest number of float16 instead.
     """
 
     values: Collection[ir.Value] = ()
+    kept: Collection[ir.Node] = ()
+    stored: Collection[ir.Value] = ()
     clipped: Collection[ir.Value] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run has shown; no ranges where the model is not run.
+
+    Attributes:
+        run: what became of it.
+        ranges: of the values.
+        outputs: of the model, in float32, by name.
+    """
+
+    run: HealthRun
+    ranges: Ranges = dataclasses.field(default_factory=dict)
+    outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
 
 
 def measure(
     model: ir.Model, types: Types, folder: str | None, candidates: Candidates, run: HealthRun,
     rounding: Rounding,
-) -> tuple[Ranges, HealthRun]:  # fmt: skip
-    """Run a copy of a model and return the ranges of its values; none where it is not run.
+) -> Measured:  # fmt: skip
+    """Run a copy of a model and return the ranges of its values.
 
     Args:
         model, types: not changed.
@@ -72,11 +92,18 @@ def measure(
         for ours, theirs in zip(*both, strict=True)
         if types.dtype(theirs) in FLOAT_TYPES
     }
+    nodes = zip(copy.graph.all_nodes(), model.graph.all_nodes(), strict=True)
+    own = Rounding(
+        {v for v, of in sources.items() if of in rounding.values},
+        {node for node, of in nodes if of in rounding.kept},
+        {v for v, of in sources.items() if of in rounding.stored},
+        {v for v, of in sources.items() if of in rounding.clipped},
+    )
+    halves = {v: types.dtype(of) for v, of in sources.items() if v in own.values}
     retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
-    rounded = {v: types.dtype(of) for v, of in sources.items() if of in rounding.values}
-    clipped = {v for v, of in sources.items() if of in rounding.clipped}
-    marks = _Marks(set(sources), rounded, clipped).add(copy.graph)
-    copy.graph.outputs[:] = marks.values()
+    marks = _Marks(set(sources), halves, own).add(copy.graph)
+    outputs = [value.name or "" for value in copy.graph.outputs]
+    copy.graph.outputs.extend(marks.values())
     copy.graph.sort()
     declared = graph_inputs(copy)
     try:
@@ -85,9 +112,10 @@ def measure(
             candidates(), lambda feeds: run_session(session, in_types_of(declared, feeds))
         )
     except (BackendMissingError, InputError, VerificationError) as error:
-        return {}, dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}"))
+        return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
     ranges = {sources[v]: _magnitude(float(seen[mark.name or ""])) for v, mark in marks.items()}
-    return ranges, dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
+    run = dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
+    return Measured(run, ranges, {name: seen[name] for name in outputs})
 
 
 def _magnitude(mark: float) -> float:
@@ -100,17 +128,17 @@ class _Marks:
 
     Args:
         values: all that are marked.
-        rounded: of them, those that are rounded, and the types.
-        clipped: of them, stored ones that are kept within float16.
+        halves: of them, those that are rounded, and the types.
+        rounding: of the copy.
     """
 
     def __init__(
         self,
         values: set[ir.Value],
-        rounded: Mapping[ir.Value, ir.DataType | None],
-        clipped: set[ir.Value],
+        halves: Mapping[ir.Value, ir.DataType | None],
+        rounding: Rounding,
     ) -> None:
-        self._values, self._rounded, self._clipped, self._count = values, rounded, clipped, 0
+        self._values, self._halves, self._rounding, self._count = values, halves, rounding, 0
 
     def add(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         """Return the scalar, not an output yet, of each value of a graph and its bodies."""
@@ -130,19 +158,22 @@ class _Marks:
         return marks
 
     def _passed_on(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
-        """Return what all that read a value read now: it, clipped or rounded if it is to be."""
+        """Return what a value is in the run, and let the nodes that read it read that."""
         node, last, users = value.producer(), value, tuple(value.uses())
         stored = node.inputs[0] if node is not None and node.op_type == "Cast" else None
-        if not self._clipped.isdisjoint((value, stored)):
+        if value in self._rounding.clipped or stored in self._rounding.clipped:
             for op, end in (("Min", END), ("Max", -END)):
                 last = self._add(graph, op, last, self._constant(graph, end))
-        if value in self._rounded:
-            last = self._add(graph, "Cast", last, to=self._rounded[value])
+        exact = last
+        if value in self._halves:
+            last = self._add(graph, "Cast", last, to=self._halves[value])
             last = self._add(graph, "Identity", self._add(graph, "Identity", last))
             last = self._add(graph, "Cast", last, to=FLOAT)
+        wide = node in self._rounding.kept
         for user, index in users if last is not value else ():
-            user.replace_input_with(index, last)
-        return last
+            both = user in self._rounding.kept and (wide or value in self._rounding.stored)
+            user.replace_input_with(index, exact if both else last)
+        return exact if wide else last
 
     def _is_marked(self, value: ir.Value) -> bool:
         tensor = value.type is None or isinstance(value.type, ir.TensorType)

@@ -105,6 +105,7 @@ class HealthRun:
         module: path of the PyTorch module of the node, where it is known.
         constant: that float16 does not hold, of whose infinity the node makes it, or "".
         cure: that was tried in the last run, or "".
+        off: with the cures, the distance of the outputs from float32, of their largest element.
     """
 
     computed: Literal["in float32", "in half precision", "with the cures"]
@@ -121,3 +122,4 @@ class HealthRun:
     module: str | None = None
     constant: str = ""
     cure: str = ""
+    off: float | None = None

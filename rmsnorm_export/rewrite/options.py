@@ -130,7 +130,8 @@ class HealthOptions(InspectOptions):
         help="List what optimize would do for this runtime; a model that it cannot run is refused.",
     )
     health: bool = option(
-        False, help="Say what norms and residual sums survive in half precision, and run the model."
+        False,
+        help="Say what norms, sums and products survive in half precision; runs the model.",
     )
     inputs: Inputs | None = option(
         None, file=True, metavar="FILE.npz", help="Arrays to run it on; without it random ones."

@@ -79,7 +79,8 @@ def _run(run: HealthRun) -> list[Line]:
         return [(f"  {how}: not run, {one_line(run.problem)}", "warn")]
     how = f"  {how}, on {run.runtime}: "
     if not run.odd:
-        return [f"{how}none of {plural(run.values, 'value')} overflows or is NaN"]
+        off = "" if run.off is None else f"; outputs are off by {number(run.off)} of their largest"
+        return [f"{how}none of {plural(run.values, 'value')} overflows or is NaN{off}"]
     what = "beyond float16 or NaN" if run.computed == "in float32" else "infinite or NaN"
     lines: list[Line] = [f"{how}{run.odd} of {plural(run.values, 'value')} are {what}"]
     module = f", module {run.module}" if run.module else ""

@@ -87,14 +87,32 @@ def test_a_mask_that_stays_one_is_not_counted(low: float | str) -> None:
     ]  # fmt: skip
 
 
+def test_a_factor_that_float16_does_not_hold_is_kept() -> None:
+    """Its largest number in its place gives finite outputs, which are others."""
+    source = model(f"h = Mul (x, huge) i = Add (h, x) {NORM.replace('h', 'i')}", "float[B, 8] x",
+                   f"{EPS}, float huge = {{1000000}}")  # fmt: skip
+    report = rx.inspect(source, inputs={"x": np.eye(2, 8, dtype=np.float32)})
+    wide, narrow, cured = report.health_runs
+    assert (narrow.odd > 0, narrow.constant, narrow.cure) == (True, "huge", KEEP)
+    assert (wide.odd, cured.odd) == (0, 0)
+    assert cured.off < 1e-3
+    keep = {name for one in report.health for name in one.keep}
+    assert keep >= {"h", "i", "p", "v", "a", "s"}
+
+
 def test_a_cure_that_does_not_help_is_not_named() -> None:
-    """The largest number of float16 in place of a factor is too large as well."""
-    body = f"h = Mul (x, huge) {NORM}"
-    source = model(body, "float[B, 8] x", f"{EPS}, float huge = {{1000000}}")
-    report = rx.inspect(source, inputs={"x": np.full((2, 8), 3, np.float32)})
+    """The sum is wrong in float16 whatever else is kept."""
+    body = (
+        "a = Add (x, c) b = Sub (a, c) d = Mul (x, c) e = Mul (d, c) f = Div (e, c) y = Div (f, c)"
+    )
+    body = f"{body} other = Mul (b, one)"
+    constants = "float c = {30000}, float one = {1}"
+    source = model(body, "float[B, 8] x", constants, "float[B, 8] y, float[B, 8] other")
+    report = rx.inspect(source, inputs={"x": np.full((2, 8), 1.3, np.float32)})
     assert [run.computed for run in report.health_runs] == ["in float32", "in half precision"]
-    assert (report.health_runs[1].odd > 0, report.health_runs[1].constant) == (True, "huge")
+    assert all(run.odd for run in report.health_runs)
     assert {run.cure for run in report.health_runs} == {""}
+    assert {one.cure for one in report.health} == {""}
 
 
 def test_an_epsilon_that_vanishes_is_where_the_first_nan_is() -> None:
