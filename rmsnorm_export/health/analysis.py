@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import LoadedModel
+from rmsnorm_export.graph.order import graphs_in, variables_in
 from rmsnorm_export.health.half import FileNames, in_half, node_name
 from rmsnorm_export.health.overflows import Overflows
 from rmsnorm_export.health.ranges import Candidates, Measured, Ranges, Rounding, measure
@@ -92,12 +93,8 @@ class _Runs:
     ) -> None:  # fmt: skip
         self._model, self._sites, self._names = model, sites, names
         self._folder, self._candidates, self._source = folder, candidates, source
-        types = sites.types
-        self._halves = {
-            value for node in model.graph.all_nodes() for value in node.outputs
-            if types.dtype(value) in HALF_TYPES
-        }  # fmt: skip
-        self._halves.update(v for v in model.graph.inputs if types.dtype(v) in HALF_TYPES)
+        values = variables_in(graphs_in(model.graph))
+        self._halves = {value for value in values if sites.types.dtype(value) in HALF_TYPES}
         self._near = {node: site for site in reversed(sites.sites) for node in site.nodes}
         self.runs: list[HealthRun] = []
 
@@ -164,9 +161,10 @@ class _Runs:
         return None
 
     def _around(self, node: ir.Node) -> set[ir.Node]:
-        """Return a node, and all of the norm that it is in."""
+        """Return a node, and all of the norm that it is in, but the sum that this reads."""
         site = self._near.get(node)
-        return {node} if site is None or site.health.kind != "norm" else set(site.nodes)
+        norm = () if site is None or site.health.kind != "norm" else site.nodes
+        return {node, *(one for one in norm if site and site.row not in one.outputs)}
 
     def _name_cures(self, overflows: Overflows, wide: Ranges, cure: _Cure | None) -> None:
         """Note the ranges, and give each node that is kept in float32 a site with that cure.

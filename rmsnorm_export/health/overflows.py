@@ -34,9 +34,8 @@ class Overflows:
     def __init__(self, sites: Sites, wide: Ranges) -> None:
         self._types, self._wide = sites.types, wide
         self.nodes = tuple(nodes_in(sites.graph))
-        self.constants: dict[ir.Value, ir.Value] = {
-            value: value for value in wide if value.producer() is None and self._is_large(value)
-        }
+        given = {*sites.graph.inputs, *(value for value in wide if value.is_initializer())}
+        self.constants = {value: value for value in given if self._is_large(value)}
         for node in self.nodes:
             large = [value for value in node.outputs if self._is_large(value)]
             read = [self.constants[v] for v in node.inputs if v in self.constants]

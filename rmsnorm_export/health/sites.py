@@ -16,6 +16,7 @@ from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.proof.feeds import limits
+from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.match import Match, module_path
 from rmsnorm_export.recognize.refusal import Refusal
@@ -62,6 +63,7 @@ class Sites:
     ) -> None:
         recognition = recognize(model)
         self.graph, self.types, self._converted = model.graph, recognition.types, converted
+        self._scopes = dict(_scopes(self.graph, "main"))
         self.stored = set(_constants_in(self.graph))
         self.sites: list[Site] = []
         self._sums: set[ir.Value] = set()
@@ -85,8 +87,7 @@ class Sites:
         match, last = (part if isinstance(part, Match) else None), part.nodes[-1]
         row = part.x if match is None or match.sum is None else match.sum
         module = module_path(last) if match is None else match.module
-        scope = "main" if match is None else match.scope
-        norm = self._health(last, "norm", part.dtype, module=module, scope=scope)
+        norm = self._health(last, "norm", part.dtype, module=module)
         self._add_sum(row, norm, fused=match is not None and match.sum is not None)
         self.sites.append(Site(norm_limits.of(part, norm), row, part.nodes))
 
@@ -126,9 +127,9 @@ class Sites:
         return self.sites[-1]
 
     def _health(
-        self, node: ir.Node, kind: str, dtype: int, *, module: str | None = None,
-        scope: str = "main",
+        self, node: ir.Node, kind: str, dtype: int, *, module: str | None = None
     ) -> Health:  # fmt: skip
+        scope = "main" if node.graph is None else self._scopes[node.graph]
         changed = self._converted and dtype == FLOAT16
         module = module or module_path(node)
         return Health(node_name(node), kind, module, scope, type_name(dtype), changed)
@@ -151,6 +152,14 @@ def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
         for body in subgraphs(node):
             yield from nodes_in(body)
         yield node
+
+
+def _scopes(graph: ir.Graph, scope: str) -> Iterator[tuple[ir.Graph | ir.Function, str]]:
+    """Yield a graph and its bodies with what recognition calls them."""
+    yield graph, scope
+    for node in graph:
+        for label, body in bodies_of(node):
+            yield from _scopes(body, f"{scope}/{node.name or node.op_type}.{label}")
 
 
 def _constants_in(graph: ir.Graph) -> Iterator[ir.Value]:

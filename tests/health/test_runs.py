@@ -261,3 +261,17 @@ def test_a_converter_that_keeps_what_is_named_makes_a_model_that_is_right(
         off.append(float(np.where(np.isfinite(difference), difference, np.inf).max()))
     assert off[0] > 0.1
     assert off[1] < 0.01
+
+
+@pytest.mark.parametrize("rounds", [3, 12])
+def test_a_state_that_grows_in_a_loop(rounds: int) -> None:
+    """It is no mask, although it comes from outside the body."""
+    loop = """y = Loop (n, c, x) <body = steps (int64 i, bool on, float[2, 8] before)
+        => (bool on, float[2, 8] after) { after = Add (before, before) }>"""
+    source = model(loop, "float[2, 8] x, int64 n, bool c", EPS, "float[2, 8] y")
+    feeds = {"x": np.full((2, 8), 100, np.float32), "n": np.array(rounds), "c": np.array(True)}
+    report = rx.inspect(source, inputs=feeds)
+    told = [(run.tensor, run.constant, run.odd > 0) for run in report.health_runs]
+    assert told == [("after", "", True) if rounds == 12 else ("", "", False)] * 2
+    sums = [(one.kind, one.scope) for one in report.health if one.kind == "Add"]
+    assert sums == [("Add", "main/y.body")] * (rounds == 12)
