@@ -94,7 +94,8 @@ class _Runs:
         self._model, self._sites, self._names = model, sites, names
         self._folder, self._candidates, self._source = folder, candidates, source
         values = variables_in(graphs_in(model.graph))
-        self._halves = {value for value in values if sites.types.dtype(value) in HALF_TYPES}
+        dtypes = {value: sites.types.dtype(value) for value in values}
+        self._halves = {value: dtype for value, dtype in dtypes.items() if dtype in HALF_TYPES}
         self._near = {node: site for site in reversed(sites.sites) for node in site.nodes}
         self.runs: list[HealthRun] = []
 

@@ -44,14 +44,14 @@ class Rounding:
     """What a run makes of the values of a model.
 
     Attributes:
-        values: that are rounded, each to its half type.
+        values: that are rounded, each to this half type.
         kept: nodes that are computed in float32: they read what others of them, and constants, are
             before they are rounded.
         stored: values that are made of constants alone.
         clipped: constants whose infinities are the largest number of float16 instead.
     """
 
-    values: Collection[ir.Value] = ()
+    values: Mapping[ir.Value, ir.DataType | None] = dataclasses.field(default_factory=dict)
     kept: Collection[ir.Node] = ()
     stored: Collection[ir.Value] = ()
     clipped: Collection[ir.Value] = ()
@@ -94,14 +94,13 @@ def measure(
     }
     nodes = zip(copy.graph.all_nodes(), model.graph.all_nodes(), strict=True)
     own = Rounding(
-        {v for v, of in sources.items() if of in rounding.values},
+        {v: rounding.values[of] for v, of in sources.items() if of in rounding.values},
         {node for node, of in nodes if of in rounding.kept},
         {v for v, of in sources.items() if of in rounding.stored},
         {v for v, of in sources.items() if of in rounding.clipped},
     )
-    halves = {v: types.dtype(of) for v, of in sources.items() if v in own.values}
     retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
-    marks = _Marks(set(sources), halves, own).add(copy.graph)
+    marks = Marks(set(sources), own).add(copy.graph)
     outputs = [value.name or "" for value in copy.graph.outputs]
     copy.graph.outputs.extend(marks.values())
     copy.graph.sort()
@@ -123,22 +122,24 @@ def _magnitude(mark: float) -> float:
     return math.nan if mark == math.inf else math.inf if mark >= _LARGEST else max(mark, 0.0)
 
 
-class _Marks:
+class Marks:
     """Nodes that compute the largest magnitude of each value, a scalar, and that round values.
 
     Args:
         values: all that are marked.
-        halves: of them, those that are rounded, and the types.
-        rounding: of the copy.
+        rounding: of the model.
+        odd: what infinities and NaN count for; None: they are told from numbers.
     """
 
     def __init__(
         self,
         values: set[ir.Value],
-        halves: Mapping[ir.Value, ir.DataType | None],
         rounding: Rounding,
+        *,
+        odd: float | None = None,
     ) -> None:
-        self._values, self._halves, self._rounding, self._count = values, halves, rounding, 0
+        self._values, self._rounding = values, rounding
+        self._odd, self._count = odd, 0
 
     def add(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         """Return the scalar, not an output yet, of each value of a graph and its bodies."""
@@ -165,8 +166,8 @@ class _Marks:
             for op, end in (("Min", END), ("Max", -END)):
                 last = self._add(graph, op, last, self._constant(graph, end))
         exact = last
-        if value in self._halves:
-            last = self._add(graph, "Cast", last, to=self._halves[value])
+        if value in self._rounding.values:
+            last = self._add(graph, "Cast", last, to=self._rounding.values[value])
             last = self._add(graph, "Identity", self._add(graph, "Identity", last))
             last = self._add(graph, "Cast", last, to=FLOAT)
         wide = node in self._rounding.kept
@@ -197,11 +198,15 @@ class _Marks:
         return dict(zip(values, ends, strict=True))
 
     def _largest(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
-        """Return the largest magnitude, as ``_magnitude`` reads it."""
-        wide = self._add(graph, "Cast", value, to=FLOAT)
-        nan, size = (self._add(graph, op, wide) for op in ("IsNaN", "Abs"))
-        size = self._add(graph, "Min", size, self._constant(graph, _LARGEST))
-        numbers = self._add(graph, "Where", nan, self._constant(graph, np.inf), size)
+        """Return the largest magnitude; without ``odd`` as ``_magnitude`` reads it."""
+        size = self._add(graph, "Abs", self._add(graph, "Cast", value, to=FLOAT))
+        if self._odd is not None:
+            finite = self._add(graph, "Less", size, self._constant(graph, np.inf))
+            numbers = self._add(graph, "Where", finite, size, self._constant(graph, self._odd))
+        else:
+            nan = self._add(graph, "IsNaN", size)
+            size = self._add(graph, "Min", size, self._constant(graph, _LARGEST))
+            numbers = self._add(graph, "Where", nan, self._constant(graph, np.inf), size)
         return self._add(graph, "ReduceMax", numbers, keepdims=0)
 
     def _constant(self, graph: ir.Graph, number: float) -> ir.Value:
@@ -209,8 +214,15 @@ class _Marks:
         return self._add(graph, "Constant", value=ir.tensor(np.float32(number)))
 
     def _add(self, graph: ir.Graph, op: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """Return the result of a new node, which is put at the end of the graph."""
+        """Return the result of a new node, which stands where its first operand is known."""
         self._count += 1
         out = ir.Value(name=f"{_MARK}{self._count}")
-        graph.append(ir.node(op, inputs, attributes, outputs=[out]))
+        node = ir.node(op, inputs, attributes, outputs=[out])
+        before = inputs[0].producer() if inputs else None
+        if before is not None and before.graph is graph:
+            graph.insert_after(before, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
         return out
