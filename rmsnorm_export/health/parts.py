@@ -29,7 +29,7 @@ _MOVES = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand")
 _BEFORE = (*_MOVES[:2], "Pow", "Mul", "Div", "Abs")
 """What may be done to a row before it is summed up."""
 _AFTER = (*_MOVES, "Add", "Mul", "Div", "Max", "Clip", "Sqrt", "Pow", "Reciprocal")
-_ROOTS = ("Sqrt", "Pow", "Reciprocal")
+_TAKE_ROOTS = ("Sqrt", "Pow", "Reciprocal")
 _MOST_STEPS = 16
 _LONGEST = 1 << 16
 
@@ -83,7 +83,7 @@ def part_of(node: ir.Node, types: Types, stored: Collection[ir.Value]) -> Part |
     shape = [1] * len(dims)
     for axis, size in zip(axes, sizes, strict=True):
         shape[axis] = size if isinstance(size, int) else 8
-    nodes = tuple(_between(x, y, stored))
+    nodes = tuple(_path(x, y, stored))
     if math.prod(shape) > _LONGEST or node not in nodes:
         return None
     return Part(x, y, nodes, int(dtype), axes, tuple(shape), x is not row, epsilon)
@@ -135,7 +135,7 @@ def _end(node: ir.Node, stored: Collection[ir.Value]) -> tuple[ir.Value, float |
         if op == "Add" and not rooted:
             others = (one for one in user.inputs if one is not value)
             epsilon = Constants().scalar(next(others, None))
-        rooted, value = rooted or op in _ROOTS, user.outputs[0]
+        rooted, value = rooted or op in _TAKE_ROOTS, user.outputs[0]
     return None
 
 
@@ -147,7 +147,7 @@ def _axes(node: ir.Node) -> tuple[int, ...]:
     return tuple(stated or given or ())
 
 
-def _between(x: ir.Value, y: ir.Value, stored: Collection[ir.Value]) -> Iterator[ir.Node]:
+def _path(x: ir.Value, y: ir.Value, stored: Collection[ir.Value]) -> Iterator[ir.Node]:
     """Yield the nodes between two values, in order, as far as all of y depends on x."""
     order: dict[ir.Node, None] = {}
     stack = [(y, False)]
