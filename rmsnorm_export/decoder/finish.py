@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rmsnorm_export.rewrite.optimize import described
-from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.proofs import prove_loading
-from rmsnorm_export.rewrite.result import Result
+from rmsnorm_export.rewrite.result import Report, Result
 
 if TYPE_CHECKING:
     from rmsnorm_export.quantize.quantize import Measure
@@ -39,7 +39,8 @@ def finish(
         BackendMissingError: a package is missing.
     """
     start, model, report = time.perf_counter(), result.model, result.report
-    if options.fusions is None and options.quantize is None:
+    dtype = options.dtype if isinstance(options, OptimizeOptions) else None
+    if options.fusions is None and options.quantize is None and dtype is None:
         return result
     if options.fusions is not None:
         from rmsnorm_export.decoder.fusions import fuse
@@ -48,6 +49,8 @@ def finish(
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
+    if isinstance(options, OptimizeOptions) and options.dtype is not None:
+        model, report = _in_half(model, report, options)
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
@@ -57,6 +60,24 @@ def finish(
     seconds = report.seconds + time.perf_counter() - start
     report = prove_loading(model, described(report, model), options)
     return Result(model, dataclasses.replace(report, seconds=seconds))
+
+
+def _in_half(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:
+    """Return the model in the half type that the options ask for."""
+    from rmsnorm_export.decoder.tokens import as_text
+    from rmsnorm_export.precision.half import to_half
+    from rmsnorm_export.precision.measure import Samples
+
+    assert options.dtype is not None
+    samples = Samples(
+        given=options.inputs,
+        shapes=options.shapes,
+        dims=options.dims,
+        seed=options.seed,
+        prepare=as_text(model.graph),
+    )
+    model, precision = to_half(model, options.dtype, samples, io=options.half_io)
+    return model, dataclasses.replace(report, precision=precision)
 
 
 def _measure(

@@ -57,7 +57,7 @@ def measure(
     if wide:
         retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
     halves = (v for v, source in sources.items() if types.dtype(source) in HALF_TYPES)
-    marks = _Marks(set(sources), set() if wide else set(halves)).add(copy.graph)
+    marks = Marks(set(sources), set() if wide else set(halves)).add(copy.graph)
     copy.graph.outputs[:] = marks.values()
     copy.graph.sort()
     declared = graph_inputs(copy)
@@ -73,16 +73,19 @@ def measure(
     return ranges, dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
 
 
-class _Marks:
+class Marks:
     """Nodes that compute the largest magnitude of each value, a scalar.
 
     Args:
         values: all that are marked.
         rounded: of them, those that are rounded to their type.
+        odd: what infinities and NaN count for.
     """
 
-    def __init__(self, values: set[ir.Value], rounded: set[ir.Value]) -> None:
-        self._values, self._rounded, self._count = values, rounded, 0
+    def __init__(
+        self, values: set[ir.Value], rounded: set[ir.Value], *, odd: float = np.inf
+    ) -> None:
+        self._values, self._rounded, self._odd, self._count = values, rounded, odd, 0
 
     def add(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         """Return the scalar, not an output yet, of each value of a graph and its bodies."""
@@ -122,10 +125,10 @@ class _Marks:
         return dict(zip(values, ends, strict=True))
 
     def _largest(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
-        """Return the largest magnitude; infinity for NaN, which ReduceMax may overlook."""
-        wide = self._add(graph, "Cast", value, to=FLOAT)
-        nan, size = (self._add(graph, op, wide) for op in ("IsNaN", "Abs"))
-        numbers = self._add(graph, "Where", nan, self._constant(graph, np.inf), size)
+        """Return the largest magnitude, with ``odd`` for infinities and NaN."""
+        size = self._add(graph, "Abs", self._add(graph, "Cast", value, to=FLOAT))
+        finite = self._add(graph, "Less", size, self._constant(graph, np.inf))
+        numbers = self._add(graph, "Where", finite, size, self._constant(graph, self._odd))
         return self._add(graph, "ReduceMax", numbers, keepdims=0)
 
     def _constant(self, graph: ir.Graph, number: float) -> ir.Value:
@@ -133,8 +136,15 @@ class _Marks:
         return self._add(graph, "Constant", value=ir.tensor(np.float32(number)))
 
     def _add(self, graph: ir.Graph, op: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """Return the result of a new node, which is put at the end of the graph."""
+        """Return the result of a new node, which stands where its first operand is known."""
         self._count += 1
         out = ir.Value(name=f"{_MARK}{self._count}")
-        graph.append(ir.node(op, inputs, attributes, outputs=[out]))
+        node = ir.node(op, inputs, attributes, outputs=[out])
+        before = inputs[0].producer() if inputs else None
+        if before is not None and before.graph is graph:
+            graph.insert_after(before, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
         return out

@@ -23,11 +23,19 @@ from rmsnorm_export.options import (
     option,
     progress_option,
 )
+from rmsnorm_export.precision.result import Half
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, Consumer, consumer
-from rmsnorm_export.runtime.sizes import Inputs
+from rmsnorm_export.runtime.sizes import (
+    ONE_POINT,
+    Dims,
+    Inputs,
+    Shapes,
+    dims_option,
+    shapes_option,
+)
 from rmsnorm_export.system.packages import require_package
 
 NUMERICS_HELP = (
@@ -256,9 +264,35 @@ class OptimizeOptions(RewriteOptions):
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
+    dtype: Half | None = option(
+        None,
+        help="Then convert the model to this type. It is run in float32, and what exceeds the type "
+        "there stays float32, as softmax and losses do; inputs and outputs keep their type. Of a "
+        "model in this type already what overflows becomes float32.",
+    )
+    half_io: bool = option(
+        False, help="With --dtype: inputs and outputs, caches, too, have that type as well."
+    )
+    inputs: Sequence[Inputs] = option(
+        (),
+        file=True,
+        metavar="FILE.npz",
+        help="Arrays to run it on for --dtype; may be repeated. Without it random ones.",
+    )
+    shapes: Shapes | None = shapes_option(
+        ONE_POINT, metavar='"NAME=1x16;..."', help="Shapes of single random inputs for --dtype."
+    )
+    dims: Dims | None = dims_option(ONE_POINT)
 
     def agree(self) -> None:
         RewriteOptions.agree(self)
+        if self.dtype is None and (self.half_io or self.inputs or self.shapes or self.dims):
+            found, fix = "no --dtype", "add --dtype f16 or bf16, or omit what is for it"
+            what = "Types of the interface, inputs and sizes are for a conversion only."
+            raise UsageError(what, found=found, fix=fix)
+        if self.inputs and (self.shapes or self.dims):
+            what, fix = "Shapes are for random inputs.", "omit --inputs, or --shapes and --dims"
+            raise UsageError(what, found="shapes with inputs", fix=fix)
         least = TARGETS[self.form].min_opset
         if self.opset is not None and self.opset < least:
             found, fix = f"opset {self.opset}", f"give {least} or more, or choose another target"

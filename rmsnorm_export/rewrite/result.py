@@ -10,6 +10,7 @@ from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.health.result import Health, HealthRun
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.precision.result import Precision
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.quantize.result import Quantization
@@ -160,6 +161,7 @@ class Report(Shown):
         notes: changes of the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
         quantized: by ONNX Runtime's quantizer, where that was asked for.
+        precision: the conversion to a half type, where that was asked for.
         planned: nothing was changed (``inspect``).
         health: limits of each norm and residual sum in half precision, where asked for.
         health_runs: of the model, in which ranges were measured for it.
@@ -184,6 +186,7 @@ class Report(Shown):
     runs_in: tuple[RunsIn, ...] = ()
     fusions: Fusions | None = None
     quantized: Quantization | None = None
+    precision: Precision | None = None
     planned: bool = False
     health: tuple[Health, ...] = ()
     health_runs: tuple[HealthRun, ...] = ()

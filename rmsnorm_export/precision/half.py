@@ -1,0 +1,156 @@
+"""A float32 model in half precision, or the stretch of a half model that overflows in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.order import graphs_in, values_in
+from rmsnorm_export.graph.tensors import tensor_slots
+from rmsnorm_export.op.dtypes import numpy_dtype
+from rmsnorm_export.op.spec import DOMAIN, FLOAT_TYPES
+from rmsnorm_export.precision.convert import convert, count_casts, is_stored
+from rmsnorm_export.precision.decide import MARGIN, Sizes, decide, kept
+from rmsnorm_export.precision.measure import Samples, compare, run_in_float32, stored_sizes
+from rmsnorm_export.precision.result import Half, Kept, Precision
+from rmsnorm_export.precision.units import PRODUCTS, Unit, units_of
+from rmsnorm_export.printable import first_line
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.metrics import FINFO
+
+TYPES: dict[Half, ir.DataType] = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
+
+
+def to_half(
+    model: ir.Model, dtype: Half, samples: Samples, *, io: bool = False
+) -> tuple[ir.Model, Precision]:
+    """Return the model in half precision, with float32 where measured magnitudes ask for it.
+
+    Of a model that is in that type already the nodes that overflow become float32.
+
+    Args:
+        model: whose norms are one node; changed.
+        dtype: of the result.
+        samples: the inputs on which magnitudes and the difference are measured.
+        io: inputs and outputs become half as well.
+
+    Raises:
+        InputError: it holds another half type; or holds this one, and nothing overflows; or the
+            inputs do not fit; or an output that is to change does not fit the type.
+        Error: it is not run.
+    """
+    half = TYPES[dtype]
+    model = _flat(model)
+    types = Types(model, Constants())
+    values = [value for graph in graphs_in(model.graph) for value in values_in(graph)]
+    source = _source({types.dtype(value) for value in values}, half)
+    own = {value for value in values if types.dtype(value) == source}
+    sizes, runs, origin = run_in_float32(model, own, samples)
+    sizes |= stored_sizes([value for value in own if is_stored(value)])
+
+    def decided(one: ir.DataType) -> tuple[list[Unit], tuple[Kept, ...]]:
+        units = units_of(model, types, source, one, io=io)
+        decide(units, sizes, one)
+        return units, kept(units, sizes)
+
+    (other,) = set(TYPES.values()) - {half}
+    others = "" if source == half else f"{other.name.lower()}: {len(decided(other)[1])}"
+    units, wide = decided(half)
+    _check(units, sizes, half, already=source == half)
+    products = [u for u in units if u.whole and u.node and u.node.op_type in PRODUCTS]
+    bytes_before, casts = _stored_bytes(model), count_casts(model)
+    convert(model, units, source, half)
+    compared, not_compared = compare(model, half, runs)
+    return model, Precision(
+        dtype=half.name.lower(),
+        limit=float(FINFO[numpy_dtype(half)].max),
+        margin=MARGIN,
+        inputs=origin,
+        runs=len(runs),
+        kept=wide,
+        nodes=sum(unit.whole for unit in units),
+        products=len(products),
+        products_kept=sum(unit.wide for unit in products),
+        casts=count_casts(model) - casts,
+        bytes_before=bytes_before,
+        bytes_after=_stored_bytes(model),
+        other=others,
+        compared=compared,
+        not_compared=not_compared,
+    )
+
+
+def _flat(model: ir.Model) -> ir.Model:
+    """Return the model, changed, without functions of others, its floats stored as initializers.
+
+    Raises:
+        InputError: the functions cannot be inlined.
+    """
+    foreign = foreign_functions(model)
+    others = {key for key in model.functions if key[0] != DOMAIN or key in foreign}
+    try:
+        model = inline(model, others)
+    except ValueError as error:
+        what = "The functions of the model cannot be put in the place of their calls."
+        raise InputError(what, found=first_line(error), fix="omit --dtype") from error
+    for graph in graphs_in(model.graph):
+        for node in [one for one in graph if one.op_type == "Constant"]:
+            value = node.outputs[0]
+            tensor = ir.convenience.get_const_tensor(value)
+            if tensor is None or tensor.dtype not in FLOAT_TYPES or value.is_graph_output():
+                continue
+            stored = ir.Value(
+                name=value.name,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape(tensor.shape.numpy()),
+                const_value=tensor,
+            )
+            value.replace_all_uses_with(stored)
+            graph.remove(node, safe=True)
+            graph.register_initializer(stored)
+    return model
+
+
+def _source(held: set[ir.DataType | None], half: ir.DataType) -> ir.DataType:
+    """Return the type to be changed: float32, or the half type of a model that has it already.
+
+    Raises:
+        InputError: it has the other half type, or nothing to convert.
+    """
+    halves = [one for one in TYPES.values() if one in held]
+    if halves and halves != [half]:
+        names = " and ".join(one.name.lower() for one in halves)
+        what = f"The model holds {names} already, so it is not converted to {half.name.lower()}."
+        fix = "give the float32 model that it was made of"
+        raise InputError(what, found=f"values of {names}", fix=fix)
+    if not halves and ir.DataType.FLOAT not in held:
+        what, fix = "The model has nothing to convert.", "omit --dtype"
+        raise InputError(what, found="no value is float32", fix=fix)
+    return half if halves else ir.DataType.FLOAT
+
+
+def _check(units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: bool) -> None:
+    """Check that there is something to do, and that the interface can change where it is to.
+
+    Raises:
+        InputError: there is not, or it cannot.
+    """
+    name = half.name.lower()
+    if already and not any(unit.kind == "range" for unit in units):
+        what = f"The model is {name} already, and no value overflows."
+        largest = max((size for size in sizes.values()), default=0.0)
+        found = f"the largest magnitude on these inputs is {largest:.3g}"
+        raise InputError(what, found=found, fix="omit --dtype; or give --inputs that overflow")
+    for unit in units:
+        if unit.node is None and unit.kind == "range":
+            what = f"An input or output does not fit {name}, so it cannot have this type."
+            raise InputError(what, found=unit.reason, fix="omit --io")
+
+
+def _stored_bytes(model: ir.Model) -> int:
+    return sum(slot.nbytes for slot in tensor_slots(model))
