@@ -14,6 +14,7 @@ of which a part that is missing is a row with its reason.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -26,7 +27,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from bench.half_models import MODELS, ROWS, export
+from bench.half_models import MODELS, ROWS, TRAINED, export
 from bench.lib.child import report_one, run_one
 from bench.lib.results import Start, about, bullets, write_results
 from bench.lib.tables import markdown_table
@@ -42,6 +43,8 @@ PACKAGES = (
     "rmsnorm-export", "onnxruntime", "onnxconverter-common", "nvidia-modelopt", "onnx", "torch",
     "transformers", "diffusers",
 )  # fmt: skip
+BOUND = 0.05
+"""Where infinity was divided by, outputs are finite: 0."""
 FORMS = ("as-is", "scaled")
 Record = dict[str, Any]
 Convert = Callable[[str, str, str], object]
@@ -63,7 +66,7 @@ def _ours() -> Convert:
     import rmsnorm_export as rx
 
     how: dict[str, Any] = {"target": "ort", "dtype": "f16"}
-    return lambda model, inputs, output: rx.optimize(model, inputs=inputs, **how).save(output)
+    return lambda model, inputs, output: rx.optimize(model, inputs=(inputs,), **how).save(output)
 
 
 def _onnxruntime() -> Convert:
@@ -106,6 +109,11 @@ TOOLS: dict[str, Callable[[], Convert]] = {
     "AutoCast": _autocast,
     "plain": _plain,
 }
+COLUMNS = (
+    ("model", "{}"), ("form", "{}"), ("tool", "{}"), ("error", "{:.2e}"), ("largest", "{:.2e}"),
+    ("on the CPU", "{:.2e}"), ("share", "{:.3f}"), ("nodes", "{}"), ("casts", "{}"),
+    ("seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
+)  # fmt: skip
 MEANING = (
     "plain: every float32 is float16. onnxruntime: `onnxruntime.transformers.float16` with its "
     "defaults. onnxconverter-common: `auto_convert_mixed_precision`, rtol 0.01, atol 0.001. "
@@ -114,11 +122,13 @@ MEANING = (
     f"{ROWS} rows of inputs, of which the tools that calibrate get the first half",
     "scaled: what writes to the residual stream times a power of two, so that its largest value is "
     "one to two times 65504; the float32 model computes what it did (within 8e-4)",
-    "error: largest difference from float32 in ONNX Runtime, over the largest value; of the file "
-    "as ONNX Runtime's CPU provider runs it, which computes chains of float16 in float32, and with "
-    "every float16 value rounded to it, as on a GPU, which counts",
-    "f16: share of the multiply-adds of MatMul, Gemm and Conv whose result is float16; nodes and "
-    "Casts: with functions written out; seconds and MiB: of the process, without imports for time",
+    "error: root mean square of the difference from float32, over that of float32, with every "
+    "float16 value rounded to it, as on a GPU; largest: difference over the largest value; on the "
+    "CPU: the error of the file as ONNX Runtime runs it, which computes chains in float32",
+    "share: of the multiply-adds of MatMul, Gemm and Conv, those whose result is float16; nodes "
+    "and Casts: with functions written out; seconds, without imports, and the process's peak MB",
+    "at most the best other's: files of which the error is; plain is no other; sums are over the "
+    "files that run",
 )
 
 
@@ -129,6 +139,7 @@ def _rounded(path: Path) -> tuple[ir.Model, Record, list[tuple[ir.Node, bool]]]:
         The model, ``nodes`` and ``casts``, and the products with whether their result is float16.
     """
     model = inline(ir.load(path))
+    model.graph.sort()
     nodes = list(model.graph)
     facts = {"nodes": len(nodes), "casts": sum(node.op_type == "Cast" for node in nodes)}
     probe = model.clone()
@@ -167,10 +178,14 @@ def _share(products: Iterable[tuple[ir.Node, bool]], shapes: dict[str, Array]) -
     return work[True] / sum(work.values())
 
 
-def _error(outputs: dict[str, Array], reference: Array) -> float:
+def _error(outputs: dict[str, Array], reference: Array) -> tuple[float, float]:
+    """Return the root of the mean square of the difference, and its largest, of float32's."""
     (y,) = outputs.values()
-    difference = np.abs(y.astype(np.float64) - reference).max()
-    return float(difference / np.abs(reference).max()) if np.isfinite(y).all() else math.inf
+    if not np.isfinite(y).all():
+        return math.inf, math.inf
+    difference = y.astype(np.float64) - reference
+    mean = np.sqrt(np.mean(difference**2) / np.mean(reference**2))
+    return float(mean), float(np.abs(difference).max() / np.abs(reference).max())
 
 
 def evaluate(path: Path, feeds: dict[str, Array], reference: Array) -> Record:
@@ -183,13 +198,14 @@ def evaluate(path: Path, feeds: dict[str, Array], reference: Array) -> Record:
     session = load_session(str(path), optimize=True)
     half = {port.name for port in session.get_inputs() if port.type == "tensor(float16)"}
     feeds |= {name: feeds[name].astype(np.float16) for name in half}
-    facts["cpu error"] = _error(run_session(session, feeds), reference)
+    facts["on the CPU"], _ = _error(run_session(session, feeds), reference)
     names = [output.name for output in model.graph.outputs]
     sized = {v for node, _ in products for v in (*node.inputs[:2], *node.outputs[:1]) if v}
     model.graph.outputs.extend(_after(model.graph, "Shape", value) for value in sized)
     model.graph.sort()
     results = run_session(load_session(ir.to_proto(model).SerializeToString()), feeds)
-    facts["error"] = _error({name: results[name or ""] for name in names}, reference)
+    outputs = {name or "": results[name or ""] for name in names}
+    facts["error"], facts["largest"] = _error(outputs, reference)
     return facts | {"share": _share(products, results)}
 
 
@@ -225,34 +241,38 @@ def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Re
     return rows
 
 
-def _cell(row: Record, key: str, form: str) -> str:
-    return form.format(row[key]) if key in row else ""
+def _ratios(rows: list[Record], tool: str) -> list[float]:
+    """Return the errors of a tool over the best of the others, where both are finite."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        if row["tool"] not in (tool, "plain"):
+            file = row["model"], row["form"]
+            best[file] = min(best.get(file, math.inf), row.get("error", math.inf))
+    pairs = [
+        (row["error"], best.get((row["model"], row["form"]), math.inf))
+        for row in rows
+        if row["tool"] == tool and "error" in row
+    ]
+    return [own / other for own, other in pairs if math.isfinite(own) and math.isfinite(other)]
 
 
-def _summary(rows: list[Record], tool: str) -> list[str]:
+def _totals(rows: list[Record], tool: str) -> list[str]:
     """Return the cells of a tool over all files."""
     own = [row for row in rows if row["tool"] == tool]
     ran = [row for row in own if "error" in row]
-    finite = [row for row in ran if math.isfinite(row["error"])]
-    ratios = []
-    for row in finite:
-        others = [
-            one["error"] for one in rows
-            if (one["model"], one["form"]) == (row["model"], row["form"])
-            and one["tool"] not in (tool, "plain") and "error" in one
-        ]  # fmt: skip
-        if others and math.isfinite(best := min(others)):
-            ratios.append(row["error"] / best)
-    shares = [row["share"] for row in finite if row["form"] == "as-is"]
+    small = [row for row in ran if row["error"] < BOUND]
+    finite = sum(math.isfinite(row["error"]) for row in ran)
+    ratios, trained = _ratios(rows, tool), [row for row in ran if row["model"] == TRAINED]
+    counts = [f"{count} of {len(own)}" for count in (len(ran), finite, len(small))]
     return [
         tool,
-        f"{len(ran)} of {len(own)}",
-        f"{len(finite)} of {len(own)}",
+        *counts,
         f"{sum(ratio <= 1 for ratio in ratios)} of {len(ratios)}",
         f"{statistics.median(ratios):.2f}" if ratios else "",
-        f"{min(shares):.3f}" if shares else "",
+        "{:.3f}".format(min((row["share"] for row in small if row["form"] == "as-is"), default=0)),
         *(str(sum(row[key] for row in ran)) for key in ("nodes", "casts")),
         f"{sum(row['seconds'] for row in ran):.0f}",
+        f"{max((row['peak_mb'] for row in trained), default=0):,.0f}",
     ]
 
 
@@ -260,31 +280,27 @@ def _page(report: Record) -> str:
     rows = report["rows"]
     present = [tool for tool in TOOLS if any(row["tool"] == tool for row in rows)]
     totals = (
-        "tool", "runs:", "finite:", "error at most the best other's:", "times it, median:",
-        "least f16, as is:", "nodes:", "Casts:", "seconds:",
-    )  # fmt: skip
-    headings = (
-        "model", "form", "tool", "error:", "on the CPU:", "f16:", "nodes:", "Casts:", "seconds:",
-        "MiB:", "",
+        "tool", "runs:", "finite:", f"error below {BOUND}:", "at most the best other's:",
+        "times it, median:", "least f16, as is:", "nodes:", "Casts:", "seconds:",
+        f"MiB, {TRAINED}:",
     )  # fmt: skip
     cells = [
-        [
-            row["model"], row["form"], row["tool"], _cell(row, "error", "{:.1e}"),
-            _cell(row, "cpu error", "{:.1e}"), _cell(row, "share", "{:.3f}"),
-            _cell(row, "nodes", "{}"), _cell(row, "casts", "{}"), _cell(row, "seconds", "{:.1f}"),
-            _cell(row, "peak_mb", "{:,.0f}"), row.get("detail", "").replace("|", "/"),
-        ]
+        [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
         for row in rows
-    ]  # fmt: skip
+    ]
     return "\n".join(
         [
             "# float32 made float16", "", *bullets(about(report)),
             "- `python -m bench.half`, a process with a time limit for each conversion", "",
-            *bullets(MEANING), "", *report["notes"], "",
-            *markdown_table(totals, [_summary(rows, tool) for tool in present]), "",
-            *markdown_table(headings, cells), "",
+            *bullets(MEANING), "",
+            *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
+            *markdown_table([key for key, _ in COLUMNS], cells), "",
         ]
     )  # fmt: skip
+
+
+def _key(row: Record) -> tuple[str, str, str]:
+    return row["model"], row["form"], row["tool"]
 
 
 def _kept(output: Path) -> list[Record]:
@@ -317,18 +333,15 @@ def main() -> int:
         [word for word in group if word in options.only] or list(group)
         for group in (MODELS, FORMS, TOOLS)
     ]
-    rows = {(row["model"], row["form"], row["tool"]): row for row in _kept(options.output)}
-    for name in chosen[0]:
-        for form in chosen[1]:
-            for row in measure(name, form, chosen[2], options.time_limit):
-                rows[(row["model"], row["form"], row["tool"])] = row
-    order = [(m, f, t) for m in MODELS for f in FORMS for t in TOOLS]
-    report = start.facts(*PACKAGES) | {"notes": []}
-    report["rows"] = [rows[key] for key in order if key in rows]
-    page = _page(report)
+    rows = {_key(row): row for row in _kept(options.output)}
+    for name, form in itertools.product(*chosen[:2]):
+        rows |= {_key(row): row for row in measure(name, form, chosen[2], options.time_limit)}
+        order = [key for key in itertools.product(MODELS, FORMS, TOOLS) if key in rows]
+        report = start.facts(*PACKAGES) | {"rows": [rows[key] for key in order]}
+        page = _page(report)
+        say(write_results(report, page, options.output))
     print(page)
-    say(write_results(report, page, options.output))
-    return int(any(row["tool"] == "ours" and "error" not in row for row in report["rows"]))
+    return int(any("error" not in row for key, row in rows.items() if "ours" in key))
 
 
 if __name__ == "__main__":

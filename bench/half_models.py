@@ -22,7 +22,7 @@ from toolbox.corpus.exporters import Example, Export, cached
 from toolbox.trained import trained_model
 
 LARGEST = 65504.0
-ROWS = 4
+ROWS, TRAINED = 4, "SmolLM2-135M"
 _TEXT = Path(__file__).resolve().parents[1] / "docs" / "tutorials" / "decoder.md"
 _SIZES = {
     **COMMON, "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32,
@@ -77,7 +77,7 @@ MODELS = {
     "gpt2": Model(r"wte|wpe|c_proj", _GPT),
     "t5": Model(r"shared|embed_tokens|\.o\.|\.wo\.", _T5, "T5EncoderModel"),
     "sd3": Model(
-        r"pos_embed|context_embedder|to_out|to_add_out|\.net\.2", _DIFFUSION, "SD3Transformer2DModel"
+        r"pos_embed|context_embedder|to_(add_)?out|\.net\.2", _DIFFUSION, "SD3Transformer2DModel"
     ),
     "vit": Model(
         r"^embeddings|attention\.(output\.dense|o_proj)|layer\.\d+\.output|mlp\.fc2",
@@ -85,7 +85,7 @@ MODELS = {
     ),
     "whisper": Model(r"out_proj|fc2", _WHISPER, "WhisperEncoder", start="layers.0"),
     "mamba2": Model(r"embeddings|out_proj", _MAMBA),
-    "SmolLM2-135M": Model(_LLAMA),
+    TRAINED: Model(_LLAMA),
 }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def make(name: str, scaled: bool) -> Example:
     """Return a model, its example inputs, and 0, since its norms are not counted."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        model, inputs = _trained() if name == "SmolLM2-135M" else _random(name)
+        model, inputs = _trained() if name == TRAINED else _random(name)
     whole = _FirstOutput(model.eval(), tuple(inputs))
     if scaled:
         _scale(whole, MODELS[name], inputs)
