@@ -1,4 +1,4 @@
-"""What follows the norms where it is asked for: fusions of ONNX Runtime, weights in few bits."""
+"""What follows the norms where it is asked for: fusions, half precision, weights in few bits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from rmsnorm_export.rewrite.optimize import described
+from rmsnorm_export.rewrite.optimize import described, in_half
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.proofs import prove_loading
-from rmsnorm_export.rewrite.result import Report, Result
+from rmsnorm_export.rewrite.result import Result
 
 if TYPE_CHECKING:
     from rmsnorm_export.quantize.quantize import Measure
@@ -26,7 +26,7 @@ def finish(
     one_buffer: bool = False,
     tokenizer: Path | None = None,
 ) -> Result:
-    """Return the result with the fusions and the quantization that the options ask for.
+    """Return the result with the fusions, the half type and the quantization that are asked for.
 
     Args:
         result: with norms of one node.
@@ -35,7 +35,7 @@ def finish(
         tokenizer: the file ``tokenizer.json`` of a decoder.
 
     Raises:
-        InputError: the model cannot be quantized.
+        InputError: the model cannot be converted or quantized.
         BackendMissingError: a package is missing.
     """
     start, model, report = time.perf_counter(), result.model, result.report
@@ -49,8 +49,10 @@ def finish(
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
-    if isinstance(options, OptimizeOptions) and options.dtype is not None:
-        model, report = _in_half(model, report, options)
+    if isinstance(options, OptimizeOptions) and dtype is not None:
+        from rmsnorm_export.decoder.tokens import as_text
+
+        model, report = in_half(model, report, options, as_text(model.graph))
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
@@ -60,24 +62,6 @@ def finish(
     seconds = report.seconds + time.perf_counter() - start
     report = prove_loading(model, described(report, model), options)
     return Result(model, dataclasses.replace(report, seconds=seconds))
-
-
-def _in_half(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:
-    """Return the model in the half type that the options ask for."""
-    from rmsnorm_export.decoder.tokens import as_text
-    from rmsnorm_export.precision.half import to_half
-    from rmsnorm_export.precision.measure import Samples
-
-    assert options.dtype is not None
-    samples = Samples(
-        given=options.inputs,
-        shapes=options.shapes,
-        dims=options.dims,
-        seed=options.seed,
-        prepare=as_text(model.graph),
-    )
-    model, precision = to_half(model, options.dtype, samples, io=options.half_io)
-    return model, dataclasses.replace(report, precision=precision)
 
 
 def _measure(

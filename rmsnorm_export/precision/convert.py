@@ -13,7 +13,9 @@ import onnx_ir as ir
 
 from rmsnorm_export.graph.order import graphs_in, values_in
 from rmsnorm_export.graph.retype import retype_attributes
+from rmsnorm_export.precision.measure import release
 from rmsnorm_export.precision.units import Port, Unit
+from rmsnorm_export.runtime.metrics import FINFO
 
 _FLOAT = ir.DataType.FLOAT
 Readers = dict[ir.DataType, list[Port]]
@@ -92,32 +94,47 @@ class _Converter:
     def _copy(self, value: ir.Value, tensor: ir.TensorProtocol, readers: Readers) -> None:
         graph = value.graph
         assert isinstance(graph, ir.Graph)
-        name = self._unique(f"{value.name}.float32")
-        copy = ir.Value(
-            name=name, type=ir.TensorType(_FLOAT), shape=value.shape, const_value=tensor
-        )
+        copy = self._value(f"{value.name}.float32", _FLOAT, value.shape)
+        copy.const_value = tensor
         graph.register_initializer(copy)
         for port in readers.pop(_FLOAT):
             port.put(copy)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, ports: Sequence[Port]) -> None:
         """Let these ports read a Cast; an output of the model keeps its name."""
-        name = self._unique(f"{value.name}.{dtype.name.lower()}")
-        out = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
-        node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[out], name=name)
+        nodes, source = [], value
+        if dtype == self._half and all(port.is_mask for port in ports):
+            nodes.append(self._bounded(value))
+            source = nodes[0].outputs[0]
+        out = self._value(f"{value.name}.{dtype.name.lower()}", dtype, value.shape)
+        nodes.append(ir.Node("", "Cast", [source], [ir.AttrInt64("to", dtype)], outputs=[out]))
+        for node in nodes:
+            node.name = node.outputs[0].name
         producer, graph = value.producer(), value.graph
         assert graph is not None
         if producer is not None:
-            graph.insert_after(producer, node)
+            graph.insert_after(producer, nodes)
         elif len(graph):
-            graph.insert_before(graph[0], node)
+            graph.insert_before(graph[0], nodes)
         else:
-            graph.append(node)
+            graph.extend(nodes)
         for port in ports:
             port.put(out)
         if any(port.holder is self._graph for port in ports):
             final, value.name = value.name, self._unique(f"{value.name}.inner")
             out.name = final
+
+    def _bounded(self, mask: ir.Value) -> ir.Node:
+        """Return a node whose result is not below the least number of the half type."""
+        least = np.array(-float(FINFO[self._half.numpy()].max), np.float32)
+        bound = self._value(f"{mask.name}.least", _FLOAT, ir.Shape([]))
+        bound.const_value = ir.tensor(least, name=bound.name)
+        self._graph.register_initializer(bound)
+        out = self._value(f"{mask.name}.bounded", _FLOAT, mask.shape)
+        return ir.Node("", "Max", [mask, bound], outputs=[out])
+
+    def _value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
+        return ir.Value(name=self._unique(name), type=ir.TensorType(dtype), shape=shape)
 
     def _unique(self, name: str) -> str:
         while name in self._names:
@@ -139,5 +156,12 @@ class _Converter:
 
 
 def _in_type(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
-    with np.errstate(over="ignore"):  # infinities that were stored
-        return ir.Tensor(tensor.numpy().astype(dtype.numpy()), dtype=dtype, name=tensor.name)
+    """Return a tensor in a type; what is beyond its end, as in a mask, is the end."""
+    array, end = tensor.numpy(), FINFO[dtype.numpy()].max if dtype != _FLOAT else np.inf
+    with np.errstate(over="ignore"):
+        result = np.asarray(array.astype(dtype.numpy()))
+    beyond = np.isinf(result) & np.isfinite(array)
+    result[beyond] = np.copysign(float(end), array[beyond]).astype(result.dtype)
+    del array
+    release(tensor)
+    return ir.Tensor(result, dtype=dtype, name=tensor.name)

@@ -22,6 +22,7 @@ Sizes = Mapping[ir.Value, float]
 """The largest finite magnitude of each value that is known."""
 
 _NORM_NODES = (*KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED, "LayerNormalization")
+_ROOTS = ("Sqrt", "Reciprocal", "Pow")
 _SQUARES = (
     "ReduceL2", "ReduceSumSquare", "LpNormalization", "InstanceNormalization",
     "GroupNormalization", "MeanVarianceNormalization", "LRN",
@@ -29,46 +30,87 @@ _SQUARES = (
 """Operators that square in their own type, whatever a runtime does."""
 
 
-def decide(units: Sequence[Unit], sizes: Sizes, half: ir.DataType) -> None:
+def decide(
+    units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: bool = False
+) -> None:
     """Note on each unit whether, and why, it is float32.
 
     Args:
         units: of a model.
         sizes: magnitudes; those of stored tensors are exact.
         half: the type of the others.
+        already: they are in that type, and only what overflows in these runs is to be float32.
     """
     makers = {value: unit for unit in units for value in unit.makes}
     readers: dict[ir.Value, list[Unit]] = defaultdict(list)
+    masks: dict[ir.Value, list[Unit]] = defaultdict(list)
     for unit in units:
         for port in unit.reads:
             if port.value is not None:
-                readers[port.value].append(unit)
-    _by_range(makers, readers, sizes, half)
-    _by_need(units, makers)
+                (masks if port.is_mask else readers)[port.value].append(unit)
+    info = FINFO[numpy_dtype(half)]
+    least, largest = float(info.smallest_normal), float(info.max)
+    if already:
+        outside = _overflows(units, sizes, largest)
+    else:
+        values = (*makers, *readers)
+        bounds = {v: sizes.get(v, 0.0) * (MARGIN if v in makers else 1.0) for v in values}
+        outside = {
+            v: None
+            for v, bound in bounds.items()
+            if bound > largest or 0 < sizes.get(v, 0.0) < least
+        }
+        _keep_squares(readers, sizes, largest)
+    for value in outside:
+        made = [makers[value]] if value in makers else []
+        verb = "is at most" if sizes[value] < least else "reaches"
+        for unit in (*made, *readers[value]):
+            if not (already and unit.node is None):
+                unit.keep("range", f"{value.name} {verb} {sizes[value]:.3g}", value)
+        if sizes[value] < least and not made:
+            _keep_root(value, readers)
+    for value, others in masks.items():
+        readers[value] += others
+    if not already:
+        _by_need(units, makers)
     _between(units, makers, readers)
 
 
-def _by_range(
-    makers: Mapping[ir.Value, Unit],
-    readers: Mapping[ir.Value, list[Unit]],
-    sizes: Sizes,
-    half: ir.DataType,
-) -> None:
-    """Keep what makes or reads a value that the type does not hold."""
-    info = FINFO[numpy_dtype(half)]
-    least, largest = float(info.smallest_normal), float(info.max)
-    for value in dict.fromkeys((*makers, *readers)):
+def _overflows(units: Sequence[Unit], sizes: Sizes, largest: float) -> dict[ir.Value, None]:
+    """Return what overflows though its operands do not, and what is made of that.
+
+    So a mask is none, which is made of the least number of the type.
+    """
+    found: dict[ir.Value, None] = {}
+    for unit in units:
+        operands = [port.value for port in unit.reads if port.value is not None]
+        fit = all(sizes.get(value, 0.0) < largest for value in operands)
+        fit |= unit.node is not None and unit.node.op_type in PRODUCTS
+        if fit or any(value in found for value in operands):
+            found |= dict.fromkeys(v for v in unit.makes if sizes.get(v, 0.0) > largest)
+    return found
+
+
+def _keep_root(epsilon: ir.Value, readers: Mapping[ir.Value, list[Unit]]) -> None:
+    """Keep what is made of an epsilon, all that there is of a row of zeros, until it divides."""
+    pending = list(readers[epsilon])
+    while pending:
+        for value in pending.pop().makes:
+            for unit in readers.get(value, ()):
+                op = "" if unit.node is None or not unit.whole else unit.node.op_type
+                if op in (*_ROOTS, "Div", "Mul"):
+                    unit.keep("range", f"{epsilon.name} is in it", epsilon)
+                if op in _ROOTS:
+                    pending.append(unit)
+
+
+def _keep_squares(readers: Mapping[ir.Value, list[Unit]], sizes: Sizes, largest: float) -> None:
+    """Keep operators whose squares the type does not hold."""
+    for value, units in readers.items():
         size = sizes.get(value, 0.0)
-        bound = size * MARGIN if value in makers else size
-        for unit in readers.get(value, ()):
-            squares = unit.whole and unit.node is not None and unit.node.op_type in _SQUARES
-            if squares and bound * size > largest:
+        for unit in units if MARGIN * size * size > largest else ():
+            if unit.whole and unit.node is not None and unit.node.op_type in _SQUARES:
                 unit.keep("range", f"squares of {value.name}, which reaches {size:.3g}", value)
-        if bound <= largest and (size == 0 or size >= least):
-            continue
-        reason = f"{value.name} reaches {size:.3g}"
-        for unit in (*([makers[value]] if value in makers else []), *readers.get(value, ())):
-            unit.keep("range", reason, value)
 
 
 def _by_need(units: Sequence[Unit], makers: Mapping[ir.Value, Unit]) -> None:

@@ -53,15 +53,17 @@ def to_half(
     sizes, runs, origin = run_in_float32(model, own, samples)
     sizes |= stored_sizes([value for value in own if is_stored(value)])
 
+    already = source == half
+
     def decided(one: ir.DataType) -> tuple[list[Unit], tuple[Kept, ...]]:
-        units = units_of(model, types, source, one, io=io)
-        decide(units, sizes, one)
+        units = units_of(model, types, source, one, io=io or already)
+        decide(units, sizes, one, already=already)
         return units, kept(units, sizes)
 
     (other,) = set(TYPES.values()) - {half}
-    others = "" if source == half else f"{other.name.lower()}: {len(decided(other)[1])}"
+    others = "" if already else f"{other.name.lower()}: {len(decided(other)[1])}"
     units, wide = decided(half)
-    _check(units, sizes, half, already=source == half)
+    _check(units, sizes, half, already=already)
     products = [u for u in units if u.whole and u.node and u.node.op_type in PRODUCTS]
     bytes_before, casts = _stored_bytes(model), count_casts(model)
     convert(model, units, source, half)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -11,11 +13,12 @@ import onnx_ir as ir
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.order import graphs_in, values_in, variables_in
 from rmsnorm_export.graph.retype import Types, retype
+from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.health.ranges import Candidates, Marks
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.proof.comparison import Defined, Prepare, lent_content
+from rmsnorm_export.proof.comparison import Defined, Prepare, folder_of, lent_content
 from rmsnorm_export.runtime import inputs as made
 from rmsnorm_export.runtime.metrics import compare_arrays, is_float
 from rmsnorm_export.runtime.session import open_session, run_session
@@ -54,7 +57,9 @@ class Samples:
         for inputs in self.given:
             yield made.input_candidates(declared, limits, inputs)
         for number in range(0 if self.given else _RANDOM_RUNS):
-            yield made.input_candidates(declared, limits, None, self.seed + number, **sizes)
+            seed = self.seed + number
+            candidates, _ = made.input_candidates(declared, limits, None, seed, **sizes)
+            yield candidates, f"random, seeds from {self.seed}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +102,7 @@ def run_in_float32(
     names = [value.name or "" for value in copy.graph.outputs]
     copy.graph.outputs.extend(marks.values())
     copy.graph.sort()
-    content, weights = lent_content(copy)
-    session = open_session(content, weights=weights, in_order=True)
+    session = _open(copy)
     declared, sizes, runs = made.graph_inputs(copy), dict.fromkeys(ours.values(), 0.0), []
     for candidates, _ in sources:
 
@@ -114,6 +118,14 @@ def run_in_float32(
     return sizes, runs, ", ".join(dict.fromkeys(origin for _, origin in sources))
 
 
+def _open(model: ir.Model) -> Any:
+    """Return a session that needs as little memory as can be."""
+    folders = {folder_of(slot.tensor) for slot in tensor_slots(model)} - {None, ""}
+    folder = folders.pop() if len(folders) == 1 else None
+    content, weights = lent_content(model, folder)
+    return open_session(content, weights=weights, external_folder=folder, frugal=True)
+
+
 def stored_sizes(values: Sequence[ir.Value]) -> dict[ir.Value, float]:
     """Return the largest finite magnitudes of stored tensors."""
     sizes = {}
@@ -124,7 +136,16 @@ def stored_sizes(values: Sequence[ir.Value]) -> dict[ir.Value, float]:
         if not np.isfinite(ends).all():
             ends = np.abs(array[np.isfinite(array)]).astype(np.float64)
         sizes[value] = float(ends.max(initial=0.0))
+        del array
+        release(value.const_value)
     return sizes
+
+
+def release(tensor: ir.TensorProtocol) -> None:
+    """Give the memory of an external tensor back, which is mapped again when it is needed."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with contextlib.suppress(BufferError):  # others look at it
+            tensor.release()
 
 
 def compare(model: ir.Model, half: ir.DataType, runs: Sequence[Run]) -> tuple[str, str]:
@@ -137,8 +158,7 @@ def compare(model: ir.Model, half: ir.DataType, runs: Sequence[Run]) -> tuple[st
     _round_values(copy, half)
     declared, shares, cosine, same, rows, odd = made.graph_inputs(copy), [0.0], 1.0, 0, 0, set()
     try:
-        content, weights = lent_content(copy)
-        session = open_session(content, weights=weights, in_order=True)
+        session = _open(copy)
         for run in runs:
             outputs = run_session(session, made.in_types_of(declared, run.feeds))
             for position, (name, array) in enumerate(run.outputs.items()):
@@ -169,13 +189,14 @@ def _round_values(model: ir.Model, half: ir.DataType) -> None:
     """Let a model compute in float32 with every value of a half type rounded to it, in place."""
     values = [v for v in variables_in(graphs_in(model.graph)) if v.dtype == half]
     retype(model, _WIDE)
-    for value in values:
+    for count, value in enumerate(values):
         graph, producer, users = value.graph, value.producer(), tuple(value.uses())
         assert graph is not None
         last, nodes = value, []
         for to in (half, ir.DataType.FLOAT):
-            nodes.append(ir.node("Cast", [last], {"to": to}))
-            last = nodes[-1].outputs[0]
+            out = ir.Value(name=f"rmsnorm_export.rounded.{count}.{to.name}")
+            nodes.append(ir.node("Cast", [last], {"to": to}, outputs=[out]))
+            last = out
         if producer is not None:
             graph.insert_after(producer, nodes)
         elif len(graph):

@@ -35,6 +35,14 @@ _CONTRIB = (
 )  # fmt: skip
 """ONNX Runtime's operators all of whose float operands have one type, a half one, too."""
 
+_MASKS = {
+    ("", "Attention"): 3,
+    (MICROSOFT_DOMAIN, "Attention"): 5,
+    (MICROSOFT_DOMAIN, "MultiHeadAttention"): 5,
+    (MICROSOFT_DOMAIN, "GroupQueryAttention"): 10,
+}
+"""Operand of an attention that is added before its softmax: what is beyond the type is its end."""
+
 _TYPED = {"Cast": "to", "ConstantOfShape": "value"}
 """Operators whose attribute says the type of the result."""
 
@@ -62,6 +70,14 @@ class Port:
         if isinstance(self.holder, ir.Node):
             return self.holder.inputs[self.index]
         return self.holder.outputs[self.index]
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it reads the mask of an attention, which may end where the type does."""
+        holder = self.holder
+        if not isinstance(holder, ir.Node):
+            return False
+        return _MASKS.get((holder.domain, holder.op_type)) == self.index
 
     def put(self, value: ir.Value) -> None:
         """Let it read another value."""
@@ -137,7 +153,6 @@ class _Finder:
     ) -> None:
         self._model, self._types, self._source = model, types, source
         self._half = f"tensor({half.name.lower()})"
-        self._rules = _RULES if source == ir.DataType.FLOAT else {}
 
     def is_own(self, value: ir.Value | None) -> bool:
         """Return whether a value has the type to be changed."""
@@ -164,9 +179,10 @@ class _Finder:
             unit.keep("type", "what passes through its bodies is not known")
         if not unit.reads and not unit.makes:
             return None
-        if node.op_type in self._rules:
-            unit.keep("rule", self._rules[node.op_type])
-        self._look_up(unit, node)
+        if self._source == ir.DataType.FLOAT:  # else it has its half form
+            if node.op_type in _RULES:
+                unit.keep("rule", _RULES[node.op_type])
+            self._look_up(unit, node)
         return unit
 
     def _look_up(self, unit: Unit, node: ir.Node) -> None:

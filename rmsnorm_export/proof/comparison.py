@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -161,20 +162,31 @@ def opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
     yield open_session(content, device=device, weights=weights)
 
 
-def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
+def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dict[str, Any]]:
     """Return a model for a session, and its large weights, which stay in memory.
 
     They are to be kept as long as the session is.
+
+    Args:
+        model: left as it is.
+        folder: whose external data the session reads itself.
     """
     weights = {}
     with lent_slots(model) as slots:
         for slot in slots:
+            if folder_of(slot.tensor) == folder is not None:
+                continue
             if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
                 slot.put(placed(slot.tensor, "in memory", "", None))
             elif slot.is_external:
                 slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
         return serialize(model), weights
+
+
+def folder_of(tensor: ir.TensorProtocol) -> str | None:
+    """Return the folder of an external tensor; None of others."""
+    return os.fspath(tensor.base_dir) if isinstance(tensor, ir.ExternalTensor) else None
 
 
 def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int] | None:

@@ -125,7 +125,7 @@ def load_session(
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
     weights: Mapping[str, Any] | None = None,
-    in_order: bool = False,
+    frugal: bool = False,
 ) -> Any:
     """Return an ``InferenceSession`` in this process.
 
@@ -138,8 +138,8 @@ def load_session(
         kernels: a library of custom operators to register.
         weights: values of `ort_value` for initializers with external data, by name; to be kept as
             long as the session is.
-        in_order: run the nodes as they stand; else what is an output alone runs at the end, and
-            what it reads is kept until then.
+        frugal: keep no memory that is not in use, and run the nodes as they stand; else what is an
+            output alone runs at the end, and what it reads is kept.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
@@ -148,8 +148,11 @@ def load_session(
         VerificationError: ONNX Runtime rejects the model.
     """
     options = session_options(optimize=optimize, threads=threads, kernels=kernels)
-    if in_order:
+    if frugal:
         options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
+        options.enable_cpu_mem_arena = False
+        if external_folder is not None:  # where weights are mapped; others would be copied
+            options.add_session_config_entry("session.disable_prepacking", "1")
     if external_folder is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder
