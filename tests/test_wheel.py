@@ -1,5 +1,5 @@
-"""The source distribution has what a build needs and nothing else; a wheel that is built here has
-the kernels for ONNX Runtime; one without a compiler is pure."""
+"""The source distribution has what a build needs and nothing else, and installs without a compiler;
+the wheel of a release has the kernels for ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -53,9 +53,14 @@ def test_the_source_distribution_is_what_a_build_needs(sources: Path, tmp_path: 
     top = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", "rmsnorm_export"}
     assert {path.name for path in unpacked.iterdir()} == top
     inside = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
-    wheels = [_built("wheel", place, RMSNORM_EXPORT_PURE="1") for place in (sources, unpacked)]
+    wheels = [_built("wheel", place) for place in (sources, unpacked)]
+    assert wheels[0].name.endswith("-py3-none-any.whl")  # nothing is compiled
     names = [sorted(zipfile.ZipFile(wheel).namelist()) for wheel in wheels]
     assert names[0] == names[1]
+    packaged = "rmsnorm_export/tensorrt/plugin/_sources"
+    assert f"{packaged}/CMakeLists.txt" in names[0]
+    assert f"{packaged}/kernels/plugin_limits.h" in names[0]  # which optimize reads
+    assert not [name for name in names[0] if "/tests/" in name or "/_built/" in name]
     assert inside - set(names[1]) == top - {"rmsnorm_export"}
     metadata = zipfile.ZipFile(wheels[1]).read(next(n for n in names[1] if n.endswith("METADATA")))
     checked = Metadata.from_email(metadata, validate=True)  # as an index does
@@ -63,25 +68,25 @@ def test_the_source_distribution_is_what_a_build_needs(sources: Path, tmp_path: 
     assert checked.description == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("variable", ["CXX=no-such-compiler", "RMSNORM_EXPORT_PURE=1"])
-def test_without_a_compiler_the_wheel_is_pure(sources: Path, variable: str) -> None:
-    wheel = _built("wheel", sources, **dict([variable.split("=")]))
-    assert wheel.name.endswith("-py3-none-any.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    inside = "rmsnorm_export/tensorrt/plugin/_sources"
-    assert f"{inside}/CMakeLists.txt" in names
-    assert f"{inside}/kernels/plugin_limits.h" in names  # which optimize reads
-    assert not [name for name in names if "/tests/" in name or "/_built/" in name]
+def test_a_wheel_with_kernels_has_them_or_there_is_none(sources: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        _built("wheel", sources, RMSNORM_EXPORT_KERNELS="1", CXX="no-such-compiler")
 
 
 @pytest.mark.thorough
-def test_a_wheel_of_this_machine_is_enough(sources: Path, tmp_path: Path) -> None:
+def test_the_wheel_of_a_release_is_enough(sources: Path, tmp_path: Path) -> None:
     """Installed with [ort] in an environment of its own: a norm without a body runs."""
+    for name in ("constraints.txt", "scripts"):
+        (sources / name).symlink_to(ROOT / name)
+    subprocess.run([sources / "scripts" / "wheel"], check=True)
+    source, wheel = sorted((sources / "dist").iterdir(), key=lambda path: path.suffix)
+    assert source.name.endswith(".tar.gz")
+    assert "-py3-none-manylinux" in wheel.name
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     constraints = ["--constraint", ROOT / "constraints.txt"]
-    subprocess.run([*pip, *constraints, f"{sources}[ort]"], check=True)
+    subprocess.run([*pip, *constraints, f"{wheel}[ort]"], check=True)
     program = '''
 import numpy as np, onnx.parser, onnxruntime, rmsnorm_export as rx
 model = onnx.parser.parse_model("""

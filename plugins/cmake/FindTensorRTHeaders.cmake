@@ -26,10 +26,8 @@ endforeach()
 
 if(NOT TENSORRT_INCLUDE_DIR)
   list(JOIN folders " " looked)
-  set(text "TensorRT's headers were not found: no NvInferRuntime.h in ${looked}. Take them from "
-    "the deb or tar package of TensorRT, or from the folder include/ of github.com/NVIDIA/TensorRT "
-    "at the tag of the version that you run, and pass -DTENSORRT_INCLUDE_DIR=<that folder> or "
-    "-DTENSORRT_ROOT=<folder of the unpacked package>.")
+  set(text "TensorRT's headers were not found: no NvInferRuntime.h in ${looked}. "
+    "TENSORRT_INCLUDE_DIR or TENSORRT_ROOT names other places.")
   list(JOIN text "" text)
   if(named OR root OR RMSNORM_TENSORRT)
     message(FATAL_ERROR "${text}")

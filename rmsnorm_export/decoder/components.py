@@ -77,6 +77,7 @@ def trace_components(
         try:
             with whole_caches(static=True), own_types_of_caches():
                 for name, (module, feeds) in _stages(model, inputs, settings, options).items():
+                    tell(options.progress, EXPORTING, name)
                     components.append(_traced(name, module, feeds, options))
         except Exception as error:
             cause = error if isinstance(error, Error) else error.__cause__ or error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -15,6 +15,7 @@ from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
 if TYPE_CHECKING:
+    from rmsnorm_export.decoder.tokens import Held
     from rmsnorm_export.quantize.quantize import Measure
     from rmsnorm_export.quantize.result import Quantize
 
@@ -24,6 +25,7 @@ def finish(
     options: RewriteOptions,
     *,
     one_buffer: bool = False,
+    held: Held | None = None,
     tokenizer: Path | None = None,
 ) -> Result:
     """Return the result with the fusions, the half type and the quantization that are asked for.
@@ -31,7 +33,7 @@ def finish(
     Args:
         result: with norms of one node.
         options: of the command.
-        one_buffer: as for `fuse`.
+        one_buffer, held: as for `fuse`.
         tokenizer: the file ``tokenizer.json`` of a decoder.
 
     Raises:
@@ -45,7 +47,9 @@ def finish(
     if options.fusions is not None:
         from rmsnorm_export.decoder.fusions import fuse
 
-        model, fusions = fuse(model, options.fusions, seed=options.seed, one_buffer=one_buffer)
+        how: Any = {"seed": options.seed, "one_buffer": one_buffer, "held": held}
+        how["progress"] = options.progress
+        model, fusions = fuse(model, options.fusions, **how)
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
@@ -56,6 +60,8 @@ def finish(
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
+        if options.progress:
+            options.progress(f"quantizing to {options.quantize}, and measuring the loss", 0, 1)
         measure = _measure(model.graph, options.quantize, options, tokenizer)
         model, done = quantize(model, options.quantize, measure=measure)
         report = dataclasses.replace(report, quantized=done)

@@ -56,7 +56,9 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         what = "Generated tokens of a model are compared with the folder of an export."
         fix = "give the model as A, and as B the folder that export --task generation made; two "
         fix += "folders are compared without --generate"
-        found = f"A is {type(a).__name__}, B {type(b).__name__}"
+        paths = (str, os.PathLike)
+        names = [str(x) if isinstance(x, paths) else f"a {type(x).__name__}" for x in (a, b)]
+        found = f"A is {names[0]}, B {names[1]}"
         raise UsageError(what, found=found, fix=fix)
     metadata: Mapping[str, Any] = {}
     if bundle.manifest is not None:

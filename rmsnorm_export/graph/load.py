@@ -15,6 +15,7 @@ import functools
 import gc
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,11 @@ from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_pro
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import open_regular, read_file
+
+_EXPORT = (
+    "rmsnorm-export export makes an ONNX file of file.py:function, a .pt2 file, a config.json or a "
+    "Hugging Face folder"
+)
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -138,6 +144,7 @@ def load_model(source: Source) -> LoadedModel:
             raise UsageError(what, found=f"a {type(source).__name__}", fix=fix)
         shown = short(str(source), 300)
         fix = "give the path of an .onnx file, with large weights beside it; or - for stdin"
+        fix = _fix(shown, fix)
         with refusals_as("The model file cannot be read.", shown, fix=fix):
             path = Path(os.path.abspath(source))
             identity, data = _identity(path), read_file(path, MAX_PROTO_BYTES)
@@ -179,6 +186,11 @@ def _identity(path: Path) -> tuple[int, int, int]:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
+def _fix(name: str, otherwise: str) -> str:
+    """Return what to do: to export a file that ``export`` takes, by its name."""
+    return _EXPORT if re.search(r"\.(py|pt2?|pth|safetensors|json)(:\w+)?$", name) else otherwise
+
+
 def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
     proto = onnx.ModelProto()
     try:
@@ -189,7 +201,7 @@ def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
     if problem:
         found = f"{description}: {len(data)} bytes, {problem}"
         fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
-        raise InputError("The file is not an ONNX model.", found=found, fix=fix)
+        raise InputError("The file is not an ONNX model.", found=found, fix=_fix(description, fix))
     return _from_proto(proto, description, **source)
 
 

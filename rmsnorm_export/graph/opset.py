@@ -113,10 +113,14 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
 
 def not_converted(before: int, opset: int, why: str) -> InputError:
     """Return the error of a model that cannot be brought from one opset to another."""
+    import onnx
+
     lower = opset < before
     what = f"The model cannot be {'lowered' if lower else 'raised'} to another opset."
     way = "choose a newer runtime or opset" if lower else "use --target ort, which takes any opset"
     fix = f"export with opset_version={opset}, or {way}"
+    if opset > (newest := onnx.defs.onnx_opset_version()):
+        fix = f"the newest opset that onnx {onnx.__version__} knows is {newest}"
     return InputError(what, found=f"to opset {opset}: {why}", fix=fix)
 
 

@@ -108,6 +108,7 @@ def check_output(path: StrPath, *, force: bool = False) -> Path:
     target = Path(os.path.abspath(output_path(path)))
     absent = not target.parent.exists()
     fix = f"make the folder first: mkdir -p {shlex.quote(str(target.parent))}" if absent else _CHECK
+    fix = "give the name of a file in it" if os.path.isdir(target) else fix
     with refusals_as("The output cannot be written.", target, fix=fix):
         problem = ""
         if os.fsdecode(path).endswith(os.sep) or target.is_dir():

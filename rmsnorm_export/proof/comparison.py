@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,12 @@ class Reference:
 
 
 def run_reference(
-    model: ir.Model, *, seed: int, dims: Dims | None = None, prepare: Prepare = lambda _: {}
+    model: ir.Model,
+    *,
+    seed: int,
+    dims: Dims | None = None,
+    given: Mapping[str, Array] = MappingProxyType({}),
+    prepare: Prepare = lambda _: {},
 ) -> Reference:
     """Run a model on random inputs.
 
@@ -102,14 +108,17 @@ def run_reference(
         model: left as it is.
         seed: of the inputs.
         dims: sizes of dimensions by their names; None: those that inputs are tried with.
+        given: inputs that are not random, of which the sizes of the others follow.
         prepare: turns random inputs into meaningful ones.
     """
     declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
-    candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
+    usual = {name: array.shape for name, array in given.items()}
+    candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims, usual=usual)
     try:
         with opened(model) as session:
             feeds, (defined, outputs) = inputs.first_run(
-                candidates(), lambda fed: (prepare(fed), run_session(session, fed))
+                ({**feeds, **given} for feeds in candidates()),
+                lambda fed: (prepare(fed), run_session(session, fed)),
             )
     except Error as error:
         return Reference(problem=f"the graph before does not run: {one_line(error.found, 300)}")

@@ -22,6 +22,7 @@ from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import describe_plan
 from rmsnorm_export.rewrite.normalise import normalise
 from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, OptimizeOptions
+from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, lacks_bfloat16, runs_in
@@ -44,16 +45,8 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
         plan, proofs = prove_sites(plan, options)
         report = describe_plan(loaded, plan, options, proofs, opset=opset, nodes=nodes)
-        apply_plan(plan)
-        model = plan.model
-        if any(site.part.dtype == FLOAT16 for site in plan.sites):
-            new = {node for site in plan.sites for node in site.nodes}
-            notes = widen_transposes(model, plan.types, new, options.consumer)
-            report = dataclasses.replace(report, notes=(*report.notes, *notes))
-        if options.dtype is None:  # else the runtime takes what the conversion makes of it
-            model, report = fitted(model, report, options)
-        contract.restore(model)
-        report = prove_loading(model, described(report, model), options, source_model)
+        model, report = _applied(plan, report, options, contract)
+        report = prove_loading(model, report, options, source_model)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 
@@ -70,28 +63,45 @@ def described(report: Report, model: ir.Model) -> Report:
 
 def inspect_model(source: Source, options: HealthOptions) -> Report:
     """List the RMSNorms of a model; arguments and errors as for ``inspect``."""
-    start = time.perf_counter()
-    rewrite = OptimizeOptions(**keywords(options, InspectOptions), runtime=options.runtime)
+    start, runtime = time.perf_counter(), options.runtime
+    rewrite = OptimizeOptions(**keywords(options, InspectOptions), runtime=runtime)
+    rewrite = rewrite if runtime is None else _settled(rewrite)
     with no_gc():
-        loaded = normalise(load_model(source), rewrite)
-        _, plan = plan_at_opset(loaded, rewrite)
+        loaded = load_model(source)
+        contract = Contract(loaded.model)
+        loaded = normalise(loaded, rewrite)
         opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
-        report = describe_plan(loaded, plan, rewrite, {}, opset=opset, nodes=nodes)
-        runners = runs_in(loaded.model)
-        if options.runtime is not None:  # only the result tells whether it runs there
-            report = optimize_model(source, rewrite).report
-            runners = report.runs_in
+        raised, plan = plan_at_opset(loaded, rewrite)
+        report = describe_plan(raised, plan, rewrite, {}, opset=opset, nodes=nodes)
+        report = dataclasses.replace(report, runs_in=runs_in(loaded.model))
         if options.health or options.inputs is not None:
             from rmsnorm_export.health.analysis import analyze
 
             fields = analyze(loaded, options.inputs, options.target or "portable")
-            report = dataclasses.replace(report, notes=loaded.notes, **fields)
-        return dataclasses.replace(
-            report,
-            runs_in=runners,
-            planned=True,
-            seconds=time.perf_counter() - start,
-        )
+            report = dataclasses.replace(report, notes=raised.notes, **fields)
+        if runtime is not None:  # only the result tells whether it runs there
+            _, report = _applied(plan, report, rewrite, contract)
+        return dataclasses.replace(report, planned=True, seconds=time.perf_counter() - start)
+
+
+def _applied(
+    plan: Plan, report: Report, options: OptimizeOptions, contract: Contract
+) -> tuple[ir.Model, Report]:
+    """Apply a plan; return the model as its runtime loads it, and the report with its facts.
+
+    Raises:
+        InputError: the runtime cannot run it.
+    """
+    apply_plan(plan)
+    model = plan.model
+    if any(site.part.dtype == FLOAT16 for site in plan.sites):
+        new = {node for site in plan.sites for node in site.nodes}
+        notes = widen_transposes(model, plan.types, new, options.consumer)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
+    if options.dtype is None:  # else the runtime takes what the conversion makes of it
+        model, report = fitted(model, report, options)
+    contract.restore(model)
+    return model, described(report, model)
 
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:

@@ -222,6 +222,9 @@ def fit_model(model: ir.Model, row: consumers.Consumer) -> tuple[ir.Model, tuple
         raise _cannot_run(row, reason)
     if row.cuda is not None and (slow := needs.without_kernel(row.cuda.lacks)):
         notes.append(f"its CUDA provider has no kernel for {slow}, which runs on the CPU")
+    flow = [name for one in ("If", "Loop", "Scan") if (name := needs.operators.get(("", one)))]
+    if row.cuda is not None and flow:
+        notes.append(f"enable_cuda_graph is refused for control flow (node {flow[0]})")
     if unknown := _unknown(needs, row)[0]:
         notes.append(f"{unknown}; what is not known is taken as it is")
     return model, tuple(notes)

@@ -241,6 +241,9 @@ def consumer(text: str) -> Consumer:
             range_ = versions(providers or known)
             fix = f"give {name} alone for the newest, or {name}@VERSION: {range_}"
         fix += "; for another, --target plain --opset N writes the operators of opset N alone"
+        if untried := FACTS["untried"].get(name.removeprefix("onnxruntime-")):
+            opset = f" --opset {untried['opset']}" if untried["opset"] else ""
+            fix = f"--target plain{opset}; not tried, but {untried['says']}"
         raise UsageError(what, found=repr(text[:100]), fix=fix)
     return row if provider is None else msgspec.structs.replace(row, cuda=provider)
 

@@ -169,6 +169,8 @@ def load_session(
     if device == "cuda" and CUDA not in session.get_providers():
         found = f"the session runs on {', '.join(session.get_providers())}"
         fix = "check the CUDA and cuDNN libraries that this onnxruntime needs, and the driver"
+        if CUDA not in onnxruntime().get_available_providers():
+            fix = f"{pip_install('[ort-gpu]')}, in place of onnxruntime"
         what = "ONNX Runtime does not start its CUDA provider."
         raise BackendMissingError(what, found=found, fix=fix)
     return session
@@ -240,6 +242,8 @@ def executed_graph(
 ) -> onnx.GraphProto:
     """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
+    Large weights in it have no values.
+
     Args:
         model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.
 
@@ -250,13 +254,16 @@ def executed_graph(
         path = os.path.join(folder, "executed.onnx")
         write = functools.partial(_write_executed, model, kernels, weights or {}, path)
         _ = write() if _keeps_processes("cpu") else Session(write)
-        return onnx.load(path).graph
+        return onnx.load(path, load_external_data=False).graph
 
 
 def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: str) -> None:
     options = session_options(optimize=True, threads=1, kernels=kernels)
     options.add_external_initializers([*weights], [*weights.values()])
     options.optimized_model_filepath = path
+    apart = "session.optimized_model_external_initializers_"  # which nobody reads
+    options.add_session_config_entry(f"{apart}file_name", f"{os.path.basename(path)}.data")
+    options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")
     with _translated(_NOT_LOADED, _CHECK_MODEL):
         onnxruntime().InferenceSession(model, options, providers=[CPU])
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.options import option
-from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.printable import plural, quoted, short
 
 if TYPE_CHECKING:
     from rmsnorm_export.op.dtypes import Array
@@ -315,12 +315,14 @@ def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: U
             raise UsageError(f"The model has no {kind} {quoted(name)}.", found=found, fix=fix)
     counts = {len(rows) for rows in entries.values()} - {1}
     if len(counts) > 1 or max(counts, default=1) > use.most_points:
-        found = ", ".join(f"{name}: {len(rows)}" for (_, name), rows in entries.items())
+        found = ", ".join(
+            f"{name}: {plural(len(rows), 'size')}" for (_, name), rows in entries.items()
+        )
         fix = f"give as many of each, or one that goes with all; {use.most_points} at most"
         for (kind, name), rows in entries.items():
             if kind == "input" and len(rows) > 1 and {len(row) for row in rows} == {1}:
                 shape = shape_text([size for row in rows for size in row])
-                fix += f"; for one shape of several sizes write {name}={shape}"
+                fix = f"for one shape of several sizes write {name}={shape}; or {fix}"
         raise UsageError("The numbers of sizes do not go together.", found=found, fix=fix)
     return entries
 

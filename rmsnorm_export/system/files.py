@@ -74,6 +74,7 @@ def refusals_as(
         yield
     except refusals as error:
         name = getattr(error, "filename", None) or place
+        name = place if os.fsdecode(name).endswith(TEMP_SUFFIX) else name  # which nobody gave
         own = getattr(error, "strerror", None)
         reason = own or first_line(error, otherwise=type(error).__name__)
         found = f"{short(str(name), 300)}: {short(reason, 300)}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from graph.folders import snapshot
 
@@ -53,6 +54,9 @@ USAGE = [
     ("deploy --init new.toml --dry-run", "--init goes with"),
     ("deploy --init new.toml --report r.txt", "--init goes with"),
     ("deploy wrong.toml --report wrong.toml --force", "would overwrite a model"),
+    ("export three.onnx -o o.onnx", "exported already", "optimize three.onnx"),
+    ("export taken.py -o o.onnx", "taken.py:NAME"),
+    ("verify three.onnx taken.txt --generate 4", "A is three.onnx, B taken.txt"),
     ("export m:f -o o.onnx --static-cache 8", "--static-cache is for --task generation"),
     ("doctor 'a\x1b[2J'", "\\x1b[2J"),
 ]
@@ -64,23 +68,35 @@ INPUT = [
     ("inspect hf", "a config.json, and no graph", "rmsnorm-export export hf -o OUT"),
     ("deploy three.onnx", "deploy --init pipeline.toml"),
     ("optimize three.onnx -o absent/o.onnx", "does not exist", "mkdir -p "),
-    ("optimize three.onnx -o .", "is a folder"),
+    ("inspect taken.py:make", "rmsnorm-export export makes"),
+    ("optimize hf/config.json -o o.onnx", "rmsnorm-export export makes"),
+    ("optimize three.onnx -o o.onnx --opset 99", "the newest opset that onnx"),
+    ("optimize three.onnx -o .", "is a folder", "the name of a file in it"),
     (f"optimize three.onnx -o {LONG}", "name too long"),
     ("optimize three.onnx -o locked/o.onnx", "no permission"),
     ("inspect three.onnx --report missing/r.html", "does not exist", "missing"),
     ("inspect three.onnx --report .", "is a folder"),
     ("package none.onnx -o n", "No such file"),
     ("package three.onnx -o no/such", "repository"),
+    ("package three.onnx -o taken.onnx", "taken.onnx: Not a directory"),
+    ("export absent.py:make -o o.onnx", "file of the factory is missing", "absent.py"),
     ("deploy none.toml", "pipeline file cannot be read"),
     ("plugin check missing.so", "missing.so"),
     ("plugin check librmsnorm_torch.so", "no such file"),
     ("build three.onnx -o no/where", "does not exist"),
 ]
+WITHOUT_CUDA = pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
+    reason="this onnxruntime has CUDA",
+)
 OTHERS = [
     (5, "inspect three.onnx --require 4", "3 norms can be one node", "or require less"),
     (5, "inspect mixed.onnx --require all --target ort", "epsilon-not-constant"),
     (5, "optimize mixed.onnx -o o.onnx --require 3", "--require 3", "2 norms"),
     (4, "verify three.onnx other.onnx", "out: largest difference"),
+    pytest.param(
+        (6, "bench three.onnx --provider cuda", "pip install 'onnxruntime-gpu"), marks=WITHOUT_CUDA
+    ),
 ]
 ENGINES = [
     ("build three.onnx -o new", "'x' float32 [rows, 40]", "--shapes"),
@@ -102,7 +118,7 @@ def folder(tmp_path: Path, three: Path, mixed: Path) -> Path:  # noqa: ARG001 (t
     onnx.save(model(3, scale=1.01), tmp_path / "other.onnx")
     np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
     onnx.save(model(3, n=41), tmp_path / "wide.onnx")
-    for name in ("taken.onnx", "taken.txt", "notes.txt"):
+    for name in ("taken.onnx", "taken.py", "taken.txt", "notes.txt"):
         (tmp_path / name).write_text("precious")
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf/config.json").write_text("{}")

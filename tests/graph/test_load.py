@@ -6,7 +6,9 @@ import contextlib
 import gc
 import time
 import timeit
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,8 +17,10 @@ import pytest
 from hostile_models import GAIN, external_gain, external_model, norm_model, write
 from onnx import TensorProto, helper
 
+import rmsnorm_export as rx
 from rmsnorm_export import optimize
 from rmsnorm_export.errors import InputError, UsageError
+from rmsnorm_export.graph import load
 from rmsnorm_export.graph.load import load_model, no_gc
 from rmsnorm_export.graph.save import to_bytes
 
@@ -190,3 +194,27 @@ def test_an_operator_set_may_be_imported_twice(domain: str) -> None:
     model.opset_import.add(domain=domain, version=17)
     with pytest.raises(InputError, match="two versions"):
         load_model(model)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: rx.optimize(path, prove=True),
+        lambda path: rx.inspect(path, runtime="onnxruntime", health=True),
+        lambda path: rx.bench(path, targets=("portable", "ort"), seconds=0.1),
+    ],
+    ids=["optimize", "inspect", "bench"],
+)
+def test_a_file_is_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], object]
+) -> None:
+    path, parse = write(tmp_path, norm_model()), load._from_bytes
+    parsed: list[str] = []
+
+    def counted(data: bytes, description: str, **source: Any) -> load.LoadedModel:
+        parsed.append(description)
+        return parse(data, description, **source)
+
+    monkeypatch.setattr(load, "_from_bytes", counted)
+    call(path)
+    assert parsed == [str(path)]

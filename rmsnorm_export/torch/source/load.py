@@ -26,6 +26,14 @@ from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch_options import SourceOptions
 
+_FIXES = {
+    ".py": "name the function in it that returns the module: {}:NAME",
+    ".onnx": "it is exported already: rmsnorm-export optimize {} -o OUT.onnx",
+    "": "give package.module:factory, file.py:factory, a local Hugging Face folder, a config.json"
+    " or a .pt2 file; models are not downloaded",
+}
+"""How a source ends -> what to write instead."""
+
 
 @collected()
 def load(source: str, options: SourceOptions) -> Loaded:
@@ -62,8 +70,7 @@ def load(source: str, options: SourceOptions) -> Loaded:
         "The source cannot be exported.",
         found=f"{source} is "
         + ("a file of another kind" if path.exists() else "no file or folder that exists"),
-        fix="give package.module:factory, file.py:factory, a local Hugging Face folder, a "
-        "config.json or a .pt2 file; models are not downloaded",
+        fix=_FIXES.get(path.suffix, _FIXES[""]).format(source),
     )
 
 
@@ -98,6 +105,9 @@ def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype 
             found=repr(source),
             fix="write e.g. mypackage.models:make_llama, or models.py:make_llama",
         )
+    if place.endswith(".py") and not Path(place).is_file():
+        what, fix = "The file of the factory is missing.", "check its path"
+        raise InputError(what, found=place, fix=fix)
     with _modules_of(folder):
         fix = "check the names: modules are looked for in the working folder and the installed "
         fix += "packages; or correct the module, --debug prints the traceback"
