@@ -327,7 +327,11 @@ def main() -> int:
     if options.one:
         tool, *files = options.one
         convert = TOOLS[tool]()
-        report_one(lambda: convert(*files))
+        try:
+            report_one(lambda: convert(*files))
+        except Error as error:
+            say(f"{error.what} {error.found}")
+            return 1
         return 0
     chosen = [
         [word for word in group if word in options.only] or list(group)
