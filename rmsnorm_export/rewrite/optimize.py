@@ -27,6 +27,7 @@ from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, lacks_bfloat16, runs_in
 from rmsnorm_export.rewrite.transposed import widen_transposes
+from rmsnorm_export.runtime.inputs import sample_inputs
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
 """Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
@@ -131,21 +132,16 @@ def in_half(
         Error: as of `to_half`; or the runtime cannot run it.
     """
     from rmsnorm_export.precision.half import to_half
-    from rmsnorm_export.precision.measure import Samples
 
     assert options.dtype is not None
-    samples = Samples(
-        given=options.inputs,
-        shapes=options.shapes,
-        dims=options.dims,
-        seed=options.seed,
-        prepare=prepare,
-    )
-    model, precision = to_half(model, options.dtype, samples, io=options.half_io)
+    sizes = {"shapes": options.shapes, "dims": options.dims}
+    samples = tuple(sample_inputs(model, options.inputs, options.seed, **sizes))
+    model, precision = to_half(model, options.dtype, samples, prepare, io=options.half_io)
     notes: tuple[str, ...] = ()
     if options.dtype == "f16":
         nodes, types = set(model.graph.all_nodes()), Types(model, Constants())
-        notes = widen_transposes(model, types, nodes, options.consumer)
+        beside = "a norm or a Cast"
+        notes = widen_transposes(model, types, nodes, options.consumer, beside=beside)
     elif (runtime := options.consumer) is not None and (lacks := lacks_bfloat16(model, runtime)):
         what, fix = f"The runtime {runtime.label} lacks bfloat16.", "use --dtype f16, or another"
         raise InputError(what, found=lacks, fix=f"{fix} runtime, as onnxruntime-gpu")

@@ -210,9 +210,9 @@ class Report(Shown):
     @property
     def proof_error(self) -> VerificationError | None:
         """The error of rewrites whose proof fails, of a result that does not load where it should,
-        or of a quantization that loses too much."""
+        or of a quantization or conversion that loses too much."""
         if not self.unproved:
-            return self._not_loaded or self._lost
+            return self._not_loaded or self._lost or self._overflows
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
         first, how = (failed or self.unproved)[0], "failed" if failed else "cannot be made"
         return VerificationError(
@@ -240,6 +240,13 @@ class Report(Shown):
             found=self.quantized.problem,
             fix=f"use the model only where its answers hold up; or {way}",
         )
+
+    @property
+    def _overflows(self) -> VerificationError | None:
+        if self.precision is None or not self.precision.problem:
+            return None
+        what = f"The model in {self.precision.dtype} overflows."
+        return VerificationError(what, found=self.precision.problem, fix="please report this model")
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
         """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
