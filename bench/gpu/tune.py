@@ -32,6 +32,8 @@ TITLE = "Variants of the row kernel"
 TODAY: dict[str, Any] = {}
 """The fields of no variant: what ``rmsnorm_launch`` chooses."""
 FINALISTS = 3
+FEW = 64
+"""Rows up to which a launch has a warm cache, and no block takes several of them."""
 _OPS: tuple[speed.Op, ...] = ("norm", "skip")
 _BYTES = 2  # of an element of bf16
 
@@ -141,7 +143,7 @@ class _Bench:
         row |= {"copied": work.bytes / self.copy}
         if not (error <= bound and whole):
             return {**row, "remark": f"wrong: {error:.1f} ulp, every row written: {whole}"}
-        warm = work.rows <= 64
+        warm = work.rows <= FEW
         return {
             **row,
             "seconds": self.machine.seconds(lambda: launch(used), warm=warm, spent=spent),
@@ -152,7 +154,7 @@ def _works(machine: Machine) -> list[speed.Work]:
     return [
         speed.Work(op, rows, n, "bfloat16")
         for n in machine.lengths
-        for rows in dict.fromkeys((max(1, machine.largest // n), 4096, 64, 1))
+        for rows in dict.fromkeys((max(1, machine.largest // n), 4096, FEW, 1))
         if rows * n <= max(machine.largest, n)
         for op in _OPS
     ]
@@ -180,7 +182,11 @@ def time_variants(
     bench, done = _Bench(machine, built), {_key(row) for row in before}
     queues = []
     for work in _works(machine):
-        fields = [dataclasses.asdict(w) | dataclasses.asdict(m) for w, m in variants(work.n)]
+        fields = [
+            dataclasses.asdict(way) | dataclasses.asdict(manner)
+            for way, manner in variants(work.n)
+            if way.rounds == 1 or work.rows > FEW
+        ]
         queues.append([(work, one) for one in (TODAY, *fields[: machine.variants])])
     turns = [one for turn in itertools.zip_longest(*queues) for one in turn if one is not None]
     for number, (work, fields) in enumerate(turns):
