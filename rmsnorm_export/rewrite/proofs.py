@@ -8,7 +8,7 @@ import onnx_ir as ir
 from packaging.version import Version
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.load import serialize
+from rmsnorm_export.graph.load import LoadedModel, serialize
 from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
@@ -50,7 +50,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
 
 
 def prove_loading(
-    model: ir.Model, report: Report, options: RewriteOptions, source: ir.Model | None = None
+    model: ir.Model, report: Report, options: RewriteOptions, source: LoadedModel | None = None
 ) -> Report:
     """Return the report with the outcome of a session of the whole result, where asked for.
 
@@ -59,6 +59,9 @@ def prove_loading(
     the source, in which nodes and norms are counted, is not.
     """
     changed = report.fused or report.opset_before != report.opset_after
+    if options.prove and source is not None and not changed:
+        note = "nothing was rewritten, so that there was nothing to prove"
+        return dataclasses.replace(report, notes=(*report.notes, note))
     if not (options.prove and changed):
         return report
     version, named = version_of(_ONNXRUNTIME), options.consumer
@@ -74,11 +77,13 @@ def prove_loading(
             after = executed(model, options.kernels)
             # A later step has no source of its own.
             earlier = None if report.loading is None else report.loading.before
-            before = earlier if source is None else _executed_before(source)
+            before = earlier if source is None else _executed_before(source.model)
             loading = dataclasses.replace(loading, before=before, after=after)
             if after is not None:  # else it is too large to be made here
                 size = None if report.loading is None else report.loading.bytes
-                at_first = _total_bytes(source) if source is not None else size and size[0]
+                at_first = size and size[0]
+                if source is not None:
+                    at_first = _total_bytes(source.model, source.identity and source.identity[1])
                 loading = dataclasses.replace(loading, bytes=(at_first, _total_bytes(model)))
         except Error as error:
             problem = one_line(error.found, 300)
@@ -99,10 +104,10 @@ def _executed_before(source: ir.Model) -> tuple[int, int] | None:
         return None
 
 
-def _total_bytes(model: ir.Model) -> int:
-    """Return the bytes of a model and its weights."""
+def _total_bytes(model: ir.Model, file: int | None = None) -> int:
+    """Return the bytes of a model, of its file where that is known, and its external weights."""
     external = sum(slot.nbytes for slot in tensor_slots(model) if slot.is_external)
-    return len(serialize(model)) + external
+    return external + (len(serialize(model)) if file is None else file)
 
 
 def _without_weights(model: ir.Model) -> ir.Model:
