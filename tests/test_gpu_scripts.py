@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -26,8 +27,9 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-from bench.gpu import correct, directed, first, sanitize, speed
-from bench.gpu.__main__ import STEPS, main
+from bench.gpu import correct, kernels, sanitize, speed, steps, tune
+from bench.gpu.__main__ import main
+from bench.gpu.machine import Built, Machine
 from tests.plugins import interpreted
 
 needs_compiler = pytest.mark.skipif(
@@ -35,36 +37,95 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-@needs_compiler
-def test_every_step_without_a_gpu(tmp_path: Path) -> None:
-    """The whole check, on interpreted kernels and with a clock that is made up; then resumed."""
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """With kernels that are interpreted, in the folder ``built``, and a clock that is made up."""
     warm.server()
     (tmp_path / "built").mkdir()
     interpreted.built(tmp_path / "built")
-    machine, out = interpreted.machine(tmp_path), tmp_path / "out"
-    words = ["--built", str(tmp_path / "built"), "--out", str(out), "--problems", "10"]
-    words += ["--seed", "7"]
-    words += ["--peers", "torch fused,unfused"]
-    assert main(words, machine) == 0
-    results = json.loads((out / "gpu_kernels.json").read_text())
-    parts = [step.name for step in first.steps()]
-    assert results["steps"] == [*parts, *STEPS]
-    assert (results["wrong"], results["not run"]) == ([], [])
-    assert {line.split(":")[0] for line in results["checked"]} > {*directed.GROUPS, *STEPS[1:2]}
-    assert len(re.findall(r"\d+ \w+RMSNorm|\d+ RMSNorm", results["checked"][-4])) >= 6
+    return interpreted.machine(tmp_path)
+
+
+def _results(tmp_path: Path, machine: Machine, *words: str) -> tuple[dict[str, Any], str]:
+    """Run a check that finds nothing wrong; return its facts and its page."""
+    out = ["--built", str(tmp_path / "built"), "--out", str(tmp_path), "--seed", "7"]
+    assert main([*words, *out], machine) == 0
+    path = tmp_path / f"gpu_{words[0]}.json"
+    facts = json.loads(path.read_text())
+    assert (facts["wrong"], facts["not run"]) == ([], [])
+    return facts, path.with_suffix(".md").read_text()
+
+
+@needs_compiler
+def test_every_step_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
+    """The whole check of the kernels; then resumed."""
+    results, page = _results(tmp_path, machine, "kernels")
+    assert results["steps"] == [s.name for s in kernels.steps(machine, None, [])]
+    assert len(results["checked"]) == len(results["steps"]) - 2  # the device and the speed are seen
+    assert len(re.findall(r"\d+ \w+RMSNorm|\d+ RMSNorm", results["checked"][-1])) >= 6
     works = {(row["op"], row["rows"], row["n"], row["dtype"]) for row in results["rows"]}
-    assert works > set(map(dataclasses.astuple, speed.grid(machine.largest)))
+    assert works == set(map(dataclasses.astuple, speed.grid(machine.largest)))
     assert all("seconds" in row["contenders"]["ours"] for row in results["rows"])
     for tool in sanitize.TOOLS:
-        assert "ERROR SUMMARY: 0 errors" in (out / f"{tool}.log").read_text()
-    page = (out / "gpu_kernels.md").read_text()
+        assert "ERROR SUMMARY: 0 errors" in (tmp_path / f"{tool}.log").read_text()
     assert "clusters of 16" in page
     assert "| ours, us |" in page
     begun = time.monotonic()
-    assert main([*words, "--resume"], machine) == 0
-    again = json.loads((out / "gpu_kernels.json").read_text())
+    again, _ = _results(tmp_path, machine, "kernels", "--resume")
     assert (again["checked"], again["rows"]) == (results["checked"], results["rows"])
     assert time.monotonic() - begun < 10
+
+
+@needs_compiler
+def test_variants_are_tuned_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
+    results, page = _results(tmp_path, machine, "tune")
+    assert results["steps"] == ["variants", "finals"]
+    timed, again = ([r for r in results["rows"] if r["final"] == final] for final in (False, True))
+    works = {(row["op"], row["rows"], row["n"]) for row in timed}
+    assert len(works) >= 2 * 4
+    assert len(timed) == len(works) * (machine.variants + 1)
+    assert len(again) == len(works) * (tune.FINALISTS + 1)
+    assert "## What launch_table.h would say: as it is" in page
+    more, _ = _results(tmp_path, machine, "tune", "variants", "--resume")
+    assert len(more["rows"]) == len(results["rows"])
+
+
+@needs_compiler
+def test_every_variant_is_right() -> None:
+    """Each of the kernels on rows of a length; a shape that misses half of a row is wrong."""
+    machine = interpreted.Interpreted(largest=4096, lengths=(1024,))
+    built = Built(kernel_build.library(), Path(), kernel_build.tune_library())
+    bench, told = tune._Bench(machine, built), []
+
+    def timed(op: Any, way: tune.Way, manner: tune.Manner) -> dict[str, Any]:
+        fields = dataclasses.asdict(way) | dataclasses.asdict(manner)
+        tune._timed(
+            bench, speed.Work(op, 4, 1024, "bfloat16"), fields, lambda *w: told.append(w), spent=0
+        )
+        return told[-1][1]
+
+    shapes = {way.vectors: way for way in tune.ways(1024) if way.rounds == 2}
+    for op, way, manner in itertools.product(tune._OPS, shapes.values(), tune.MANNERS):
+        assert "seconds" in timed(op, way, manner), told[-1]
+    assert len(told) == 2 * 3 * 16
+    half = dataclasses.replace(shapes[2], lanes=shapes[2].lanes // 2)
+    assert "every row written: False" in timed("norm", half, tune.Manner())["remark"]
+    assert told[-2][0] == "wrong"
+
+
+def test_the_choice_follows_the_times() -> None:
+    """Of a length where one shape is fastest for many rows and slow for one, another is taken."""
+    shapes = {way.vectors: way for way in tune.ways(4096) if way.rounds == 1 and way.cluster == 1}
+    rows = [
+        {"op": "norm", "rows": count, "n": 4096, "copied": 1e-5, "seconds": [time_] * 3}
+        | {"way": dataclasses.asdict(shapes[v]) | dataclasses.asdict(manner)}
+        for manner, factor in ((tune.Manner(), 2), (tune.Manner(streams=True), 1))
+        for v, times in ((1, (1, 3)), (2, (1.1, 1)), (4, (2, 2)))
+        for count, time_ in zip((65536, 1), (factor * t for t in times), strict=True)
+    ]
+    page = "\n".join(tune.tables(rows))
+    assert "| stores by .cs | 1.000 | 1.000 |\n| as it is | 2.000 | 2.000 |" in page
+    assert "| 8,192 | 2 | 256 | 1 | 256 | 1 | 1.10 |" in page
 
 
 @needs_compiler
@@ -97,9 +158,9 @@ def _sleep(*_: Any) -> None:
 def test_a_step_that_does_not_end_is_killed() -> None:
     warm.server()
     told: list[Any] = []
-    for name, run, limit in (("ends", print, 120), ("sleeps", _sleep, 2)):
-        begun, step = time.monotonic(), first.Step(name, 1, run)
-        first._within(step, limit, interpreted.Interpreted(), None, lambda *line: told.append(line))
+    for name, function, limit in (("ends", print, 120), ("sleeps", _sleep, 2)):
+        begun, step = time.monotonic(), steps.Step(name, 1, function)
+        steps.within(step, limit, lambda *line: told.append(line))
     assert told == [("wrong", "sleeps: not done after 2 s")]
     assert time.monotonic() - begun < 30
 
@@ -147,16 +208,16 @@ def test_what_is_timed_is_right(op: Any, dtype: str, rows: int) -> None:
     """Ours, by the kernels on a CPU, and those of PyTorch; a wrong one would not be timed."""
     work = speed.Work(op, rows, 128, dtype)
     used = speed.buffers(work, torch.Generator("cpu").manual_seed(0))
-    makers = speed.contenders(abi.functions(kernel_build.library()), interpreted.Interpreted())
-    for name in ("ours", "torch fused", "unfused"):
-        result = makers[name](work)(used)
+    library, on = abi.functions(kernel_build.library()), interpreted.Interpreted()
+    for launch in (speed.ours(library, on, work), speed.PEERS["torch fused"](work)):
+        result = launch(used)
         y = result[0] if isinstance(result, tuple) else result
         assert speed.worst_error(work, used, y) <= speed.BOUNDS[op]
         wrong = y.clone()
         wrong.view(torch.uint8)[-1, 5] ^= 0x30
         assert not speed.worst_error(work, used, wrong) <= speed.BOUNDS[op]
     with pytest.raises(speed.UnavailableError, match="1 to 1048576 elements"):
-        makers["ours"](speed.Work("norm", 4, 1 << 21, "float16"))
+        speed.ours(library, on, speed.Work("norm", 4, 1 << 21, "float16"))
 
 
 @pytest.mark.thorough
@@ -191,5 +252,5 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     environment = module_environment()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 6
-    assert done.stderr.startswith("error: the kernels cannot run here")
+    assert done.stderr.startswith("error: bench.gpu kernels cannot run here")
     assert list(tmp_path.iterdir()) == []

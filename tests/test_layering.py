@@ -26,8 +26,9 @@ SCRIPTS = ROOT / "scripts"
 
 FLOORS = [
     "errors", "printable", "records", "system", "options", "op", "recognize", "runtime",
-    "graph", "lower", "proof", "audit", "health", "quantize", "rewrite", "torch_options", "torch",
-    "tensorrt", "compare", "decoder", "api", "benchmark", "deploy", "diagnosis", "show", "cli",
+    "graph", "lower", "proof", "audit", "health", "quantize", "precision", "rewrite",
+    "torch_options", "torch", "tensorrt", "compare", "decoder", "api", "benchmark",
+    "deploy", "diagnosis", "show", "cli",
 ]  # fmt: skip
 """From the ground up: imports stay on a floor or go down this list."""
 

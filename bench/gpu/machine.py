@@ -30,6 +30,16 @@ class Machine:
     """Launches in a row."""
     sanitized: int = 200
     """Random problems, at most, under each sanitizer."""
+    problems: int = 10**9
+    """Random problems, at most, without one."""
+    peers: tuple[str, ...] = ("torch fused", "torch.compile", "Liger", "quack")
+    """Others that are timed."""
+    lengths: tuple[int, ...] = (4096, 128, 1024, 8192, 16384, 256, 65536, 512, 2048, 32768)
+    """Of the rows that are tuned."""
+    variants: int = 10**9
+    """For each length, at most."""
+    seed: int = 1
+    """Of what is drawn."""
     logs: Path = Path()
     """The folder for what other programs write."""
 
@@ -65,16 +75,18 @@ class Machine:
     def wait(self) -> None:
         torch.cuda.synchronize()
 
-    def seconds(self, run: Replay, *, warm: bool = False) -> list[float]:
-        """Return lower quartile, median and upper quartile.
+    def seconds(self, run: Replay, *, warm: bool = False, spent: float = 0.1) -> list[float]:
+        """Return lower quartile, median and upper quartile of calls that take ``spent`` in all.
 
         The L2 cache is flushed before each call; when ``warm`` the calls are in a CUDA graph and
         find there what fits.
         """
         from triton.testing import do_bench, do_bench_cudagraph
 
-        bench = do_bench_cudagraph if warm else do_bench
-        return [ms / 1e3 for ms in bench(run, quantiles=[0.25, 0.5, 0.75])]
+        options = {"rep": 1e3 * spent, "quantiles": [0.25, 0.5, 0.75]}
+        if warm:
+            return [ms / 1e3 for ms in do_bench_cudagraph(run, **options)]
+        return [ms / 1e3 for ms in do_bench(run, warmup=250 * spent, **options)]
 
     def copy_rate(self) -> float:
         """Return bytes read and written per second by a copy: the ceiling of a norm."""
@@ -85,10 +97,11 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Built:
-    """The library of C functions and the program that runs jobs, for this machine."""
+    """The library of C functions, the program that runs jobs, and the library of variants."""
 
     library: Path
     driver: Path
+    tune: Path
 
     @classmethod
     def of(cls, folder: Path) -> Built:
@@ -97,7 +110,7 @@ class Built:
         Raises:
             FileNotFoundError: one of them is not there.
         """
-        names = ("librmsnorm_torch.so", "rmsnorm_gpu_driver")
+        names = ("librmsnorm_torch.so", "rmsnorm_gpu_driver", "librmsnorm_tune.so")
         paths = [next(iter(sorted(folder.rglob(name))), folder / name) for name in names]
         for path in paths:
             if not path.is_file():

@@ -1,18 +1,24 @@
-"""The results of a check as they grow: lines by section, written after each step, and one page."""
+"""The results of a check as they grow: lines by section, rows of measurements, and one page."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.correct import Correctness
-from bench.gpu.speed import table
 from bench.lib.results import Start, about, bullets, write_results
 
-PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "flashinfer-python")
+PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels")
+PACKAGES += ("onnxruntime-gpu", "onnxruntime", "onnx", "transformers")
 _SECTIONS = ("seen", "checked", "wrong", "not run")
+_SECONDS = 5
+"""Between two writes while rows come."""
+
+Tables = Callable[[list[dict[str, Any]]], list[str]]
+"""Rows as lines of Markdown."""
 
 
 @dataclasses.dataclass
@@ -21,45 +27,52 @@ class Report:
 
     Attributes:
         path: of the JSON file; the page is beside it.
-        facts: lines under ``seen``, ``checked``, ``wrong`` and ``not run``; ``rows`` of the speed;
-            ``device``, ``seed``, ``copy_bytes_per_second``; the ``steps`` that are done.
+        title: of the page.
+        facts: lines under ``seen``, ``checked``, ``wrong`` and ``not run``; ``rows`` that were
+            measured; ``device``; the ``steps`` that are done.
+        tables: of the page.
     """
 
     path: Path
+    title: str
     facts: dict[str, Any]
+    tables: Tables
     start: Start = dataclasses.field(default_factory=Start)
+    written: float = 0.0
 
     @classmethod
-    def begun(cls, path: Path, *, device: str, seed: int, resume: bool = False) -> Report:
+    def begun(
+        cls, path: Path, title: str, tables: Tables, device: str, *, resume: bool = False
+    ) -> Report:
         """Return an empty one, or, to ``resume``, that of the file where it is of this device."""
-        empty: dict[str, Any] = {name: [] for name in (*_SECTIONS, "rows", "steps")}
-        facts = {"device": device, "seed": seed, "copy_bytes_per_second": 0.0, **empty}
+        facts: dict[str, Any] = {name: [] for name in (*_SECTIONS, "rows", "steps")}
+        facts |= {"device": device}
         if resume and path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
             if before.get("device") == device:
                 facts = before
-        return cls(path, facts)
+        return cls(path, title, facts, tables)
 
-    def add(self, name: str, outcome: Correctness) -> None:
-        self.facts["checked"].append(f"{name}: {outcome.line()}")
-        self.facts["wrong"] += [f"{name}: {text}" for text in outcome.wrong]
+    def tell(self, name: str, value: Any) -> None:
+        """Add a line to a section, or a row."""
+        self.facts[name].append(value)
+        if time.monotonic() > self.written + _SECONDS:
+            self.write()
 
-    def done(self, step: str) -> str:
+    def write(self) -> str:
         """Write what there is; return a line for the reader."""
-        self.facts["steps"].append(step)
         self.facts |= self.start.facts(*PACKAGES)
+        self.written = time.monotonic()
         return write_results(self.facts, self.page(), self.path)
 
     def page(self) -> str:
         """Return the report as Markdown."""
-        facts = self.facts
-        lines = ["# The kernels on a GPU", "", *bullets([facts["device"], *about(facts)])]
+        lines = [f"# {self.title}", "", *bullets([self.facts["device"], *about(self.facts)])]
         for title in _SECTIONS:
-            if facts[title]:
-                lines += ["", f"## {title.capitalize()}", "", *bullets(facts[title])]
-        if facts["rows"]:
-            rate = facts["copy_bytes_per_second"]
-            lines += ["", "## Speed", "", *table(facts["rows"], rate)]
+            if self.facts[title]:
+                lines += ["", f"## {title.capitalize()}", "", *bullets(self.facts[title])]
+        if self.facts["rows"]:
+            lines += ["", *self.tables(self.facts["rows"])]
         return "\n".join(lines) + "\n"
 
     def outcome(self) -> str:

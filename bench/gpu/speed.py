@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import importlib
 import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 
-from bench.gpu.machine import Machine
+from bench.gpu.machine import Built, Machine
+from bench.gpu.steps import Tell
 from bench.lib.tables import markdown_table
 from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import NormSpec
@@ -199,10 +200,6 @@ def _composed(norm: Callable[..., torch.Tensor], op: Op, used: Buffers) -> Any:
     return (y.float() / QUANT_SCALE).to(torch.float8_e4m3fn) if op == "fp8" else y
 
 
-def _unfused(work: Work) -> Run:
-    return lambda b: _composed(_chain, work.op, b)
-
-
 def _compiled(work: Work) -> Run:
     """Of two lengths: each is compiled for itself, not as another's dynamic variant."""
     if work.n not in COMPILED:
@@ -248,40 +245,12 @@ def _quack(work: Work) -> Run | None:
     return runs.get(work.op)
 
 
-def _flashinfer(work: Work) -> Run | None:
-    """Without its sum, which is in place: repeated calls would not see the same input."""
-    norm = _imported("flashinfer.norm", "flashinfer-python")
-
-    def quantised(b: Buffers) -> torch.Tensor:
-        norm.rmsnorm_quant(b["y"], b["x"], b["weight"], b["quant_scale"], EPSILON)
-        y: torch.Tensor = b["y"]
-        return y
-
-    runs: dict[Op, Run] = {
-        "norm": lambda b: norm.rmsnorm(b["x"], b["weight"], EPSILON, out=b["y"]),
-        "fp8": quantised,
-    }
-    return runs.get(work.op)
-
-
 PEERS: dict[str, Callable[[Work], Run | None]] = {
     "torch fused": _torch,
     "torch.compile": _compiled,
     "Liger": _liger,
     "quack": _quack,
-    "flashinfer": _flashinfer,
-    "unfused": _unfused,
 }
-
-
-def contenders(
-    library: ctypes.CDLL, machine: Machine, peers: Sequence[str] = tuple(PEERS)
-) -> dict[str, Callable[[Work], Run | None]]:
-    """Return ours, and the peers of these names."""
-    return {
-        "ours": lambda work: ours(library, machine, work),
-        **{name: PEERS[name] for name in peers},
-    }
 
 
 def _measure(
@@ -303,35 +272,31 @@ def _measure(
 
 
 def run(
-    library: Path,
+    before: Sequence[dict[str, Any]],
     machine: Machine,
-    *,
-    works: Sequence[Work],
-    peers: Sequence[str],
-    before: Sequence[dict[str, Any]] = (),
-    tell: Callable[[str], None],
-    seed: int,
+    built: Built,
+    tell: Tell,
     end: float,
-) -> list[dict[str, Any]]:
-    """Measure works until the time ``end``; return their rows, with those of ``before``."""
-    rows = list(before)
-    makers = contenders(abi.functions(library), machine, peers)
-    done = [{name: row[name] for name in ("op", "rows", "n", "dtype")} for row in rows]
-    left = [work for work in works if dataclasses.asdict(work) not in done]
+) -> None:
+    """Measure works that are not among the rows of before, until the time is over."""
+    library, copy = abi.functions(built.library), machine.copy_rate()
+    makers = {"ours": functools.partial(ours, library, machine)}
+    makers |= {name: make for name, make in PEERS.items() if name in machine.peers}
+    done = [{name: row[name] for name in ("op", "rows", "n", "dtype")} for row in before]
+    left = [work for work in grid(machine.largest) if dataclasses.asdict(work) not in done]
     for number, work in enumerate(left):
         if time.monotonic() > end:
-            tell(f"{len(left) - number} of {len(works)} sizes are left: the time is over")
+            tell("not run", f"{len(left) - number} sizes: the time is over")
             break
-        tell(f"{work.op} {work.rows} x {work.n} {work.dtype}")
-        used = buffers(work, torch.Generator(machine.device).manual_seed(seed))
+        used = buffers(work, torch.Generator(machine.device).manual_seed(machine.seed))
         times = {name: _measure(machine, work, make, used) for name, make in makers.items()}
-        rows.append({**dataclasses.asdict(work), "bytes": work.bytes, "contenders": times})
-    rows.sort(key=lambda row: (row["op"], row["dtype"], row["rows"] <= HEADS, row["n"]))
-    return rows
+        facts = {"bytes": work.bytes, "copy_bytes_per_second": copy, "contenders": times}
+        tell("rows", {**dataclasses.asdict(work), **facts})
 
 
-def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
+def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return time and rate of ours, and the time of the others over it; lines of Markdown."""
+    rows = sorted(rows, key=lambda row: (row["op"], row["dtype"], row["rows"] <= HEADS, row["n"]))
     others = [*dict.fromkeys(name for row in rows for name in row["contenders"] if name != "ours")]
     lines = []
     for row in rows:
@@ -344,7 +309,7 @@ def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
             low, median, high = mine
             cells.append(f"{median * 1e6:.2f} ({low * 1e6:.2f}-{high * 1e6:.2f})")
             rate = row["bytes"] / median
-            cells += [f"{rate / 1e9:,.0f}", f"{rate / copy:.1%}"]
+            cells += [f"{rate / 1e9:,.0f}", f"{rate / row['copy_bytes_per_second']:.1%}"]
             cells += [f"{times[n][1] / median:.2f}" if times.get(n) else "-" for n in others]
         lines.append(cells)
     headings = ("rows", "n", "ours, us", "GB/s", "of copy", *others)
@@ -355,7 +320,7 @@ def table(rows: list[dict[str, Any]], copy: float) -> list[str]:
         if "remark" in one
     )
     notes = [
-        f"Device-to-device copy: {copy / 1e9:,.0f} GB/s, bytes read and written. Median (quartiles)"
+        "Share of the rate of a copy on the device, bytes read and written. Median (quartiles)"
         f"; up to {HEADS} rows in a CUDA graph with a warm L2 cache, else with a cold one. Columns "
         "of the others: their time over ours.",
         "",

@@ -76,8 +76,8 @@ __device__ inline uint4 load_if(bool there, uint4 const* from) {
     return vector;
 }
 
-// Words of 4, 8 or 16 bytes; no branch either.
-template <typename V>
+// Words of 4, 8 or 16 bytes; no branch either. Of 16 bytes, `streams`: they leave L2 first.
+template <bool streams = false, typename V>
 __device__ void store_if(bool there, V* to, V const& value) {
     static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16);
     unsigned words[sizeof(V) / 4];
@@ -89,6 +89,11 @@ __device__ void store_if(bool there, V* to, V const& value) {
     } else if constexpr (sizeof(V) == 8) {
         asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.u32 [%1], {%2, %3};\n}" ::
                          "r"(p), "l"(to), "r"(words[0]), "r"(words[1]) : "memory");
+    } else if constexpr (streams) {
+        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n"
+                     "@p st.global.cs.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::
+                         "r"(p), "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                     : "memory");
     } else {
         asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n"
                      "@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::
@@ -98,11 +103,12 @@ __device__ void store_if(bool there, V* to, V const& value) {
 }
 
 // Of a kernel that may begin before the one in front of it in the stream has ended (programmatic
-// dependent launch): waits for that, and lets the next one begin. Else it does nothing.
-__device__ inline void after_predecessor() {
+// dependent launch): waits for that, and `triggers` lets the next one begin before this one's end.
+// Else it does nothing.
+__device__ inline void after_predecessor([[maybe_unused]] bool triggers = true) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
+    if (triggers) asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

@@ -215,6 +215,15 @@ inline std::int64_t rounds_for(Choice const& choice, std::int64_t blocks, std::i
     return half < most ? half : most;
 }
 
+inline cudaError_t enqueue(Kernel kernel, Task& task, std::int64_t blocks, Device const& device,
+                           cudaStream_t stream) {
+    Configuration launch{task.choice, may_overlap(device.sm)};
+    launch.config.gridDim = dim3(static_cast<unsigned>(blocks * task.choice.cluster));
+    launch.config.stream = stream;
+    void* arguments[] = {&task};
+    return cudaLaunchKernelExC(&launch.config, reinterpret_cast<void const*>(kernel), arguments);
+}
+
 template <typename T>
 cudaError_t launch_once(Task task, Device const& device, cudaStream_t stream) {
     Choice const& choice = task.choice;
@@ -241,11 +250,7 @@ cudaError_t launch_once(Task task, Device const& device, cudaStream_t stream) {
     } else if (blocks > 0x7fffffff / choice.cluster) {
         blocks = 0x7fffffff / choice.cluster;
     }
-    Configuration launch{choice, may_overlap(device.sm)};
-    launch.config.gridDim = dim3(static_cast<unsigned>(blocks * choice.cluster));
-    launch.config.stream = stream;
-    void* arguments[] = {&task};
-    return cudaLaunchKernelExC(&launch.config, reinterpret_cast<void const*>(kernel), arguments);
+    return enqueue(kernel, task, blocks, device, stream);
 }
 
 template <typename T>

@@ -19,6 +19,16 @@ enum class Order : std::int32_t {
     kOther,       // row_long.cuh
 };
 
+// What a kernel may do otherwise for the same numbers; `python -m bench.gpu tune` times all of them.
+template <bool holds, bool streams, bool triggers, bool fetches>
+struct Manner {
+    static constexpr bool kHolds = holds;        // the scale waits in registers, not in L1
+    static constexpr bool kStreams = streams;    // what is written leaves L2 first
+    static constexpr bool kTriggers = triggers;  // the next launch may begin when this one has
+    static constexpr bool kFetches = fetches;    // asks for the scale before the last one's end
+};
+using Usual = Manner<true, false, true, true>;
+
 // So many blocks of 512 threads have to fit an SM: three have 40 registers a thread, two 64, one 128.
 // A second input and the greatest magnitude take more of them, and f16 for a sum. Before sm_80 an SM
 // has no room for three.
@@ -27,12 +37,12 @@ constexpr int kMostBlocks = 2;
 #else
 constexpr int kMostBlocks = 3;
 #endif
-template <typename T, int V, Mode mode, Quantize quantize>
+template <typename T, int V, Mode mode, Quantize quantize, typename M>
 constexpr int hot_blocks() {
     bool const sum = mode == Mode::kSkip && V == 2 && !std::is_same_v<T, __half>;
     bool const few = quantize != Quantize::kPerRow && (mode == Mode::kPlain || sum);
-    int const blocks = (V == 2 ? 2 : 1) + (few ? 1 : 0);
-    return blocks < kMostBlocks ? blocks : kMostBlocks;
+    int const blocks = (V == 4 ? 1 : 2) + (few ? 1 : 0);
+    return (blocks < kMostBlocks ? blocks : kMostBlocks) + (M::kHolds ? 0 : 1);
 }
 // Or one of so many threads, for the registers of six blocks of a short row with a gate.
 template <int V, Mode mode>
@@ -114,8 +124,8 @@ __device__ void store_vectors(CodeUnit<T> const& unit, uint4 const (&x)[V], void
     }
 }
 
-template <typename T, int V, Mode mode, Order order, Quantize quantize>
-__global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, quantize>())
+template <typename T, int V, Mode mode, Order order, Quantize quantize, typename M = Usual>
+__global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, quantize, M>())
     row_hot(__grid_constant__ Task const task) {
     constexpr int W = kWidth<T>;
     Pointers const& pointers = task.pointers;
@@ -133,14 +143,14 @@ __global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, qua
         return raw<T, W>(pointers.scale, (begin + lane + j * lanes) * W);
     };
     for (int j = 0; j < V; ++j) {
-        if (lane + j * lanes < whole) fetch_to_l2(scale_at(j));
+        if (M::kFetches && lane + j * lanes < whole) fetch_to_l2(scale_at(j));
     }
-    after_predecessor();
+    after_predecessor(M::kTriggers);
 
     uint4 gain[V]{};
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        if (lane + j * lanes < whole) gain[j] = *scale_at(j);
+        if (M::kHolds && lane + j * lanes < whole) gain[j] = *scale_at(j);
     }
     CodeUnit<T> unit{quantize == Quantize::kStatic ? *pointers.quant_scale : 1.0F};
     bool const wanted = pointers.sum != nullptr;
@@ -168,7 +178,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, qua
         for (int j = 0; j < V; ++j) {
             if (mode == Mode::kSkip) {
                 x[j] = plus<T>(x[j], other[j]);
-                store_if(wanted && there(j), at(pointers.sum, j), x[j]);
+                store_if<M::kStreams>(wanted && there(j), at(pointers.sum, j), x[j]);
             }
             add_squares<T>(sums, x[j]);
         }
@@ -182,6 +192,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, qua
             // The branch keeps the compiler from computing more side by side than there are registers
             // for.
             if (j == 2 && j * lanes >= whole) break;
+            if (!M::kHolds) gain[j] = load_if(j * lanes < left, scale_at(j));
             stay_packed(x[j]);
             stay_packed(gain[j]);
             x[j] = scaled<T, order>(x[j], rstd, gain[j], task.problem.norm.scale_offset);
@@ -192,7 +203,7 @@ __global__ void __launch_bounds__(kHotBound<V, mode>, hot_blocks<T, V, mode, qua
             if (quantize == Quantize::kPerRow) {
                 if (there(j)) widen<T>(greatest, x[j], j == 0);
             } else if (quantize == Quantize::kNone) {
-                store_if(there(j), at(pointers.y, j), x[j]);
+                store_if<M::kStreams>(there(j), at(pointers.y, j), x[j]);
             }
         }
         if (quantize == Quantize::kNone) continue;

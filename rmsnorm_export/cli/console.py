@@ -45,11 +45,13 @@ def is_styled(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def progress(state: State, message: str) -> Iterator[Progress]:
-    """Show a spinner on stderr while the block runs, if somebody is there to see it.
+    """Show a bar on stderr while the block runs, if somebody is there to see it.
+
+    A spinner and the seconds beside it move while a step does.
 
     Yields:
-        What to call with the work at hand, the steps that are over and the steps in all: the
-        spinner becomes a bar, and goes to the log.
+        What to call with the work at hand, the steps that are over and the steps in all, which go
+        to the log as well.
     """
     import logging
 
@@ -59,8 +61,11 @@ def progress(state: State, message: str) -> Iterator[Progress]:
         if state.verbosity == 0 and not state.debug and is_styled(sys.stderr):
             from rich.console import Console
             from rich.progress import Progress as Bar
+            from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-            bar = ended.enter_context(Bar(console=Console(stderr=True), transient=True))
+            columns = SpinnerColumn(), *Bar.get_default_columns()[:-1], TimeElapsedColumn()
+            made = Bar(*columns, console=Console(stderr=True), transient=True)
+            bar = ended.enter_context(made)
             bar.add_task(message, total=None)
 
         def step(work: str, done: int, total: int) -> None:

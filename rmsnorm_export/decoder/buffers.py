@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder.attention import ATTENTION
 from rmsnorm_export.decoder.bundle import states_of
+from rmsnorm_export.decoder.tokens import TOKENS
 
-TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds")
 _LENGTH = 2
 _AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
 """Of a cache: rows, heads, tokens, elements of a head."""

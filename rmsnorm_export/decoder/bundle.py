@@ -184,7 +184,7 @@ def states_of(graph: ir.Graph) -> dict[str, str]:
 
 def state_name(name: str) -> str:
     """Return what an input and the output that follows it share: the path of the cache's leaf."""
-    return re.sub(r"^(input|output)\.", "", name)
+    return re.sub(r"^present\.", "past_key_values.", re.sub(r"^(input|output)\.", "", name))
 
 
 def open_folder(folder: StrPath) -> Bundle:

@@ -37,6 +37,7 @@ from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
+from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.options import keywords, takes
@@ -102,16 +103,17 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     genai = options.names == "genai"
     results: dict[str, Result] = {}
     states: States = {}
+    held = Held()
     caches = {path: part for one in components for path, part in one.caches.items()}
-    tell(options.progress, RECOGNISING)
     for component in components:
+        tell(options.progress, RECOGNISING, component.name)
         name_dimensions(component.model, component.caches, options.static_cache, states)
         name = component.name
         if by_layer:
             name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
         optimized, tokenizer = optimize_model(component.model, shared), companions.get(TOKENIZER)
-        result = finish(optimized, shared, one_buffer=genai, tokenizer=tokenizer)
+        result = finish(optimized, shared, one_buffer=genai, held=held, tokenizer=tokenizer)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]

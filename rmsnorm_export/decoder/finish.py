@@ -1,20 +1,21 @@
-"""What follows the norms where it is asked for: fusions of ONNX Runtime, weights in few bits."""
+"""What follows the norms where it is asked for: fusions, half precision, weights in few bits."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.rewrite.optimize import described
-from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.rewrite.optimize import described, in_half
+from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
 if TYPE_CHECKING:
+    from rmsnorm_export.decoder.tokens import Held
     from rmsnorm_export.quantize.quantize import Measure
     from rmsnorm_export.quantize.result import Quantize
 
@@ -24,33 +25,43 @@ def finish(
     options: RewriteOptions,
     *,
     one_buffer: bool = False,
+    held: Held | None = None,
     tokenizer: Path | None = None,
 ) -> Result:
-    """Return the result with the fusions and the quantization that the options ask for.
+    """Return the result with the fusions, the half type and the quantization that are asked for.
 
     Args:
         result: with norms of one node.
         options: of the command.
-        one_buffer: as for `fuse`.
+        one_buffer, held: as for `fuse`.
         tokenizer: the file ``tokenizer.json`` of a decoder.
 
     Raises:
-        InputError: the model cannot be quantized.
+        InputError: the model cannot be converted or quantized.
         BackendMissingError: a package is missing.
     """
     start, model, report = time.perf_counter(), result.model, result.report
-    if options.fusions is None and options.quantize is None:
+    dtype = options.dtype if isinstance(options, OptimizeOptions) else None
+    if options.fusions is None and options.quantize is None and dtype is None:
         return result
     if options.fusions is not None:
         from rmsnorm_export.decoder.fusions import fuse
 
-        model, fusions = fuse(model, options.fusions, seed=options.seed, one_buffer=one_buffer)
+        how: Any = {"seed": options.seed, "one_buffer": one_buffer, "held": held}
+        how["progress"] = options.progress
+        model, fusions = fuse(model, options.fusions, **how)
         report = dataclasses.replace(report, fusions=fusions)
         if fusions.residuals >= len(report.apart("residual")):
             report = dataclasses.replace(report, unfolded=report.apart("quantizer", "rotary"))
+    if isinstance(options, OptimizeOptions) and dtype is not None:
+        from rmsnorm_export.decoder.tokens import as_text
+
+        model, report = in_half(model, report, options, as_text(model.graph))
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
+        if options.progress:
+            options.progress(f"quantizing to {options.quantize}, and measuring the loss", 0, 1)
         measure = _measure(model.graph, options.quantize, options, tokenizer)
         model, done = quantize(model, options.quantize, measure=measure)
         report = dataclasses.replace(report, quantized=done)

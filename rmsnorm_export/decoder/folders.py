@@ -21,6 +21,7 @@ from rmsnorm_export.decoder.bundle import (
 )
 from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
+from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.rewrite.optimize import inspect_model, optimize_model
 from rmsnorm_export.rewrite.options import HealthOptions, OptimizeOptions
@@ -39,8 +40,9 @@ def optimize_folder(folder: StrPath, options: OptimizeOptions) -> FolderResult:
     """
     start, bundle = time.perf_counter(), open_folder(folder)
     beside = companions(bundle.folder)
+    held, tokenizer = Held(), beside.get(TOKENIZER)
     results = {
-        name: finish(optimize_model(file, options), options, tokenizer=beside.get(TOKENIZER))
+        name: finish(optimize_model(file, options), options, held=held, tokenizer=tokenizer)
         for name, file in bundle.files.items()
     }
     return FolderResult(

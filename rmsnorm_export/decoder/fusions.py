@@ -27,9 +27,10 @@ from rmsnorm_export.decoder.attention import (
 )
 from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.decoder.release import naming_release
-from rmsnorm_export.decoder.tokens import as_text
+from rmsnorm_export.decoder.tokens import Held, as_text
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.comparison import (
     Reference,
@@ -41,6 +42,7 @@ from rmsnorm_export.proof.comparison import (
 from rmsnorm_export.rewrite.options import FusionProvider
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import Device, onnxruntime
+from rmsnorm_export.runtime.sizes import Dims
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.packages import TRANSFORMERS, pip_install
 
@@ -69,7 +71,13 @@ _Attempt = Callable[[], ir.Model]
 
 @naming_release()
 def fuse(
-    model: ir.Model, provider: FusionProvider, *, seed: int = 0, one_buffer: bool = False
+    model: ir.Model,
+    provider: FusionProvider,
+    *,
+    seed: int = 0,
+    one_buffer: bool = False,
+    held: Held | None = None,
+    progress: Progress | None = None,
 ) -> tuple[ir.Model, Fusions]:
     """Return the model with transformers' fusions for one provider of ONNX Runtime.
 
@@ -86,20 +94,23 @@ def fuse(
         provider: what the fusions are for.
         seed: of the inputs.
         one_buffer: a cache in one buffer is counted by the mask, as in onnxruntime-genai.
+        held: what the graphs before gave of the cache, which is not random then; what this one
+            gives is added.
+        progress: called before the first run, and at every way to fuse.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
     """
     problem = compared = not_compared = left_out = ""
-    fused, calls = model, buffers.calls_of(model.graph)
+    fused, goes_on = model, bool(buffers.calls_of(model.graph))
+    tell = progress or (lambda *_: None)
     if attempts := _attempts(model, provider, one_buffer):
-        prepare = as_text(model.graph)
-        references = [
-            run_reference(model, seed=seed, dims=dims, prepare=prepare) for dims in calls or (None,)
-        ]
+        tell("running the graph before its fusions", 0, 1 + len(attempts))
+        references = references_of(model, seed=seed, held=Held() if held is None else held)
     else:
         left_out, problem = "all of them", f"in every attention {UNKNOWN}: export the model itself"
-    for left_out in attempts:
+    for number, left_out in enumerate(attempts, 1):
+        tell("fusing, and comparing", number, 1 + len(attempts))
         try:
             fused = attempts[left_out]()
             for reference in references:
@@ -120,10 +131,22 @@ def fuse(
         left_out=left_out,
         problem=problem,
         apart={} if fused is model else left_apart(model.graph, fused.graph),
-        one_row=bool(calls) and after[ATTENTION] > before[ATTENTION],
+        one_row=goes_on and after[ATTENTION] > before[ATTENTION],
         compared=compared,
         not_compared=not_compared,
     )
+
+
+def references_of(model: ir.Model, *, seed: int, held: Held) -> list[Reference]:
+    """Return what the model gives at each call of a text, one after another; as for `fuse`."""
+    calls: tuple[Dims | None, ...] = buffers.calls_of(model.graph) or (None,)
+    references = []
+    for dims in calls:
+        given, prepare = held.given(model.graph), as_text(model.graph, held)
+        reference = run_reference(model, seed=seed, dims=dims, given=given, prepare=prepare)
+        references.append(reference)
+        held.keep(reference)
+    return references
 
 
 def _attempts(

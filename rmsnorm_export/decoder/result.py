@@ -90,8 +90,8 @@ class FolderResult(Shown):
         Args:
             path: of the folder; with ``force`` it may be the one that was read, whose weights stay
                 where they are then, but with ``copy`` and ``embed``.
-            weights: as for ``Result.save``. After fusions and a quantization, which make weights,
-                ``auto`` writes all of them anew.
+            weights: as for ``Result.save``. After fusions, a conversion and a quantization, which
+                make weights, ``auto`` writes all of them anew.
             force: replace an export that is there.
 
         Raises:
@@ -102,7 +102,7 @@ class FolderResult(Shown):
         start, source = time.perf_counter(), self.source
         names = {n: n if source is None else source.files[n].stem for n in self.results}
         models = {names[name]: result.model for name, result in self.results.items()}
-        if any(report.fusions or report.quantized for report in self.reports.values()):
+        if any(one.fusions or one.precision or one.quantized for one in self.reports.values()):
             _share_weights(models.values())
             weights = "copy" if weights == "auto" else weights
         here = source is not None and os.path.isdir(path) and os.path.samefile(path, source.folder)
@@ -143,7 +143,7 @@ class FolderResult(Shown):
 
 
 def _share_weights(models: Iterable[ir.Model]) -> None:
-    """Let equal weights that fusions have made in several graphs be one piece of memory."""
+    """Let equal weights that were made in several graphs be one piece of memory."""
     first: dict[Hashable, Any] = {}
     for value in (value for model in models for value in model.graph.initializers.values()):
         tensor = value.const_value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs, variables_in
@@ -25,7 +26,7 @@ def retype(model: ir.Model, types: Types) -> None:
         weights = [value for value in graph.initializers.values() if value.dtype in types]
         casts = [_cast(value, types[value.dtype]) for value in weights]
         for node in graph:
-            _retype_attributes(node, types)
+            retype_attributes(node, types)
         for value in variables_in([graph]):
             if value.dtype in types:
                 value.type = ir.TensorType(types[value.dtype])
@@ -42,13 +43,16 @@ def _cast(value: ir.Value, to: ir.DataType) -> ir.Node:
     return ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], outputs=[out])
 
 
-def _retype_attributes(node: ir.Node, types: Types) -> None:
+def retype_attributes(node: ir.Node, types: Types) -> None:
+    """Change the float types that the attributes of a node name or hold."""
     for name in {"to", "dtype", "output_dtype"} & node.attributes.keys():
         if not node.attributes[name].is_ref() and node.attributes[name].value in types:
             node.attributes[name] = ir.AttrInt64(name, types[node.attributes[name].value])
     if node.op_type in ("Constant", "ConstantOfShape"):
         tensor = ir.convenience.get_const_tensor(node.outputs[0])
         tensor = tensor or node.attributes.get_tensor("value", None)
+        if tensor is None and node.op_type == "ConstantOfShape":  # zeros of float32
+            tensor = ir.tensor(np.zeros(1, np.float32))
         if tensor is not None and tensor.dtype in types:
             node.attributes.clear()
             array = tensor.numpy().astype(types[tensor.dtype].numpy())

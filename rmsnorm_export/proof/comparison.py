@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -93,7 +95,12 @@ class Reference:
 
 
 def run_reference(
-    model: ir.Model, *, seed: int, dims: Dims | None = None, prepare: Prepare = lambda _: {}
+    model: ir.Model,
+    *,
+    seed: int,
+    dims: Dims | None = None,
+    given: Mapping[str, Array] = MappingProxyType({}),
+    prepare: Prepare = lambda _: {},
 ) -> Reference:
     """Run a model on random inputs.
 
@@ -101,14 +108,17 @@ def run_reference(
         model: left as it is.
         seed: of the inputs.
         dims: sizes of dimensions by their names; None: those that inputs are tried with.
+        given: inputs that are not random, of which the sizes of the others follow.
         prepare: turns random inputs into meaningful ones.
     """
     declared, limits = inputs.graph_inputs(model), inputs.index_limits(model)
-    candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims)
+    usual = {name: array.shape for name, array in given.items()}
+    candidates, _ = inputs.input_candidates(declared, limits, None, seed, dims=dims, usual=usual)
     try:
         with opened(model) as session:
             feeds, (defined, outputs) = inputs.first_run(
-                candidates(), lambda fed: (prepare(fed), run_session(session, fed))
+                ({**feeds, **given} for feeds in candidates()),
+                lambda fed: (prepare(fed), run_session(session, fed)),
             )
     except Error as error:
         return Reference(problem=f"the graph before does not run: {one_line(error.found, 300)}")
@@ -122,7 +132,12 @@ def run_reference(
 
 
 def compare_with(
-    reference: Reference, model: ir.Model, *, device: Device = "cpu", rtol: float | None = None
+    reference: Reference,
+    model: ir.Model,
+    *,
+    device: Device = "cpu",
+    rtol: float | None = None,
+    frugal: bool = False,
 ) -> Comparison:
     """Return how far the outputs of a model are from those of another one before a pass.
 
@@ -131,6 +146,7 @@ def compare_with(
         model: of the same inputs and outputs.
         device: for the model.
         rtol: the largest share that is allowed; None: that of ``verify`` for the type.
+        frugal: as for `opened`.
 
     Raises:
         WrongError: an output is further off than is allowed.
@@ -139,7 +155,7 @@ def compare_with(
         return Comparison(unknown=reference.problem)
     expected = reference.outputs
     try:
-        with opened(model, device) as session:
+        with opened(model, device, frugal=frugal) as session:
             computed = run_session(session, reference.feeds)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
@@ -155,26 +171,40 @@ def compare_with(
 
 
 @contextlib.contextmanager
-def opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
-    """Provide a session of a model."""
-    content, weights = lent_content(model)
-    yield open_session(content, device=device, weights=weights)
+def opened(model: ir.Model, device: Device = "cpu", *, frugal: bool = False) -> Iterator[Any]:
+    """Provide a session of a model, which needs as little memory as can be where it is frugal."""
+    folders = {folder_of(slot.tensor) for slot in tensor_slots(model)} - {None, ""}
+    folder = folders.pop() if frugal and len(folders) == 1 else None
+    content, weights = lent_content(model, folder)
+    options = {"device": device, "external_folder": folder, "frugal": frugal}
+    yield open_session(content, weights=weights, **options)
 
 
-def lent_content(model: ir.Model) -> tuple[bytes, dict[str, Any]]:
+def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dict[str, Any]]:
     """Return a model for a session, and its large weights, which stay in memory.
 
     They are to be kept as long as the session is.
+
+    Args:
+        model: left as it is.
+        folder: whose external data the session reads itself.
     """
     weights = {}
     with lent_slots(model) as slots:
         for slot in slots:
+            if folder_of(slot.tensor) == folder is not None:
+                continue
             if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
                 slot.put(placed(slot.tensor, "in memory", "", None))
             elif slot.is_external:
                 slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
         return serialize(model), weights
+
+
+def folder_of(tensor: ir.TensorProtocol) -> str | None:
+    """Return the folder of an external tensor; None of others."""
+    return os.fspath(tensor.base_dir) if isinstance(tensor, ir.ExternalTensor) else None
 
 
 def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int] | None:

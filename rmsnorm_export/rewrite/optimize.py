@@ -7,11 +7,16 @@ import time
 
 import onnx_ir as ir
 
+from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.functions import count_nodes, own_functions
 from rmsnorm_export.graph.load import Source, load_model, no_gc
 from rmsnorm_export.graph.opset import default_opset
+from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.options import keywords
+from rmsnorm_export.proof.comparison import Prepare
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
 from rmsnorm_export.rewrite.describe import describe_plan
@@ -20,8 +25,9 @@ from rmsnorm_export.rewrite.options import HealthOptions, InspectOptions, Optimi
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import Report, Result
-from rmsnorm_export.rewrite.runs import fit_model, runs_in
+from rmsnorm_export.rewrite.runs import fit_model, lacks_bfloat16, runs_in
 from rmsnorm_export.rewrite.transposed import widen_transposes
+from rmsnorm_export.runtime.inputs import sample_inputs
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
 """Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
@@ -88,22 +94,62 @@ def _carried_out(
         InputError: the runtime cannot run it.
     """
     apply_plan(plan)
-    notes = widen_transposes(plan, options.consumer)
-    report = dataclasses.replace(report, notes=(*report.notes, *notes))
-    model, report = _fitted(plan.model, report, options)
+    model = plan.model
+    if any(site.part.dtype == FLOAT16 for site in plan.sites):
+        new = {node for site in plan.sites for node in site.nodes}
+        notes = widen_transposes(model, plan.types, new, options.consumer)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
+    if options.dtype is None:  # else the runtime takes what the conversion makes of it
+        model, report = fitted(model, report, options)
     contract.restore(model)
     return model, described(report, model)
 
 
 def _settled(options: OptimizeOptions) -> OptimizeOptions:
-    """Return the options with the runtime's choices where the user made none."""
-    runtime, rotary = options.consumer, options.fold_rotary
+    """Return the options with the runtime's choices where the user made none.
+
+    A conversion to half precision rounds anew, so that sums may be float32 for it.
+    """
+    runtime, rotary, numerics = options.consumer, options.fold_rotary, options.numerics
     if rotary is None:
         rotary = runtime is not None and runtime.name in _WITH_PLUGIN
-    return dataclasses.replace(options, target=options.form, fold_rotary=rotary)
+    if options.dtype is not None and numerics != "unclamped":
+        numerics = "upcast"
+    return dataclasses.replace(options, target=options.form, fold_rotary=rotary, numerics=numerics)
 
 
-def _fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:
+def in_half(
+    model: ir.Model, report: Report, options: OptimizeOptions, prepare: Prepare
+) -> tuple[ir.Model, Report]:
+    """Return the model in the half type that the options ask for, as its runtime loads it.
+
+    Args:
+        model, report: after `optimize_model`; changed.
+        options: with a ``dtype``.
+        prepare: makes random inputs such as the model is made for.
+
+    Raises:
+        Error: as of `to_half`; or the runtime cannot run it.
+    """
+    from rmsnorm_export.precision.half import to_half
+
+    assert options.dtype is not None
+    sizes = {"shapes": options.shapes, "dims": options.dims}
+    samples = tuple(sample_inputs(model, options.inputs, options.seed, **sizes))
+    model, precision = to_half(model, options.dtype, samples, prepare, io=options.half_io)
+    notes: tuple[str, ...] = ()
+    if options.dtype == "f16":
+        nodes, types = set(model.graph.all_nodes()), Types(model, Constants())
+        beside = "a norm or a Cast"
+        notes = widen_transposes(model, types, nodes, options.consumer, beside=beside)
+    elif (runtime := options.consumer) is not None and (lacks := lacks_bfloat16(model, runtime)):
+        what, fix = f"The runtime {runtime.label} lacks bfloat16.", "use --dtype f16, or another"
+        raise InputError(what, found=lacks, fix=f"{fix} runtime, as onnxruntime-gpu")
+    report = dataclasses.replace(report, precision=precision, notes=(*report.notes, *notes))
+    return fitted(model, report, options)
+
+
+def fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[ir.Model, Report]:
     """Return the model as its runtime loads it.
 
     Raises:

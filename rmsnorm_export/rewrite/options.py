@@ -14,6 +14,7 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.options import (
+    Bound,
     Count,
     FilePath,
     Options,
@@ -23,11 +24,19 @@ from rmsnorm_export.options import (
     option,
     progress_option,
 )
+from rmsnorm_export.precision.result import Half
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, Consumer, consumer
-from rmsnorm_export.runtime.sizes import Inputs
+from rmsnorm_export.runtime.sizes import (
+    ONE_POINT,
+    Dims,
+    Inputs,
+    Shapes,
+    dims_option,
+    shapes_option,
+)
 from rmsnorm_export.system.packages import require_package
 
 NUMERICS_HELP = (
@@ -129,7 +138,8 @@ class HealthOptions(InspectOptions):
         help="List what optimize would do for this runtime; a model that it cannot run is refused.",
     )
     health: bool = option(
-        False, help="Say what norms and residual sums survive in half precision, and run the model."
+        False,
+        help="Say what norms, sums and products survive in half precision; runs the model.",
     )
     inputs: Inputs | None = option(
         None, file=True, metavar="FILE.npz", help="Arrays to run it on; without it random ones."
@@ -240,6 +250,12 @@ class OptimizeOptions(RewriteOptions):
         help="With the target plain: write out only norms of this name (* matches anything). With "
         "--numerics upcast or unclamped: allow that only for these. May be repeated.",
     )
+    epsilon: Bound | None = option(
+        None,
+        metavar="NUMBER",
+        help="With --numerics upcast: give this epsilon to half precision norms that have none, or "
+        "whose type holds theirs as 0; with --site to these.",
+    )
     fold_residual: bool = option(
         True,
         cli=False,
@@ -256,9 +272,35 @@ class OptimizeOptions(RewriteOptions):
         "plugin.",
         shown="with --for tensorrt or tensorrt-rtx",
     )
+    dtype: Half | None = option(
+        None,
+        help="Then convert the model to this type. It is run in float32, and what exceeds the type "
+        "there stays float32, as softmax and losses do; inputs and outputs keep their type. Of a "
+        "model in this type already what overflows becomes float32.",
+    )
+    half_io: bool = option(
+        False, help="With --dtype: inputs and outputs, caches, too, have that type as well."
+    )
+    inputs: Sequence[Inputs] = option(
+        (),
+        file=True,
+        metavar="FILE.npz",
+        help="Arrays to run it on for --dtype; may be repeated. Without it random ones.",
+    )
+    shapes: Shapes | None = shapes_option(
+        ONE_POINT, metavar='"NAME=1x16;..."', help="Shapes of single random inputs for --dtype."
+    )
+    dims: Dims | None = dims_option(ONE_POINT)
 
     def agree(self) -> None:
         RewriteOptions.agree(self)
+        if self.dtype is None and (self.half_io or self.inputs or self.shapes or self.dims):
+            found, fix = "no --dtype", "add --dtype f16 or bf16, or omit what is for it"
+            what = "Types of the interface, inputs and sizes are for a conversion only."
+            raise UsageError(what, found=found, fix=fix)
+        if self.inputs and (self.shapes or self.dims):
+            what, fix = "Shapes are for random inputs.", "omit --inputs, or --shapes and --dims"
+            raise UsageError(what, found="shapes with inputs", fix=fix)
         least = TARGETS[self.form].min_opset
         if self.opset is not None and self.opset < least:
             found, fix = f"opset {self.opset}", f"give {least} or more, or choose another target"
@@ -268,4 +310,11 @@ class OptimizeOptions(RewriteOptions):
             found = f"--site {self.sites[0]} with the target {self.form}, numerics {self.numerics}"
             fix = "use --target plain or --numerics upcast, or omit --site"
             what = "Single sites are for the target plain, or for looser numerics."
+            raise UsageError(what, found=found, fix=fix)
+        exact = self.form == "plain" or self.numerics not in ("upcast", "unclamped")
+        if self.epsilon is not None and (exact or self.prove or not self.epsilon):
+            also = " --prove" if self.prove else ""
+            found = f"--epsilon {self.epsilon}, target {self.form}, numerics {self.numerics}{also}"
+            fix = "give it with --numerics upcast, a target of one node and without --prove"
+            what = "With --epsilon a norm computes other numbers than its source."
             raise UsageError(what, found=found, fix=fix)

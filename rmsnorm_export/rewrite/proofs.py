@@ -72,6 +72,8 @@ def prove_loading(
         small = _without_weights(model)
         elsewhere = any(slot.is_external for slot in tensor_slots(small))
         loading = Loading(runtime_name(), perhaps=entry.perhaps or elsewhere)
+        if options.progress:
+            options.progress("loading the result", 0, 1)
         try:
             open_session(serialize(small), threads=1, kernels=options.kernels)
             after = executed(model, options.kernels)

@@ -10,6 +10,7 @@ from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.health.result import Health, HealthRun
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
+from rmsnorm_export.precision.result import Precision
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.quantize.result import Quantization
@@ -162,6 +163,7 @@ class Report(Shown):
         notes: changes of the model as a whole (opset raised, weights policy, ...).
         seconds: wall-clock time of recognising and rewriting.
         quantized: by ONNX Runtime's quantizer, where that was asked for.
+        precision: the conversion to a half type, where that was asked for.
         planned: nothing was changed (``inspect``).
         health: limits of each norm and residual sum in half precision, where asked for.
         health_runs: of the model, in which ranges were measured for it.
@@ -187,6 +189,7 @@ class Report(Shown):
     runs_in: tuple[RunsIn, ...] = ()
     fusions: Fusions | None = None
     quantized: Quantization | None = None
+    precision: Precision | None = None
     planned: bool = False
     health: tuple[Health, ...] = ()
     health_runs: tuple[HealthRun, ...] = ()
@@ -211,9 +214,9 @@ class Report(Shown):
     @property
     def proof_error(self) -> VerificationError | None:
         """The error of rewrites whose proof fails, of a result that does not load where it should,
-        or of a quantization that loses too much."""
+        or of a quantization or conversion that loses too much."""
         if not self.unproved:
-            return self._not_loaded or self._lost
+            return self._not_loaded or self._lost or self._overflows
         failed = [refusal for refusal in self.unproved if refusal.reason == "proof-failed"]
         first, how = (failed or self.unproved)[0], "failed" if failed else "cannot be made"
         return VerificationError(
@@ -241,6 +244,13 @@ class Report(Shown):
             found=self.quantized.problem,
             fix=f"use the model only where its answers hold up; or {way}",
         )
+
+    @property
+    def _overflows(self) -> VerificationError | None:
+        if self.precision is None or not self.precision.problem:
+            return None
+        what = f"The model in {self.precision.dtype} overflows."
+        return VerificationError(what, found=self.precision.problem, fix="please report this model")
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
         """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""

@@ -167,12 +167,20 @@ def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
-    engine = consumers.ENGINES.get(row.name)
-    of_cpu = engine == FACTS["bfloat16"]["name"] and row.cuda is None
-    bfloat16 = needs.bfloat16 if of_cpu else ""
-    if bfloat16:
+    if bfloat16 := needs.bfloat16 if _is_of_cpu(row) else "":
         parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
     return "; ".join(parts), bool(names or bfloat16)
+
+
+def _is_of_cpu(row: consumers.Consumer) -> bool:
+    """Return whether a runtime is ONNX Runtime with its CPU provider, as far as it was tried."""
+    return consumers.ENGINES.get(row.name) == FACTS["bfloat16"]["name"] and row.cuda is None
+
+
+def lacks_bfloat16(model: ir.Model, row: consumers.Consumer) -> str:
+    """Return an operator of the model, with its node, that a runtime lacks in bfloat16, or ""."""
+    lacks = Needs.of(model).bfloat16 if _is_of_cpu(row) else ""
+    return lacks and f"its CPU provider has no {lacks}"
 
 
 def runs_in(model: ir.Model) -> tuple[consumers.RunsIn, ...]:
@@ -214,6 +222,9 @@ def fit_model(model: ir.Model, row: consumers.Consumer) -> tuple[ir.Model, tuple
         raise _cannot_run(row, reason)
     if row.cuda is not None and (slow := needs.without_kernel(row.cuda.lacks)):
         notes.append(f"its CUDA provider has no kernel for {slow}, which runs on the CPU")
+    flow = [name for one in ("If", "Loop", "Scan") if (name := needs.operators.get(("", one)))]
+    if row.cuda is not None and flow:
+        notes.append(f"enable_cuda_graph is refused for control flow (node {flow[0]})")
     if unknown := _unknown(needs, row)[0]:
         notes.append(f"{unknown}; what is not known is taken as it is")
     return model, tuple(notes)

@@ -10,6 +10,8 @@ node without a schema. A Transpose between Casts of the file computes the same a
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs
@@ -17,8 +19,9 @@ from rmsnorm_export.op.spec import FLOAT, FLOAT16
 from rmsnorm_export.printable import plural, short
 from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.refusal import name_of
+from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import take_over
-from rmsnorm_export.rewrite.plan import Plan
+from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.consumers import Consumer
 from rmsnorm_export.runtime.support import FACTS
 
@@ -31,30 +34,38 @@ _REMOVED = ("Identity", "Dropout", "Expand", "Reshape")
 """Operators that it removes where they change nothing."""
 
 
-def widen_transposes(plan: Plan, runtime: Consumer | None) -> tuple[str, ...]:
+def widen_transposes(
+    model: ir.Model,
+    types: Types,
+    new: Collection[ir.Node],
+    runtime: Consumer | None,
+    *,
+    beside: str = "a norm",
+) -> tuple[str, ...]:
     """Put Casts around Transposes that would end ONNX Runtime; return a note on them.
 
     Args:
-        plan: applied.
+        model: changed.
+        types: of its values.
+        new: the nodes beside which a Transpose was not before.
         runtime: what the model is written for; None: any.
+        beside: what those nodes are.
     """
     if runtime is not None and not runtime.name.startswith(_RUNTIME["name"]):
         return ()
-    if all(site.part.dtype != FLOAT16 for site in plan.sites):
-        return ()
-    search = _Search(plan)
+    search, unique = _Search(model, types, new), Names(model)
     risky: dict[ir.Node, None] = {}
-    for graph in all_graphs(plan.model):
+    for graph in all_graphs(model):
         for node in graph:
             if node.op_type in ("MatMul", "FusedMatMul"):
                 risky |= dict.fromkeys(search.transposes(node))
     if not risky:
         return ()
-    names = short(", ".join(map(name_of, risky)), 200)
+    listed = short(", ".join(map(name_of, risky)), 200)
     for node in risky:
-        _widen(node, plan)
+        _widen(node, unique)
     versions = f"{_RUNTIME['since']} to {_RUNTIME['seen'][-1]}"
-    note = f"{plural(len(risky), 'Transpose')} between a norm and a MatMul ({names}) "
+    note = f"{plural(len(risky), 'Transpose')} between {beside} and a MatMul ({listed}) "
     note += f"put between Casts: ONNX Runtime {versions} ends by a signal at load otherwise"
     return (note,)
 
@@ -62,9 +73,9 @@ def widen_transposes(plan: Plan, runtime: Consumer | None) -> tuple[str, ...]:
 class _Search:
     """The nodes between products and the new nodes of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.model, self.types, self.constants = plan.model, plan.types, Constants()
-        self.written = {node for site in plan.sites for node in site.nodes}
+    def __init__(self, model: ir.Model, types: Types, new: Collection[ir.Node]) -> None:
+        self.model, self.types, self.constants = model, types, Constants()
+        self.written = new
 
     def transposes(self, product: ir.Node) -> list[ir.Node]:
         """Return the Transposes between new nodes and a product, if they are risky."""
@@ -136,17 +147,17 @@ def _moves_batch(order: list[int]) -> bool:
     return rank > 2 and order in ([*batch, 0, last], [*batch, last, 0])
 
 
-def _widen(node: ir.Node, plan: Plan) -> None:
+def _widen(node: ir.Node, unique: Names) -> None:
     """Compute a float16 Transpose in float32, between Casts."""
     source, result, stem = node.inputs[0], node.outputs[0], name_of(node)
     assert source is not None
     assert node.graph is not None
     wide, narrow = (
-        ir.val(plan.names(f"{stem}_{end}"), ir.DataType(dtype), shape)
+        ir.val(unique(f"{stem}_{end}"), ir.DataType(dtype), shape)
         for end, dtype, shape in (("wide", FLOAT, source.shape), ("cast", FLOAT16, result.shape))
     )
     named = wide.name, narrow.name  # what computes the result may have its name
-    take_over(result, narrow, plan.names)
+    take_over(result, narrow, unique)
     result.dtype = ir.DataType.FLOAT
     node.replace_input_with(0, wide)
     ends = (source, FLOAT, wide), (result, FLOAT16, narrow)

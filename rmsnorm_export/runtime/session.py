@@ -125,6 +125,7 @@ def load_session(
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
     weights: Mapping[str, Any] | None = None,
+    frugal: bool = False,
 ) -> Any:
     """Return an ``InferenceSession`` in this process.
 
@@ -137,6 +138,8 @@ def load_session(
         kernels: a library of custom operators to register.
         weights: values of `ort_value` for initializers with external data, by name; to be kept as
             long as the session is.
+        frugal: keep no memory that is not in use, and run the nodes as they stand; else what is an
+            output alone runs at the end, and what it reads is kept.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
@@ -145,6 +148,11 @@ def load_session(
         VerificationError: ONNX Runtime rejects the model.
     """
     options = session_options(optimize=optimize, threads=threads, kernels=kernels)
+    if frugal:
+        options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
+        options.enable_cpu_mem_arena = False
+        if external_folder is not None:  # where weights are mapped; others would be copied
+            options.add_session_config_entry("session.disable_prepacking", "1")
     if external_folder is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder
@@ -234,6 +242,8 @@ def executed_graph(
 ) -> onnx.GraphProto:
     """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
+    Large weights in it have no values.
+
     Args:
         model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.
 
@@ -244,13 +254,17 @@ def executed_graph(
         path = os.path.join(folder, "executed.onnx")
         write = functools.partial(_write_executed, model, kernels, weights or {}, path)
         _ = write() if _keeps_processes("cpu") else Session(write)
-        return onnx.load(path).graph
+        return onnx.load(path, load_external_data=False).graph
 
 
 def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: str) -> None:
     options = session_options(optimize=True, threads=1, kernels=kernels)
     options.add_external_initializers([*weights], [*weights.values()])
     options.optimized_model_filepath = path
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it runs nothing
+    apart = "session.optimized_model_external_initializers_"  # which nobody reads
+    options.add_session_config_entry(f"{apart}file_name", f"{os.path.basename(path)}.data")
+    options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")
     with _translated(_NOT_LOADED, _CHECK_MODEL):
         onnxruntime().InferenceSession(model, options, providers=[CPU])
 

@@ -20,6 +20,7 @@ from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, RunsIn
 from rmsnorm_export.show.health import health_lines
 from rmsnorm_export.show.page import Section
+from rmsnorm_export.show.precision import precision_lines
 from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
 from rmsnorm_export.show.rewrites import (
     gain_table,
@@ -98,6 +99,8 @@ def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Lin
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
     changes = [_change_lines(one) for one in (report.fusions, report.quantized) if one is not None]
+    if report.precision is not None:
+        changes.append(precision_lines(report.precision, brief=brief))
     notes = note_lines(report.notes)
     table = gain_table(report) if brief and report.loading and report.loading.after else None
     gain: list[Line] = []

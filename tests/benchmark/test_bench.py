@@ -13,13 +13,15 @@ from onnx import helper, numpy_helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.benchmark.measure import bench
-from rmsnorm_export.benchmark.model import grid, wrong_output
+from rmsnorm_export.benchmark.model import GPU, Measurement, grid, wrong_output
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import AGAIN, RAW, Benchmark, Timing, Verdict, headlines
 from rmsnorm_export.errors import BackendMissingError, UsageError
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.sizes import Declared
 from tests.cli.conftest import model
+from tests.proof.sites import LLAMA, source
 
 FAST: dict[str, Any] = {"seconds": 0.02, "threads": 1, "providers": ("cpu",)}
 
@@ -40,6 +42,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("bench") / "three.onnx"
     onnx.save(model(3), file)
     return file
+
+
+def test_for_the_cuda_provider_a_sum_in_half_precision_is_in_the_node() -> None:
+    """Measured beside the targets where CUDA is; here the file is made, and runs on the CPU."""
+    body = f"  h = Add (x, q)\n  xf = Cast <to = 1> (h)\n{LLAMA}"
+    ends = {"inputs": ("x", "q", "w"), "outputs": ("y", "h"), "row": "xf"}
+    run = Measurement(load_model(source(body, dtype=10, **ends)), BenchOptions(**FAST))
+    run.prepare(("cpu",))
+    for target in ("ort", GPU):
+        run.make(run.loaded.model, target)
+    assert run.variants["ort"].nodes == run.variants[GPU].nodes + 1
+    run.measure("cpu")
+    assert GPU in {one.variant for one in run.timings}
 
 
 def test_every_target_is_checked_and_timed(path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from bench.gpu import runtime
-from rmsnorm_export.runtime.support import CPU, CUDA
+from bench.gpu import onnxruntime, steps
+from bench.gpu.__main__ import main
+from bench.gpu.report import Report
+from tests import warm
 from tests.tools.cuda import stand_in
 from tests.tools.cuda.provider import Provider
 from tests.tools.runtimes.catalogue import INSTALL
@@ -20,41 +24,46 @@ MODEL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 2048,
 }  # fmt: skip
-SMALL = runtime.Sizes(width=128, rows=(1,), problems=5, rounds=2, model=MODEL, prompt=8)
+SMALL = onnxruntime.Sizes(width=128, rows=(1,), problems=5, rounds=2, model=MODEL, prompt=8)
+
+
+def _measure(provider: str, folder: pathlib.Path, *names: str) -> tuple[dict[str, Any], str]:
+    """Do steps, all by default; return the facts, and the page."""
+    warm.server()
+    path = folder / "results.json"
+    report = Report.begun(path, onnxruntime.TITLE, onnxruntime.tables, provider)
+    every = onnxruntime.steps(provider, None, SMALL)
+    steps.run([s for s in every if s.name in names or not names], report, minutes=5)
+    return json.loads(path.read_text()), path.with_suffix(".md").read_text()
 
 
 def test_what_the_provider_rounds_is_seen(tmp_path: pathlib.Path) -> None:
     """ONNX Runtime's CPU kernel normalises the sum before it is rounded."""
-    output = tmp_path / "results.json"
-    facts = runtime.measure(runtime.Run(CPU, SMALL), ["rounding", "ours"], output)
-    assert facts == json.loads(output.read_text())
+    facts, page = _measure("cpu", tmp_path, "rounding", "ours")
     assert not facts["wrong"]
     assert facts["not run"] == ["ours: no --kernels"]
-    for dtype in runtime.TYPES:
+    for dtype in onnxruntime.TYPES:
         (line,) = (line for line in facts["seen"] if "Skip" in line and f" {dtype}: the" in line)
         rounded, unrounded = (float(part.split()[-2]) for part in line.split(", "))
         assert unrounded < 0.6 < rounded
-    assert "the sum is not rounded" in output.with_suffix(".md").read_text()
+    assert "the sum is not rounded" in page
 
 
 def test_an_unknown_step_and_an_absent_provider_are_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit):
-        runtime.main(["bloks"])
+    assert main(["onnxruntime", "bloks", "--provider", "cpu"]) == 6
     assert "there is no step bloks" in capsys.readouterr().err
-    assert runtime.main(["blocks"]) == 6  # this environment has the CPU's package
+    assert main(["onnxruntime", "blocks"]) == 6  # this environment has the CPU's package
+    assert "ONNX Runtime has no CUDAExecutionProvider" in capsys.readouterr().err
 
 
-def test_a_step_that_ends_its_process_is_a_result(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = runtime.Run("NoSuchProvider", SMALL)
-    facts = runtime.measure(run, ["rounding"], tmp_path / "results.json")
-    assert len(facts["wrong"]) == 1
-    monkeypatch.setitem(runtime.STEPS, "rounding", (runtime.rounding, 0.0))
-    facts = runtime.measure(run, ["rounding"], tmp_path / "results.json")
-    assert facts["not run"] == ["rounding: not at its end after 0 s"]
+def test_a_fallback_is_wrong(tmp_path: pathlib.Path) -> None:
+    run = onnxruntime.Run("NoSuchProvider", SMALL)
+    report = Report.begun(tmp_path / "results.json", "", onnxruntime.tables, "none")
+    step = functools.partial(onnxruntime._step, onnxruntime.rounding, run)
+    steps.run([steps.Step("rounding", 60, step)], report, minutes=1)
+    assert len(report.facts["wrong"]) == 1
 
 
 @pytest.mark.thorough
@@ -66,20 +75,15 @@ def test_all_steps_run_in_the_cuda_provider_on_the_stand_in(tmp_path: pathlib.Pa
     folder = provider.runtime.folder
     library = folder / "onnxruntime/capi/libonnxruntime_providers_cuda.so"
     stand_in.make([library], tmp_path / "cuda")
-    program = (
-        "import pathlib\nfrom bench.gpu import runtime\n"
-        f"run = runtime.Run({CUDA!r}, runtime.{SMALL!r})\n"
-        f"steps, out = [*runtime.STEPS], pathlib.Path({str(tmp_path)!r}, 'results.json')\n"
-        "if __name__ == '__main__':\n    runtime.measure(run, steps, out)\n"
-    )
-    script = tmp_path / "program.py"
-    script.write_text(program)
+    script = "import pathlib, sys\nfrom tests.benchmark import test_gpu_runtime as tests\n"
+    script += "tests._measure('cuda', pathlib.Path(sys.argv[1]))\n"
     root = pathlib.Path(__file__).parents[2]
     paths = {"PYTHONPATH": f"{folder}:{root}", "LD_LIBRARY_PATH": str(tmp_path / "cuda")}
-    subprocess.run([sys.executable, str(script)], env={**os.environ, **paths}, check=True)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    subprocess.run(command, env={**os.environ, **paths}, check=True)
     facts = json.loads((tmp_path / "results.json").read_text())
     assert all("ulp from every way" in line or "token" in line for line in facts["wrong"])
     assert facts["not run"] == ["ours: no --kernels"]
-    assert [table["name"].split(",")[0] for table in facts["tables"]] == [
-        "8 blocks", "8 blocks", "decoder", "decoder",
+    assert [*dict.fromkeys(row["name"].split(",")[0] for row in facts["rows"])] == [
+        "8 blocks", "decoder",
     ]  # fmt: skip

@@ -33,6 +33,10 @@ class Interpreted(Machine):
     checked: int = 1 << 20
     chain: int = 10
     sanitized: int = 3
+    problems: int = 10
+    peers: tuple[str, ...] = ("torch fused",)
+    lengths: tuple[int, ...] = (128, 4096, 16384)
+    variants: int = 12
     tools: Path = Path()
     """The folder of the stand-ins."""
 
@@ -58,7 +62,7 @@ class Interpreted(Machine):
     def wait(self) -> None:
         pass
 
-    def seconds(self, run: Replay, *, warm: bool = False) -> list[float]:  # noqa: ARG002
+    def seconds(self, run: Replay, **how: Any) -> list[float]:  # noqa: ARG002
         run()
         return [1e-5, 2e-5, 4e-5]
 
@@ -74,7 +78,7 @@ def machine(folder: Path, *, found: str = "nothing") -> Interpreted:
 
 def built(folder: Path) -> Built:
     """Put links to the interpreted programs into a folder, under the names of those for a GPU."""
-    names = ("librmsnorm_torch.so", "rmsnorm_gpu_driver")
-    for name, path in zip(names, (kernel_build.library(), kernel_build.driver()), strict=True):
+    for path in (kernel_build.library(), kernel_build.driver(), kernel_build.tune_library()):
+        name = "rmsnorm_gpu_driver" if path.name == "driver" else path.name
         (folder / name).symlink_to(path)
     return Built.of(folder)

@@ -22,6 +22,7 @@ PLUGINS = ROOT / "plugins"
 KERNELS = PLUGINS / "kernels"
 PTX = PLUGINS / "tests" / "ptx"
 DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
+TUNE = DRIVER.with_name("tune.cu")
 NODES = PLUGINS / "onnxruntime"
 
 NO_NVCC = "no nvcc: pip install 'rmsnorm-export[plugin]'"
@@ -123,24 +124,31 @@ def interpreter() -> list[pathlib.Path]:
     return [built / f"{source.stem}.o" for source in sources]
 
 
+_PTX_TO_HOST = ("g++", "-std=c++17", "-fpreprocessed", "-fPIC", "-Og", "-x", "c++", "-c")
+
+
+def _ptx_command(*architectures: int) -> list[object]:
+    """nvcc up to the host's code with the PTX of architectures inside."""
+    code = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in architectures]
+    return [find_nvcc(), "-std=c++17", "-O3", "--no-compress", *code, "-I", KERNELS, "--cuda"]
+
+
 def kernels(*, sanitized: bool = False) -> list[pathlib.Path]:
     """The objects of the kernels' host code, with their PTX inside: two minutes when it is new."""
-    code = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in INTERPRETED]
-    nvcc = [find_nvcc(), "-std=c++17", "-O3", "--no-compress", *code, "-I", KERNELS, "--cuda"]
-    host = ["g++", "-std=c++17", "-fpreprocessed", "-fPIC", "-Og", "-x", "c++", "-c"]
+    nvcc = _ptx_command(*INTERPRETED)
 
     def fill(folder: pathlib.Path) -> None:
         def compile_one(unit: str) -> None:
             between = folder / f"{unit}.ii"
             run([*nvcc, KERNELS / unit, "-o", between])
-            run([*host, between, "-o", folder / f"plain-{unit}.o"])
-            run([*host, *SANITIZERS, between, "-o", folder / f"sanitized-{unit}.o"])
+            run([*_PTX_TO_HOST, between, "-o", folder / f"plain-{unit}.o"])
+            run([*_PTX_TO_HOST, *SANITIZERS, between, "-o", folder / f"sanitized-{unit}.o"])
             between.unlink()
 
         with ThreadPoolExecutor() as pool:
             [*pool.map(compile_one, UNITS)]
 
-    key = source_hash(KERNELS, settings=(_version(), *nvcc, *host, *SANITIZERS))
+    key = source_hash(KERNELS, settings=(_version(), *nvcc, *_PTX_TO_HOST, *SANITIZERS))
     built = cache.entry("kernels", "ptx", key, fill)
     return [built / f"{'sanitized' if sanitized else 'plain'}-{unit}.o" for unit in UNITS]
 
@@ -187,6 +195,20 @@ def library() -> pathlib.Path:
     source = PLUGINS / "torch" / "c_api.cpp"
     parts = ["-Og", source, *kernels(), *interpreter()]
     return _library("librmsnorm_torch.so", "library", parts, source.parent)
+
+
+def tune_library() -> pathlib.Path:
+    """The variants of the row kernel, on the interpreter, of one architecture."""
+    nvcc, name = _ptx_command(90), "librmsnorm_tune.so"
+    parts = [*_compiler(), "-shared", "-Og", PLUGINS / "torch" / "c_api.cpp", kernels()[0]]
+
+    def fill(folder: pathlib.Path) -> None:
+        run([*nvcc, TUNE, "-o", folder / "tune.ii"])
+        run([*_PTX_TO_HOST, folder / "tune.ii", "-o", folder / "tune.o"])
+        run([*parts, folder / "tune.o", *interpreter(), "-o", folder / name])
+
+    key = source_hash(KERNELS, PTX, TUNE.parent, settings=(_version(), *nvcc, *parts))
+    return cache.entry("kernels", "tune", key, fill) / name
 
 
 def node_library(*, sanitized: bool = False) -> pathlib.Path:

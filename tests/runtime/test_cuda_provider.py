@@ -40,11 +40,13 @@ def _node(operator: str, dtype: int, n: int, opset: int) -> tuple[onnx.ModelProt
     return helper.make_model(graph, opset_imports=imports, ir_version=8), inputs
 
 
-def _run(version: str, *models: tuple[onnx.ModelProto, Inputs], runs: int = 1) -> list[Outcome]:
+def _run(
+    version: str, *models: tuple[onnx.ModelProto, Inputs], runs: int = 1, **request: object
+) -> list[Outcome]:
     provider = Provider(version)
     if problem := provider.install():
         pytest.skip(f"{GPU} {version}: {problem}; with a network, {INSTALL}")
-    return provider.run(models, runs=runs)
+    return provider.run(models, runs=runs, **request)
 
 
 @pytest.mark.thorough
@@ -77,23 +79,36 @@ def test_norms_run_on_the_device_as_the_table_says(row: CudaProvider, version: s
             assert bool(re.search(r"_fi+$", kernel)) == row.float32_sums, kernel
 
 
+OTHER_TYPES = ("OneHot-", "Optional")
+"""Operators whose kernels are for types that ONNX's tests of them do not have."""
+
+
 @pytest.mark.thorough
 @every_version
-def test_operators_without_a_kernel_run_on_the_cpu(row: CudaProvider, version: str) -> None:
-    lacking, models, names = set(row.lacks.split()), [], []
-    for operator, tests in operator_tests(99).items():
-        for name in lacking:
-            of, _, since = name.rpartition("-")
-            for model in tests[:3] if of == operator else ():
-                older = onnx.ModelProto()
-                older.CopyFrom(model)
-                older.opset_import[0].version, older.ir_version = int(since), 8
-                models.append((older, []))
-                names.append(name)
-    outcomes = _run(version, *models, runs=0)
-    loaded = {name: o.device for name, o in zip(names, outcomes, strict=True) if not o.error}
-    assert len(loaded) > 50
-    assert set(loaded.values()) == {"cpu"}
+def test_operators_without_a_kernel_are_those_of_the_table(row: CudaProvider, version: str) -> None:
+    """By where ONNX's own tests of each operator run; of a row's newest version exactly."""
+    models, names, tests = [], [], operator_tests(99)
+    for schema in onnx.defs.get_all_schemas_with_history():
+        since = schema.since_version
+        known = (
+            not (schema.domain or schema.deprecated)
+            and 7 <= since <= consumer(f"{GPU}@{version}").opset
+        )
+        for model in tests.get(schema.name, ())[:2] if known else ():
+            older = onnx.ModelProto()
+            older.CopyFrom(model)
+            older.opset_import[0].version, older.ir_version = since, 8
+            models.append((older, []))
+            names.append(f"{schema.name}-{since}")
+    devices: dict[str, set[str]] = {}
+    for name, outcome in zip(names, _run(version, *models, runs=0), strict=True):
+        if not outcome.error:
+            devices.setdefault(name, set()).add(outcome.device)
+    assert len(devices) > 200
+    lacking, listed = {n for n, on in devices.items() if on == {"cpu"}}, {*row.lacks.split()}
+    assert listed & devices.keys() <= lacking
+    if version == row.seen[-1]:
+        assert not [n for n in lacking - listed if not n.startswith(OTHER_TYPES)]
 
 
 def test_a_residual_sum_is_in_the_node_where_it_is_squared_in_float32() -> None:
@@ -118,6 +133,25 @@ def test_what_runs_on_the_cpu_is_named() -> None:
     notes = " ".join(rx.optimize(model, runtime=f"{GPU}@1.23").report.notes)
     assert "no kernel for Cos of opset 22" in notes
     assert "no kernel" not in " ".join(rx.optimize(model, runtime=GPU).report.notes)
+
+
+CONTROL_FLOW = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+  g (float[2,8] x, bool c) => (float[2,8] y) { y = If (c)
+  <then_branch = t () => (float[2,8] a) { a = Neg(x) },
+   else_branch = e () => (float[2,8] b) { b = Exp(x) }> }""")
+
+
+def test_what_keeps_a_graph_from_being_recorded_is_named() -> None:
+    for runtime, told in ((GPU, True), ("onnxruntime", False)):
+        notes = " ".join(rx.optimize(CONTROL_FLOW, runtime=runtime).report.notes)
+        assert ("enable_cuda_graph is refused for control flow" in notes) is told
+
+
+@pytest.mark.thorough
+def test_control_flow_is_not_recorded() -> None:
+    inputs = [("x", TensorProto.FLOAT, [2, 8]), ("c", TensorProto.BOOL, [])]
+    (outcome,) = _run(VERSIONS[-1][1], (CONTROL_FLOW, inputs), graph=True)
+    assert "control flow nodes" in outcome.error
 
 
 @pytest.mark.parametrize("version", ["1.15", "99", "banana", ""])

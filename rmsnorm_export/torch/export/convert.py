@@ -43,10 +43,10 @@ STAGES = (EXPORTING, TIDYING, RECOGNISING, WRITING)
 Input = TypeVar("Input")
 
 
-def tell(progress: Progress | None, stage: str) -> None:
-    """Say that a stage begins."""
+def tell(progress: Progress | None, stage: str, part: str = "") -> None:
+    """Say that a stage begins, of a part of the model."""
     if progress:
-        progress(stage, STAGES.index(stage), len(STAGES))
+        progress(f"{stage}: {part}" if part else stage, STAGES.index(stage), len(STAGES))
 
 
 def trace(

@@ -1,18 +1,21 @@
 """Runs ONNX files in the CUDA provider of one ONNX Runtime; a program of its own.
 
 On stdin comes one JSON object: ``models``, each with its path and its inputs (name, type, shape),
-``runs`` of each, and of ``Provider.run`` the other arguments. On stdout goes a line of JSON for
+``runs`` of each, and of ``Provider.run`` the other arguments. With ``together`` all sessions are
+made first, and then run at once, in a thread each. On stdout goes a line of JSON for
 each model: the error, the operators by provider, the events of each run, and the last outputs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import sys
 import tempfile
+import threading
 
 import numpy as np
 
@@ -71,7 +74,15 @@ def _value(ort, dtype, shape, device):
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype)
 
 
-def _try(ort, request, model, events):
+def _stream():
+    """Return the address of a stream that ONNX Runtime has not made."""
+    stream = ctypes.c_void_p()
+    ctypes.CDLL("libcuda.so.1").cudaStreamCreate(ctypes.byref(stream))
+    return stream.value
+
+
+def _opened(ort, request, model, answer):
+    """Make a session; bind its inputs and outputs once: a graph is replayed with their memory."""
     options = ort.SessionOptions()
     options.log_severity_level = 0
     options.log_verbosity_level = 1
@@ -79,32 +90,70 @@ def _try(ort, request, model, events):
     if library := request.get("library"):
         options.register_custom_ops_library(library)
     provider = {"enable_cuda_graph": str(int(request.get("graph", False)))}
-    log, answer = [], {"error": "", "placed": {}, "runs": []}
+    if request.get("own_stream"):
+        answer["stream"] = hex(_stream())
+        pointer = str(int(answer["stream"], 16))
+        provider |= {"has_user_compute_stream": "1", "user_compute_stream": pointer}
+    log = []
+    with _captured(log):
+        session = ort.InferenceSession(
+            model["path"], options, providers=[(CUDA, provider), "CPUExecutionProvider"]
+        )
+    answer["providers"] = session.get_providers()
+    answer["placed"] = _placed(log)
+    device = "cuda" if request.get("graph") else "cpu"
+    binding = session.io_binding()
+    for name, *one in model["inputs"]:
+        binding.bind_ortvalue_input(name, _value(ort, *one, device))
+    for one in session.get_outputs():
+        binding.bind_output(one.name, device)
+    return session, binding
+
+
+def _run(request, session, binding, events, answer):
+    for _ in range(request["runs"]):
+        begin = len(_events(events, 0))
+        session.run_with_iobinding(binding)
+        answer["runs"].append(_events(events, begin))
+    if request.get("outputs"):
+        values = [value.numpy() for value in binding.get_outputs()]
+        answer["outputs"] = [value.astype(np.float64).tolist() for value in values]
+
+
+@contextlib.contextmanager
+def _noted(answer):
     try:
-        with _captured(log):
-            session = ort.InferenceSession(
-                model["path"], options, providers=[(CUDA, provider), "CPUExecutionProvider"]
-            )
-        answer["providers"] = session.get_providers()
-        answer["placed"] = _placed(log)
-        device = "cuda" if request.get("graph") else "cpu"
-        feeds = {name: _value(ort, *one, device) for name, *one in model["inputs"]}
-        binding = session.io_binding()  # one: a graph is replayed with the memory that it recorded
-        for name, value in feeds.items():
-            binding.bind_ortvalue_input(name, value)
-        for one in session.get_outputs():
-            binding.bind_output(one.name, device)
-        for _ in range(request["runs"]):
-            begin = len(_events(events, 0))
-            with _captured([]):
-                session.run_with_iobinding(binding)
-            answer["runs"].append(_events(events, begin))
-        if request.get("outputs"):
-            values = [value.numpy() for value in binding.get_outputs()]
-            answer["outputs"] = [value.astype(np.float64).tolist() for value in values]
+        yield
     except BaseException as error:
         answer["error"] = f"{type(error).__name__}: {error}"[:600]
-    return answer
+
+
+def _one(ort, request, model, events, answer):
+    with _noted(answer):
+        opened = _opened(ort, request, model, answer)
+        with _captured([]):
+            _run(request, *opened, events, answer)
+
+
+def _together(ort, request, events, answers):
+    """Of events nobody knows whose they are: each answer has those of all."""
+    opened = [_opened(ort, request, *one) for one in zip(request["models"], answers, strict=True)]
+    start = threading.Barrier(len(opened))
+
+    def run(session, binding, answer):
+        with _noted(answer):
+            start.wait()
+            _run(request, session, binding, events, answer)
+
+    threads = [
+        threading.Thread(target=run, args=(*one, answer))
+        for one, answer in zip(opened, answers, strict=True)
+    ]
+    with _captured([]):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def main():
@@ -115,8 +164,13 @@ def main():
     open(events, "a").close()
     import onnxruntime as ort
 
-    for model in request["models"]:
-        print(json.dumps(_try(ort, request, model, events)), file=out, flush=True)
+    answers = [{"error": "", "placed": {}, "runs": []} for _ in request["models"]]
+    if request.get("together"):
+        _together(ort, request, events, answers)
+    for model, answer in zip(request["models"], answers, strict=True):
+        if not request.get("together"):
+            _one(ort, request, model, events, answer)
+        print(json.dumps(answer), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,10 @@ class Outcome:
     Attributes:
         error: of loading or running it; "" without.
         placed: provider -> operators of its nodes, or their number where it has all of them.
-        runs: the events of each run, in order: ``launch KERNEL``, ``copy[-async] FROM-TO BYTES``,
-            ``wait stream|event|device``, ``malloc BYTES``; those recorded for a CUDA graph begin
-            with ``captured``.
+        runs: the events of each run, in order: ``launch KERNEL<tab>STREAM``,
+            ``copy[-async] FROM-TO BYTES``, ``wait stream|event|device``, ``malloc BYTES``; those
+            recorded for a CUDA graph begin with ``captured``.
+        stream: that of the caller, with ``own_stream``.
     """
 
     error: str
@@ -44,6 +45,7 @@ class Outcome:
     runs: Sequence[Sequence[str]] = ()
     providers: Sequence[str] = ()
     outputs: Sequence[Any] = ()
+    stream: str = ""
 
     @property
     def device(self) -> str:
@@ -52,10 +54,17 @@ class Outcome:
         devices = [names[provider] for provider in self.placed]
         return "both" if len(devices) > 1 else "".join(devices)
 
+    def launches(self, run: int = -1) -> list[tuple[str, str]]:
+        """Return the kernels that a run launched, each with its stream."""
+        words = [event.removeprefix("captured ") for event in self.runs[run]]
+        launched = [word.removeprefix("launch ").partition("\t") for word in words if "\t" in word]
+        return [(kernel, stream) for kernel, _, stream in launched]
+
     def kernels(self, run: int = -1) -> list[str]:
         """Return the names of the kernels that a run launched."""
         words = [event.removeprefix("captured ") for event in self.runs[run]]
-        return [word.removeprefix("launch ") for word in words if word.startswith("launch ")]
+        launched = [word.removeprefix("launch ") for word in words if word.startswith("launch ")]
+        return [word.partition("\t")[0] for word in launched]
 
 
 class Provider:
@@ -81,7 +90,9 @@ class Provider:
             models: with the inputs of a run.
             runs: of each model in one session.
             request: ``graph=True``: inputs and outputs stay on the device, and a CUDA graph is
-                recorded; ``library``: of custom operators; ``outputs=True``: give them.
+                recorded; ``library``: of custom operators; ``outputs=True``: give them;
+                ``own_stream=True``: on a stream that the caller made; ``together=True``: all
+                sessions at once.
         """
         library = self.runtime.folder / "onnxruntime/capi/libonnxruntime_providers_cuda.so"
         with tempfile.TemporaryDirectory() as name:

@@ -150,7 +150,7 @@ int cudaGraphLaunch(void *executable, void *stream) { return event("launch graph
 /* Kernels, by the names with which the library registers them. */
 static struct { const void *function; const char *name; } *kernels;
 static size_t count, room;
-static __thread struct { unsigned grid[3], block[3]; size_t shared; void *stream; } next;
+static __thread void *next; /* the stream of the launch that is configured */
 
 void **__cudaRegisterFatBinary(void *binary) {
   static void *one;
@@ -167,24 +167,32 @@ int __cudaGetKernel(const void **kernel, const void *function) {
 }
 unsigned __cudaPushCallConfiguration(unsigned long long gxy, unsigned gz, unsigned long long bxy,
                                      unsigned bz, size_t shared, void *stream) {
-  return SUCCESS;
+  return next = stream, SUCCESS;
 }
 int __cudaPopCallConfiguration(void *grid, void *block, size_t *shared, void *stream) {
   unsigned one[3] = {1, 1, 1};
   memcpy(grid, one, sizeof one), memcpy(block, one, sizeof one);
   *shared = 0;
-  memset(stream, 0, sizeof(void *));
+  memcpy(stream, &next, sizeof next);
   return SUCCESS;
 }
-static int launch(const void *function) {
-  for (size_t i = count; i-- > 0;)
-    if (kernels[i].function == function) return event("launch %s", kernels[i].name), SUCCESS;
-  return event("launch ?"), SUCCESS;
+void stand_in_launched(const char *name, void *stream) { event("launch %s\t%p", name, stream); }
+static int launch(const void *function, void *stream) {
+  const char *name = "?";
+  for (size_t i = count; i-- > 0 && name[0] == '?';)
+    if (kernels[i].function == function) name = kernels[i].name;
+  return stand_in_launched(name, stream), SUCCESS;
 }
-int cudaLaunchKernel(const void *f) { return launch(f); }
-int __cudaLaunchKernel(const void *f) { return launch(f); }
-int cudaLaunchCooperativeKernel(const void *f) { return launch(f); }
-int cudaLaunchKernelExC(const void *configuration, const void *f) { return launch(f); }
+struct dim3 { unsigned x, y, z; };
+#define LAUNCHED(name) \
+  int name(const void *f, struct dim3 g, struct dim3 b, void **a, size_t s, void *stream) { \
+    return launch(f, stream); \
+  }
+LAUNCHED(cudaLaunchKernel) LAUNCHED(__cudaLaunchKernel) LAUNCHED(cudaLaunchCooperativeKernel)
+struct configuration { struct dim3 grid, block; size_t shared; void *stream; };
+int cudaLaunchKernelExC(const struct configuration *configuration, const void *f) {
+  return launch(f, configuration->stream);
+}
 
 /* The driver's, which are looked for by name. */
 #define DRIVER(name) int name(void) { return SUCCESS; }
@@ -192,8 +200,8 @@ DRIVER(cuGetErrorName) DRIVER(cuFuncSetAttribute) DRIVER(cuModuleLoadData) DRIVE
 DRIVER(cuModuleGetFunction) DRIVER(cuLinkCreate_v2)
 DRIVER(cuLinkAddFile_v2) DRIVER(cuLinkAddData_v2) DRIVER(cuLinkComplete) DRIVER(cuLinkDestroy)
 DRIVER(cuDeviceGetAttribute) DRIVER(cuFuncSetCacheConfig)
-int cuLaunchKernel(const void *f) { return launch(f); }
-int cuLaunchCooperativeKernel(const void *f) { return launch(f); }
+int cuLaunchKernel(const void *f) { return launch(f, NULL); }
+int cuLaunchCooperativeKernel(const void *f) { return launch(f, NULL); }
 
 #define PRODUCT(name) int name(void) { return event("launch " #name), SUCCESS; }
 PRODUCT(cublasGemmEx) PRODUCT(cublasGemmStridedBatchedEx) PRODUCT(cublasGemmBatchedEx)

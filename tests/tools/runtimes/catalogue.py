@@ -76,6 +76,8 @@ CATALOGUE = (
         for version, others in _ONNXRUNTIMES.items()
     ),
     _own("onnxruntime", "onnxruntime"),
+    Installable("openvino", "2024.6.0", ("openvino==2024.6.0", "openvino-telemetry==2025.2.0")),
+    Installable("openvino", "2025.4.1", ("openvino==2025.4.1", "openvino-telemetry==2025.2.0")),
     Installable("openvino", "2026.4.1", ("openvino==2026.4.1",)),
     Installable("opencv", "5.0.0", ("opencv-python-headless==5.0.0.93",)),
     Installable("tract", "0.23.9", ("tract==0.23.9",)),

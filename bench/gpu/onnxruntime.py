@@ -1,4 +1,4 @@
-"""ONNX Runtime's provider on a GPU, in steps of a process and a limit of time each:
+"""ONNX Runtime's provider on a GPU:
 
   rounding  a norm, and one with a residual sum, in half types against every way to round it: which
             does the provider follow, and from which size on do squares overflow
@@ -7,21 +7,16 @@
   decoder   a decoder of random weights that is exported here: a prompt and a token behind it, each
             form of the graphs; a static cache in a CUDA graph
 
-Results are written after each step. Times are ratios to the first row of a table, with the range of
-the middle half of the samples.
-
-Exit code 1 when a result is wrong or a session falls back to the CPU; 6 without the provider.
+Times are ratios to the first row of a table, with the range of the middle half of the samples. A
+session that falls back to the CPU is wrong.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import signal
+import functools
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +26,15 @@ import onnx_ir as ir
 from onnx import parser
 
 import rmsnorm_export as rx
-from bench.lib.results import Start, about, bullets, write_results
+from bench.gpu.steps import Step, Tell
 from bench.lib.tables import markdown_table
 from bench.lib.timing import samples
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
-from toolbox.command import RESULTS, say
-from toolbox.command import parser as command_line
 
-PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "transformers")
+TITLE = "ONNX Runtime on a GPU"
 TYPES = {"float16": (FLOAT16, np.dtype(np.float16)), "bfloat16": (BFLOAT16, BFLOAT16_DTYPE)}
 EPSILON = 1e-3
 _BLOCKS = 8
@@ -127,12 +120,11 @@ class Run:
     def table(self, name: str, forms: Mapping[str, Callable[[], object]]) -> None:
         """Time functions in turn, and tell the ratios to the first."""
         taken = samples(dict(forms), self.sizes.rounds, least=0.002)
-        base, rows = float(np.median(next(iter(taken.values())))), []
+        base = float(np.median(next(iter(taken.values()))))
         for form, seconds in taken.items():
             low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75))
             ratio = f"{middle / base:.2f} ({low / base:.2f} to {high / base:.2f})"
-            rows.append([form, f"{middle * 1e6:.0f}", ratio])
-        self.tell("tables", {"name": name, "rows": rows})
+            self.tell("rows", {"name": name, "cells": [form, f"{middle * 1e6:.0f}", ratio]})
 
 
 def _as_edges(model_body: str, dtype: str, n: int, inputs: str) -> onnx.ModelProto:
@@ -307,85 +299,43 @@ def _feeds(session: Any, sizes: Mapping[str, int], prompt: int) -> dict[str, np.
     return feeds
 
 
-STEPS: dict[str, tuple[Callable[[Run], None], float]] = {
-    "rounding": (rounding, 60),
-    "ours": (ours, 90),
-    "blocks": (blocks, 150),
-    "decoder": (decoder, 420),
-}
-"""With the seconds that each may take."""
+SECONDS = {"rounding": 60, "ours": 90, "blocks": 150, "decoder": 420}
+"""That each step may take."""
 
 
-def _child(name: str, run: Run, end: Connection) -> None:
-    """Do a step; what it tells goes to the other end at once."""
-    try:
-        STEPS[name][0](dataclasses.replace(run, tell=lambda *what: end.send(what)))
-    except Exception as error:
-        end.send(("wrong", f"{name}: {type(error).__name__}: {str(error)[:300]}"))
-    end.close()
+def steps(
+    provider: str,
+    kernels: Path | None,
+    sizes: Sizes | None = None,
+) -> list[Step]:
+    """Return them in order.
 
-
-def page(facts: Mapping[str, Any]) -> str:
-    """Return the results as Markdown."""
-    lines = ["# ONNX Runtime on a GPU", "", *bullets([facts["provider"], *about(dict(facts))])]
-    for title in ("seen", "checked", "wrong", "not run"):
-        if facts[title]:
-            lines += ["", f"## {title.capitalize()}", "", *bullets(facts[title])]
-    for table in facts["tables"]:
-        lines += ["", f"## {table['name'].capitalize()}", ""]
-        lines += markdown_table(["form", "us:", "ratio:"], table["rows"])
-    return "\n".join(lines) + "\n"
-
-
-def measure(run: Run, steps: Sequence[str], output: Path) -> dict[str, Any]:
-    """Do the steps, and write what there is after each."""
-    start, context = Start(), multiprocessing.get_context("spawn")
-    facts: dict[str, Any] = {"provider": run.provider, "tables": []}
-    facts |= {name: [] for name in ("seen", "checked", "wrong", "not run")}
-    for name in steps:
-        near, far = context.Pipe(duplex=False)
-        child = context.Process(target=_child, args=(name, run, far))
-        child.start()
-        far.close()
-        limit = STEPS[name][1]
-        end = time.monotonic() + limit
-        while near.poll(max(0.0, end - time.monotonic())):
-            try:
-                kind, what = near.recv()
-            except EOFError:
-                child.join()
-                break
-            facts[kind].append(what)
-        else:
-            facts["not run"].append(f"{name}: not at its end after {limit:.0f} s")
-            child.kill()
-        child.join()
-        if child.exitcode not in (0, -signal.SIGKILL):
-            facts["wrong"].append(f"{name}: the process ended with {child.exitcode}")
-        facts |= start.facts(*PACKAGES)
-        say(write_results(facts, page(facts), output))
-    return facts
-
-
-def main(words: Sequence[str]) -> int:
-    options = command_line("bench.gpu onnxruntime", __doc__)
-    add = options.add_argument
-    add("steps", nargs="*", metavar="STEP", help="some of these; all of them  [default]")
-    add("--kernels", type=Path, help="library of plugin build --runtime onnxruntime --cuda")
-    text = "of the sessions; cpu to see that everything runs"
-    add("--provider", choices=("cuda", "cpu"), default="cuda", help=f"{text}  [default: cuda]")
-    add("--out", type=Path, default=RESULTS, help="folder of the results")
-    arguments = options.parse_args(words)
-    if unknown := set(arguments.steps) - set(STEPS):
-        options.error(f"there is no step {min(unknown)}: {', '.join(STEPS)}")
-    provider = {"cuda": CUDA, "cpu": CPU}[arguments.provider]
+    Raises:
+        ImportError: ONNX Runtime has no such provider here.
+    """
     import onnxruntime
 
-    if provider not in onnxruntime.get_available_providers():
-        available = ", ".join(onnxruntime.get_available_providers())
-        say(f"error: ONNX Runtime has no {provider} here\nfound: {available}")
-        say("fix: pip install onnxruntime-gpu, or --provider cpu")
-        return 6
-    run = Run(provider, Sizes(), arguments.kernels)
-    facts = measure(run, arguments.steps or [*STEPS], arguments.out / "gpu_onnxruntime.json")
-    return int(bool(facts["wrong"]))
+    name = {"cuda": CUDA, "cpu": CPU}[provider]
+    if name not in (available := onnxruntime.get_available_providers()):
+        found = f"ONNX Runtime has no {name} here, but {', '.join(available)}"
+        raise ImportError(f"{found}: pip install onnxruntime-gpu, or --provider cpu")
+    given = Run(name, sizes or Sizes(), kernels)
+    return [
+        Step(
+            function.__name__, SECONDS[function.__name__], functools.partial(_step, function, given)
+        )
+        for function in (rounding, ours, blocks, decoder)
+    ]
+
+
+def _step(function: Callable[[Run], None], run: Run, tell: Tell, end: float) -> None:  # noqa: ARG001
+    function(dataclasses.replace(run, tell=tell))
+
+
+def tables(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the times as Markdown, a table for each name."""
+    lines: list[str] = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        cells = [row["cells"] for row in rows if row["name"] == name]
+        lines += [f"## {name}", "", *markdown_table(["form", "us:", "ratio:"], cells), ""]
+    return lines[:-1]

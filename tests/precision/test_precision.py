@@ -1,0 +1,223 @@
+"""``optimize --dtype``: half precision, float32 where it is needed, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+from tests.precision.networks import (
+    ROWS,
+    TARGETS,
+    converted,
+    kept,
+    network,
+    one_sum,
+    operators,
+    parsed,
+    share_off,
+    step_by_step,
+    types_of,
+    weight,
+    x_of,
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_but_the_softmax_is_half_where_nothing_overflows(target: str) -> None:
+    model = network()
+    new, precision, content = converted(model, target=target)
+    assert share_off(model, content, x_of(3, ROWS)) < 2e-3
+    assert precision.products == 6
+    assert precision.products_kept == 0
+    assert operators(kept(precision, "rule")) == ["Softmax"]
+    assert not kept(precision, "range") or target == "plain"  # which has the squares by themselves
+    types = types_of(new)
+    assert {types[f"w{name}"] for name in "qouy"} == {"FLOAT16"}
+    assert (types["x"], types["y"]) == ("FLOAT", "FLOAT")
+    assert precision.bytes_after < 0.6 * precision.bytes_before
+    assert "of 7 rows" in precision.compared or "rows keep" in precision.compared
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_stream_is_float32_from_the_first_sum_that_overflows(target: str) -> None:
+    model = network(stream=3e4)
+    new, precision, content = converted(model, target=target)
+    assert share_off(model, content, x_of(3, ROWS)) < 2e-3
+    types = types_of(new)
+    assert {types[f"w{name}"] for name in "qouy"} == {"FLOAT16"}
+    assert precision.products_kept == 0
+    wide = {one.tensor: one for one in kept(precision, "range").values()}
+    assert wide["big"].size > precision.limit / precision.margin
+    assert {one.tensor for one in precision.kept} & {"h0", "a_out", "u", "c_out"} == set()
+    assert types["h0"] == "FLOAT"  # which the input is, so there are fewer Casts
+    assert types["q"] == types["scores"] == types["o"] == "FLOAT16"
+
+
+def test_the_sum_overflows_where_the_given_inputs_do_not_show_it() -> None:
+    """Or the tests above show nothing; and the largest of several inputs counts."""
+    small, feeds = {"x": np.full((1, ROWS), 1e-2, np.float32)}, x_of(3, ROWS)
+    _, precision, content = converted(one_sum(), inputs=[small])
+    assert not np.isfinite(step_by_step(content, feeds)[0]).all()
+    assert (precision.runs, precision.inputs) == (1, "given arrays")
+    _, precision, content = converted(one_sum(), inputs=[small, feeds, small])
+    assert share_off(one_sum(), content, feeds) < 2e-3
+    assert precision.runs == 3
+    _, precision, _ = converted(one_sum())
+    assert "random" in precision.inputs
+
+
+def test_weights_that_several_read_are_stored_once() -> None:
+    """A tied embedding; a number that both types read is stored in both."""
+    body = """
+      e = Gather (table, ids)
+      t = Transpose <perm = [1, 0]> (table)
+      s = MatMul (e, t)
+      doubled = Mul (s, two)
+      p = Softmax (doubled)
+      halved = Div (p, two)
+      c = Cos (angle)
+      turned = Mul (c, two)
+      o = Add (halved, turned)
+      y = MatMul (o, table)
+    """
+    own = {"table": weight(20, ROWS), "two": np.float32(2), "angle": np.float32(0.5)}
+    model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
+    new, _, content = converted(model)
+    assert share_off(model, content, {"ids": np.arange(5)}) < 2e-3
+    stored = new.graph.initializers
+    assert stored["table"].dtype == ir.DataType.FLOAT16
+    assert [name for name in stored if name.startswith("table")] == ["table"]
+    casts = [node for node in new.graph if node.op_type == "Cast"]
+    assert not any("table" in (node.inputs[0].name or "") for node in casts)
+
+
+def test_a_weight_beyond_the_type_stays_float32_with_what_reads_it() -> None:
+    large = weight(ROWS, ROWS)
+    large[3, 5] = 70_000
+    body = "a = MatMul (x, large) b = Tanh (a) y = MatMul (b, w)"
+    own = {"large": large, "w": weight(ROWS, ROWS, seed=1)}
+    model = parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    feeds = x_of(2, ROWS)
+    feeds["x"][:, 3] = 0.01
+    new, precision, content = converted(model, inputs=[feeds])
+    assert share_off(model, content, feeds) < 2e-3
+    types = types_of(new)
+    assert (types["large"], types["w"]) == ("FLOAT", "FLOAT16")
+    assert (precision.products, precision.products_kept) == (2, 1)
+    (one,) = (k for k in precision.kept if k.op == "MatMul")
+    assert (one.kind, one.tensor, one.size) == ("range", "large", 70_000)
+
+
+def test_an_epsilon_that_float16_loses_stays_float32() -> None:
+    """Where a norm is none of ours, here LayerNorm by nodes: a row of zeros is no NaN."""
+    body = """
+      h = MatMul (x, w)
+      m = ReduceMean <axes = [-1]> (h)
+      d = Sub (h, m)
+      s = Mul (d, d)
+      v = ReduceMean <axes = [-1]> (s)
+      e = Add (v, least)
+      r = Sqrt (e)
+      n = Div (d, r)
+      y = MatMul (n, w)
+    """
+    own = {"w": weight(ROWS, ROWS), "least": np.float32(1e-9)}
+    model = parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    _, precision, content = converted(model)
+    assert operators(kept(precision, "range")) == ["Add", "Div", "Sqrt"]
+    feeds = x_of(3, ROWS)
+    feeds["x"][1] = 0
+    assert share_off(model, content, feeds) < 5e-3
+
+
+@pytest.mark.parametrize("kind", ["Cos", "Cast"])
+def test_angles_and_indices_are_computed_in_float32(kind: str) -> None:
+    """2,049 is no number of float16, and the cosine of 2,048 another one."""
+    table = weight(3000, ROWS)
+    end = {
+        "Cos": "c = Cos (far) g = Mul (e, c)",
+        "Cast": "i = Cast <to = 7> (far) g = Gather (table, i)",
+    }
+    body = f"""
+      e = Gather (table, ids)
+      f = Cast <to = 1> (ids)
+      column = Unsqueeze (f, last)
+      far = {"Identity (column)" if kind == "Cos" else "Identity (f)"}
+      {end[kind]}
+      y = MatMul (g, w)
+    """
+    own = {"table": table, "w": weight(ROWS, ROWS, seed=1), "last": np.array([1])}
+    model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
+    new, precision, content = converted(model, inputs=[{"ids": np.arange(3)}])
+    assert share_off(model, content, {"ids": np.arange(2040, 2060)}) < 2e-3
+    assert types_of(new)["far"] == "FLOAT"
+    assert precision.products_kept == 0
+
+
+BODIES = {
+    "If": """
+      c = Constant <value_int = 1> ()
+      on = Cast <to = 9> (c)
+      h = If (on) <then_branch = one () => (float[n, 16] a) { a = MatMul (x, w) },
+                   else_branch = two () => (float[n, 16] b) { b = Identity (x) }>
+      s = Mul (h, stream)
+      y = Softmax (s)""",
+    "Loop": """
+      n = Constant <value_int = 3> ()
+      on = Constant <value_int = 1> ()
+      yes = Cast <to = 9> (on)
+      h, all = Loop (n, yes, x) <body = round (int64 i, bool go, float[n, 16] before)
+        => (bool stay, float[n, 16] after, float[n, 16] each) {
+          stay = Identity (go) t = MatMul (before, w) each = Mul (t, stream)
+          m = Abs (each) end = ReduceMax <axes = [-1]> (m) after = Div (each, end) }>
+      z = Slice (all, zero, one)
+      q = Squeeze (z, zero)
+      sizes = Abs (q)
+      most = ReduceMax <axes = [-1]> (sizes)
+      d = Div (q, most)
+      y = Add (h, d)""",
+    "Scan": """
+      h, rows = Scan <num_scan_inputs = 1, body = row (float[16] total, float[16] r)
+        => (float[16] next, float[16] out) { next = Add (total, r) out = Mul (next, stream) }>
+        (first, x)
+      l = MatMul (rows, w)
+      y = Softmax (l)""",
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("stream", [1.0, 3e4])
+def test_bodies_are_converted_and_kept_as_the_graph_is(kind: str, stream: float) -> None:
+    own = {"w": weight(ROWS, ROWS), "stream": np.float32(stream), "first": weight(1, ROWS)[0]}
+    own |= {"zero": np.array([0]), "one": np.array([1])}
+    model = parsed(BODIES[kind], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    feeds = x_of(3, ROWS)
+    new, precision, content = converted(model, inputs=[feeds])
+    assert share_off(model, content, feeds) < 2e-3
+    types = types_of(new)
+    assert types["w"] == "FLOAT16" or (kind == "Scan" and stream > 1)
+    large = {"If": "s", "Loop": "each", "Scan": "out"}[kind]
+    assert types[large] == ("FLOAT" if stream > 1 else "FLOAT16")
+    assert ("range" in {one.kind for one in precision.kept}) == (stream > 1)
+
+
+def test_functions_of_others_are_converted_by_their_calls() -> None:
+    """One call overflows, the other does not."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n, 16] x) => (float[n, 16] y) {
+          a = own.scaled (x, w, small) b = own.scaled (a, w, large)
+          p = Softmax (b) y = MatMul (p, w) }
+        <domain: "own", opset_import: ["" : 17]> scaled (x, w, s) => (z) {
+          t = MatMul (x, w) z = Mul (t, s) }"""
+    )
+    for name, array in {"w": weight(ROWS, ROWS), "small": 1.0, "large": 5e4}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(array), name))
+    new, precision, content = converted(model)
+    assert not new.functions
+    assert share_off(model, content, x_of(3, ROWS)) < 2e-2
+    assert operators(kept(precision, "range")) == ["Mul"]
+    assert precision.products_kept == 0
