@@ -78,16 +78,13 @@ def prove_loading(
         try:
             open_session(serialize(small), threads=1, kernels=options.kernels)
             after = executed(model, options.kernels)
-            # A later step has no source of its own.
-            earlier = None if report.loading is None else report.loading.before
-            before = earlier if source is None else _executed_before(source.model)
-            loading = dataclasses.replace(loading, before=before, after=after)
-            if after is not None:  # else it is too large to be made here
-                size = None if report.loading is None else report.loading.bytes
-                at_first = size and size[0]
-                if source is not None:
-                    at_first = _total_bytes(source.model, source.identity and source.identity[1])
-                loading = dataclasses.replace(loading, bytes=(at_first, _total_bytes(model)))
+            earlier = report.loading or loading  # a later step has no source of its own
+            before, size = earlier.before, (earlier.bytes or (None,))[0]
+            if source is not None:
+                before = _executed_before(source.model)
+                size = _total_bytes(source.model, source.identity and source.identity[1])
+            sizes = (size, _total_bytes(model))
+            loading = dataclasses.replace(loading, before=before, after=after, bytes=sizes)
         except Error as error:
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
