@@ -127,7 +127,7 @@ class Loading:
         not_loaded: of what nothing is known, half a sentence, or "".
         before, after: of the source and the result, how many nodes a session executes by its
             default optimization, and how many norms as one kernel; None: they were not counted.
-        bytes: of the source, where that is known, and the result, with their weights.
+        bytes: of the source, where that is known, and the result, with their weights; about.
     """
 
     runtime: str
