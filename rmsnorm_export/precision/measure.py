@@ -95,8 +95,10 @@ def compare(
             if one.outputs
         ]
     except comparison.WrongError as error:
-        return "", "", f"an output is not finite where it is in float32: {error}"
-    if unknown := next((one.unknown for one in seen if one.unknown), "" if seen else "no float"):
+        return "", "", f"infinities or NaN are where float32 has none, or the other way: {error}"
+    if unknown := next(
+        (one.unknown for one in seen if one.unknown), "" if seen else "no output is a float tensor"
+    ):
         return "", unknown, ""
     same, rows = sum(one.same for one in seen), sum(one.rows for one in seen)
     words = max(seen, key=lambda one: one.share).words()
