@@ -39,7 +39,8 @@ def run_in_float32(
     """
     copy = model.clone()
     both = ([v for g in graphs_in(one.graph) for v in values_in(g)] for one in (copy, model))
-    ours = {mine: theirs for mine, theirs in zip(*both, strict=True) if theirs in own}
+    pairs = zip(*both, strict=True)
+    ours = {mine: of for mine, of in pairs if of in own and not of.is_initializer()}
     retype(copy, _WIDE)
     marks = Marks({*ours}, Rounding(), odd=0.0).add(copy.graph)
     names = [value.name or "" for value in copy.graph.outputs]
