@@ -134,7 +134,7 @@ class Decision:
         for unit in inside:
             unit.keep("between", "all around it is float32")
         light = [unit for unit in self._units if unit.op not in PRODUCTS and not unit.is_end]
-        while any([self._saves_casts(unit) for unit in light if not unit.kind]):
+        while any(self._saves_casts(unit) for unit in light if not unit.kind):
             pass
 
     def _saves_casts(self, unit: Unit) -> bool:

@@ -55,7 +55,7 @@ def to_half(
     source = _source({types.dtype(value) for value in values}, half)
     own, already = {value for value in values if types.dtype(value) == source}, source == half
     sizes, references = run_in_float32(model, own, samples, prepare)
-    sizes |= stored_sizes(v for v in own if v.is_initializer() and not v.is_graph_input())
+    sizes |= stored_sizes(value for value in own if value.is_initializer())
 
     def decided(one: ir.DataType) -> list[Unit]:
         units = units_of(model, types, source, one, io=io or already)

@@ -54,7 +54,7 @@ class Precision:
             a model that was in half precision already.
         compared: how the outputs differ from those in float32, or "".
         not_compared: why they were not compared, or "".
-        problem: an output that is not finite where it is in float32, or "".
+        problem: an output whose infinities and NaN are not those of float32, or "".
     """
 
     dtype: str

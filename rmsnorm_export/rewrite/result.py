@@ -249,8 +249,9 @@ class Report(Shown):
     def _overflows(self) -> VerificationError | None:
         if self.precision is None or not self.precision.problem:
             return None
-        what = f"The model in {self.precision.dtype} overflows."
-        return VerificationError(what, found=self.precision.problem, fix="please report this model")
+        what = f"The model in {self.precision.dtype} has other infinities or NaN than in float32."
+        fix = "give --inputs that show its magnitudes; or please report this model"
+        return VerificationError(what, found=self.precision.problem, fix=fix)
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
         """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""

@@ -76,6 +76,8 @@ _LIMITS = "lower/test_plugin_limits.py::"
 _REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
 _ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
 _ALIKE = "audit/test_audit.py::test_what_looks_like_one_is_not_named"
+_HALF = "precision/test_precision.py::"
+_HALF_IO = "precision/test_interface.py::"
 _HOSTILE = "cli/test_cli_hostile.py::test_hostile_file"
 _LOWERED = "graph/test_lowered_opset.py::test_what_prevents_it_is_named"
 _RAISED = "rewrite/test_converted.py::test_a_raised_model_computes_what_it_did_or_is_not_raised"
@@ -133,6 +135,22 @@ MUTANTS = (
            "rewrite/test_residuals.py::test_sizes_without_a_name_are_not_known_to_be_the_same"),
     Mutant("decoder/text.py", "if not new <= most * old:", "if False:",
            "decoder/test_quantized_text.py::test_perplexity_is_that_of_the_logits"),
+    Mutant("precision/decide.py", "elif 0 < size < self._least:", "elif 0 < size < 0:",
+           _HALF + "test_an_epsilon_that_float16_loses_stays_float32"),
+    Mutant("precision/decide.py", "if reader.op in (*_ROOTS,", "if reader.op in (",
+           _HALF + "test_an_epsilon_that_float16_loses_stays_float32"),
+    Mutant("precision/decide.py", "bound * size > self._largest", "size > self._largest",
+           _HALF_IO + "test_squares_inside_an_operator_count"),
+    Mutant("precision/decide.py", "if bound > self._largest:", "if bound > 1e9:",
+           _HALF + "test_a_stream_is_float32_from_the_first_sum_that_overflows"),
+    Mutant("precision/decide.py", "if is_index or unit.op in", "if unit.op in",
+           _HALF + "test_angles_and_indices_are_computed_in_float32[Cast]"),
+    Mutant("precision/decide.py", "if fit or unit.op in PRODUCTS", "if unit.op in PRODUCTS",
+           _HALF_IO + "test_the_stretch_of_a_float16_model_that_overflows_becomes_float32"),
+    Mutant("precision/convert.py", "all(port.is_mask for port in ports)", "False",
+           _HALF_IO + "test_a_mask_of_an_attention_ends_where_the_type_does"),
+    Mutant("precision/units.py", "if index < states:", "if index < states - 1:",
+           _HALF + "test_bodies_are_converted_and_kept_as_the_graph_is"),
     Mutant("quantize/blocks.py", "_ON_GRID = 1 / 64", "_ON_GRID = 0.6",
            "quantize/test_blocks.py::test_weights_of_no_grid_are_rounded"),
     Mutant("quantize/quantize.py", "if loss.problem and rounds:", "if loss.problem and not rounds:",
