@@ -74,7 +74,7 @@ def test_a_mask_that_becomes_nan_is_counted_and_its_constant_named(stored: bool)
     assert np.isfinite(run_session(cured, feeds)["y"]).all()
 
 
-@pytest.mark.parametrize("low", [LOWEST, "-inf"])
+@pytest.mark.parametrize("low", [LOWEST, "-inf", -1e9])
 def test_a_mask_that_stays_one_is_not_counted(low: float | str) -> None:
     body = MASKED.replace("Mul (unseen, low)", "Where (unseen, low, zero)")
     source = model(body, "float[B, 8] x, bool[B, 8] unseen", "float low = {1}, float zero = {0}")
