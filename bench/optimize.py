@@ -22,23 +22,21 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench import norms
 from bench.graphs import HARD, write_decoder, write_hard
+from bench.lib.child import report_one, run_one
 from bench.lib.results import Start, about, bullets, write_results
 from bench.lib.tables import markdown_table, print_table
 from bench.norms import PORTABLE
 from rmsnorm_export.system.files import write_whole
-from toolbox.command import RESULTS, module_command, module_environment, parser, say
+from toolbox.command import RESULTS, module_command, parser, say
 
 PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim")
 FLOOR = "onnx_ir load + save"
@@ -108,33 +106,15 @@ def _arguments() -> argparse.Namespace:
 
 
 def _one(tool: str, model: str, output: str) -> None:
-    """Print the seconds and the peak memory of one run as the last line of stdout."""
     run = TOOLS[tool]()
-    start = time.perf_counter()
-    run(model, output)
-    seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "peak_mb": _peak() / 1024}))
-
-
-def _peak() -> int:
-    """Return the most memory that this process had, in KiB; ru_maxrss counts its parent's, too."""
-    status = Path("/proc/self/status").read_text("utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0])
+    report_one(lambda: run(model, output))
 
 
 def _run(tool: str, model: Path, limit: float) -> dict[str, Any]:
     output = model.with_name("out.onnx")
     command = module_command("bench.optimize", "times", "--one", tool, str(model), str(output))
-    try:
-        done = subprocess.run(
-            command, env=module_environment(), capture_output=True, text=True, timeout=limit
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"more than {limit:.0f} s"}
+    result = run_one(command, limit)
     output.unlink(missing_ok=True)
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:120]}
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 

@@ -80,6 +80,24 @@ def test_bench_optimize(run: Callable[..., None], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.export
+def test_bench_half(run: Callable[..., None], tmp_path: Path) -> None:
+    """Of a stream beyond float16, ours is right and a plain conversion is not."""
+    output = tmp_path / "half.json"
+    words = ("vit", "as-is", "scaled", "ours", "onnxruntime")
+    run("bench.half", "--only", *words, "--output", output)
+    rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
+    errors = {(row["form"], row["tool"]): row["error"] for row in rows}
+    assert 0 < errors["scaled", "ours"] < 0.01
+    assert 0 < errors["as-is", "ours"] <= errors["as-is", "onnxruntime"] < 0.01
+    assert not errors["scaled", "onnxruntime"] < 0.5
+    assert rows[0]["share"] == rows[1]["share"] == 1
+    lines = output.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split(" | ")[1:4] for line in lines if " of 2 |" in line]
+    assert cells == [["2 of 2"] * 3, ["2 of 2", "1 of 2", "1 of 2"]]
+
+
+@pytest.mark.slow
+@pytest.mark.export
 def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
     """Of a model whose norms have no weight, ONNX Runtime fuses none unless they are its nodes."""
     names = ("nanochat", "bert", "gemma3n")

@@ -45,6 +45,17 @@ def values_in(graph: ir.Graph) -> list[ir.Value]:
     return [*graph.inputs, *graph.initializers.values(), *outputs]
 
 
+def insert(graph: ir.Graph | ir.Function | None, after: ir.Node | None, *nodes: ir.Node) -> None:
+    """Put nodes behind one of a graph, or at its beginning."""
+    assert graph is not None
+    if after is not None and after.graph is graph:
+        graph.insert_after(after, nodes)
+    elif len(graph):
+        graph.insert_before(graph[0], nodes)
+    else:
+        graph.extend(nodes)
+
+
 def label(node: ir.Node) -> str:
     """Return the name and operator of a node, safe to print."""
     op = short(node.op_type)

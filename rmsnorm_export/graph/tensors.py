@@ -152,6 +152,13 @@ def _corrupt(what: str, found: str) -> InputError:
     return InputError(what, found=found, fix="export the model again; the file may be corrupt")
 
 
+def release(tensor: ir.TensorProtocol) -> None:
+    """Give the memory of an external tensor back, which is mapped again when it is needed."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with contextlib.suppress(BufferError):  # others look at it
+            tensor.release()
+
+
 def memory_of(tensor: ir.TensorProtocol | None) -> Hashable | None:
     """Return what two views of one piece of PyTorch's or NumPy's memory share; else None."""
     raw: Any = getattr(tensor, "raw", None)

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
 from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.order import graphs_in, subgraphs, values_in
+from rmsnorm_export.graph.order import graphs_in, insert, subgraphs, values_in
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.result import END, HealthRun
 from rmsnorm_export.op.dtypes import Array
@@ -218,11 +218,5 @@ class Marks:
         self._count += 1
         out = ir.Value(name=f"{_MARK}{self._count}")
         node = ir.node(op, inputs, attributes, outputs=[out])
-        before = inputs[0].producer() if inputs else None
-        if before is not None and before.graph is graph:
-            graph.insert_after(before, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        insert(graph, inputs[0].producer() if inputs else None, node)
         return out

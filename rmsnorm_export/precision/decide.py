@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.native import KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.precision.result import Kept
-from rmsnorm_export.precision.units import PRODUCTS, Unit
+from rmsnorm_export.precision.units import Unit
 from rmsnorm_export.recognize.match import module_path
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.runtime.metrics import FINFO
@@ -21,7 +20,12 @@ MARGIN = 4.0
 Sizes = Mapping[ir.Value, float]
 """The largest finite magnitude of each value that is known."""
 
-_NORM_NODES = (*KINDS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED, "LayerNormalization")
+PRODUCTS = (
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "Attention",
+    "FusedMatMul", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention",
+)  # fmt: skip
+"""Operators that multiply matrices."""
+
 _ROOTS = ("Sqrt", "Reciprocal", "Pow")
 _SQUARES = (
     "ReduceL2", "ReduceSumSquare", "LpNormalization", "InstanceNormalization",
@@ -30,10 +34,8 @@ _SQUARES = (
 """Operators that square in their own type, whatever a runtime does."""
 
 
-def decide(
-    units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: bool = False
-) -> None:
-    """Note on each unit whether, and why, it is float32.
+class Decision:
+    """Says of each unit whether, and why, it is float32.
 
     Args:
         units: of a model.
@@ -41,150 +43,127 @@ def decide(
         half: the type of the others.
         already: they are in that type, and only what overflows in these runs is to be float32.
     """
-    makers = {value: unit for unit in units for value in unit.makes}
-    readers: dict[ir.Value, list[Unit]] = defaultdict(list)
-    masks: dict[ir.Value, list[Unit]] = defaultdict(list)
-    for unit in units:
-        for port in unit.reads:
-            if port.value is not None:
-                (masks if port.is_mask else readers)[port.value].append(unit)
-    info = FINFO[numpy_dtype(half)]
-    least, largest = float(info.smallest_normal), float(info.max)
-    if already:
-        outside = _overflows(units, sizes, largest)
-    else:
-        values = (*makers, *readers)
-        bounds = {v: sizes.get(v, 0.0) * (MARGIN if v in makers else 1.0) for v in values}
-        outside = {
-            v: None
-            for v, bound in bounds.items()
-            if bound > largest or 0 < sizes.get(v, 0.0) < least
-        }
-        _keep_squares(readers, sizes, largest)
-    for value in outside:
-        made = [makers[value]] if value in makers else []
-        verb = "is at most" if sizes[value] < least else "reaches"
-        for unit in (*made, *readers[value]):
-            if not (already and unit.node is None):
-                unit.keep("range", f"{value.name} {verb} {sizes[value]:.3g}", value)
-        if sizes[value] < least and not made:
-            _keep_root(value, readers)
-    for value, others in masks.items():
-        readers[value] += others
-    if not already:
-        _by_need(units, makers)
-    _between(units, makers, readers)
 
+    def __init__(
+        self, units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: bool
+    ) -> None:
+        self._units, self._sizes = units, sizes
+        info = FINFO[numpy_dtype(half)]
+        self._least, self._largest = float(info.smallest_normal), float(info.max)
+        self._makers = {value: unit for unit in units for value in unit.makes}
+        self._readers: dict[ir.Value, list[Unit]] = defaultdict(list)
+        for unit in units:
+            for port in unit.reads:
+                self._readers[port.value].append(unit)
+        if already:
+            self._keep_overflows()
+        else:
+            for unit in units:
+                self._keep_by_size(unit)
+            self._keep_exact()
+        self._keep_between()
 
-def _overflows(units: Sequence[Unit], sizes: Sizes, largest: float) -> dict[ir.Value, None]:
-    """Return what overflows though its operands do not, and what is made of that.
-
-    So a mask is none, which is made of the least number of the type.
-    """
-    found: dict[ir.Value, None] = {}
-    for unit in units:
-        operands = [port.value for port in unit.reads if port.value is not None]
-        fit = all(sizes.get(value, 0.0) < largest for value in operands)
-        fit |= unit.node is not None and unit.node.op_type in PRODUCTS
-        if fit or any(value in found for value in operands):
-            found |= dict.fromkeys(v for v in unit.makes if sizes.get(v, 0.0) > largest)
-    return found
-
-
-def _keep_root(epsilon: ir.Value, readers: Mapping[ir.Value, list[Unit]]) -> None:
-    """Keep what is made of an epsilon, all that there is of a row of zeros, until it divides."""
-    pending = list(readers[epsilon])
-    while pending:
-        for value in pending.pop().makes:
-            for unit in readers.get(value, ()):
-                op = "" if unit.node is None or not unit.whole else unit.node.op_type
-                if op in (*_ROOTS, "Div", "Mul"):
-                    unit.keep("range", f"{epsilon.name} is in it", epsilon)
-                if op in _ROOTS:
-                    pending.append(unit)
-
-
-def _keep_squares(readers: Mapping[ir.Value, list[Unit]], sizes: Sizes, largest: float) -> None:
-    """Keep operators whose squares the type does not hold."""
-    for value, units in readers.items():
-        size = sizes.get(value, 0.0)
-        for unit in units if MARGIN * size * size > largest else ():
-            if unit.whole and unit.node is not None and unit.node.op_type in _SQUARES:
+    def _keep_by_size(self, unit: Unit) -> None:
+        """Keep what makes or reads a value that the type does not hold."""
+        for value in (*(port.value for port in unit.reads if not port.is_mask), *unit.makes):
+            size = self._sizes.get(value, 0.0)
+            bound = size * (MARGIN if value in self._makers else 1)
+            if bound > self._largest:
+                unit.keep("range", f"{value.name} reaches {size:.3g}", value)
+            elif 0 < size < self._least:
+                unit.keep("range", f"{value.name} is at most {size:.3g}", value)
+                if value not in self._makers:
+                    self._keep_root(unit, value)
+            elif unit.op in _SQUARES and value not in unit.makes and bound * size > self._largest:
                 unit.keep("range", f"squares of {value.name}, which reaches {size:.3g}", value)
 
+    def _keep_root(self, unit: Unit, epsilon: ir.Value) -> None:
+        """Keep what is made of an epsilon, all that there is of a row of zeros, till it divides."""
+        for reader in (one for value in unit.makes for one in self._readers[value]):
+            if reader.op in (*_ROOTS, "Div", "Mul"):
+                reader.keep("range", f"{epsilon.name} is in it", epsilon)
+            if reader.op in _ROOTS:
+                self._keep_root(reader, epsilon)
 
-def _by_need(units: Sequence[Unit], makers: Mapping[ir.Value, Unit]) -> None:
-    """Keep angles, and what becomes an integer: rounded, a large one is another one."""
-    seen: set[Unit] = set()
-    for unit in units:
-        node = unit.node
-        if node is None or not unit.whole:
-            continue
-        what = "an angle" if node.op_type in ("Sin", "Cos") else ""
-        to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
-        if to and ir.DataType(to).is_integer():
-            what = "an index"
-        pending = [unit] if what else []
-        while pending:
-            one = pending.pop()
-            one.keep("rule", what)
-            fresh = {m for m in _makers_of(one, makers) if not _is_heavy(m)} - seen
-            seen |= fresh
-            pending += fresh
+    def _keep_overflows(self) -> None:
+        """Keep what overflows though its operands do not, and what is made of that.
 
+        So a mask is none, which is made of the least number of the type.
+        """
+        found: set[ir.Value] = set()
+        for unit in self._units:
+            operands = [port.value for port in unit.reads]
+            fit = all(self._sizes.get(value, 0.0) < self._largest for value in operands)
+            if fit or unit.op in PRODUCTS or not found.isdisjoint(operands):
+                found |= {v for v in unit.makes if self._sizes.get(v, 0.0) > self._largest}
+        for value in found:
+            for unit in (self._makers[value], *self._readers[value]):
+                if not unit.is_end:
+                    reason = f"{value.name} reaches {self._sizes[value]:.3g}"
+                    unit.keep("range", reason, value)
 
-def _makers_of(unit: Unit, makers: Mapping[ir.Value, Unit]) -> Iterator[Unit]:
-    for port in unit.reads:
-        if port.value is not None and port.value in makers:
-            yield makers[port.value]
+    def _keep_exact(self) -> None:
+        """Keep angles, and what becomes an integer: rounded, a large one is another one."""
+        seen: set[Unit] = set()
+        for unit in self._units:
+            to = unit.node.attributes.get_int("to", 0) if unit.node and unit.op == "Cast" else 0
+            is_index = to and ir.DataType(to).is_integer()
+            pending = [unit] if is_index or unit.op in ("Sin", "Cos") else []
+            while pending:
+                one = pending.pop()
+                one.keep("rule", "an index" if is_index else "an angle")
+                fresh = {m for m in self._makers_of(one) if not _is_heavy(m)} - seen
+                seen |= fresh
+                pending += fresh
 
+    def _makers_of(self, unit: Unit) -> Iterator[Unit]:
+        values = (port.value for port in unit.reads)
+        return (self._makers[value] for value in values if value in self._makers)
 
-def _between(
-    units: Sequence[Unit],
-    makers: Mapping[ir.Value, Unit],
-    readers: Mapping[ir.Value, list[Unit]],
-) -> None:
-    """Keep light nodes all of whose neighbours are float32: in half they would cost Casts alone."""
-    inside = {unit for unit in units if not unit.wide and not _is_heavy(unit)}
+    def _keep_between(self) -> None:
+        """Keep light nodes all of whose neighbours are float32: half would cost Casts alone."""
+        inside = {unit for unit in self._units if not unit.kind and not _is_heavy(unit)}
 
-    def is_wide(unit: Unit) -> bool:
-        return unit.wide or unit in inside
+        def leaves(unit: Unit) -> bool:
+            readers = (one for value in unit.makes for one in self._readers[value])
+            around = (*self._makers_of(unit), *readers)
+            return any(one.kind is None and one not in inside for one in around)
 
-    while left := [
-        unit
-        for unit in inside
-        if not all(map(is_wide, _makers_of(unit, makers)))
-        or not all(is_wide(one) for value in unit.makes for one in readers.get(value, ()))
-    ]:
-        inside.difference_update(left)
-    for unit in inside:
-        unit.keep("between", "all around it is float32")
+        while left := {unit for unit in inside if leaves(unit)}:
+            inside -= left
+        for unit in inside:
+            unit.keep("between", "all around it is float32")
+        light = [unit for unit in self._units if unit.op not in PRODUCTS and not unit.is_end]
+        while any([self._saves_casts(unit) for unit in light if not unit.kind]):
+            pass
+
+    def _saves_casts(self, unit: Unit) -> bool:
+        """Keep a node where that makes fewer Casts; return whether it does."""
+        values = {*(port.value for port in unit.reads), *unit.makes}
+        readers = [one for value in unit.makes for one in self._readers[value]]
+        if _is_heavy(unit) and any(one.is_end or not one.kind for one in readers):
+            return False  # weights would be larger
+        before = sum(map(self._casts, values))
+        unit.keep("between", "so there are fewer Casts")
+        if sum(map(self._casts, values)) < before:
+            return True
+        unit.kind, unit.reason = None, ""
+        return False
+
+    def _casts(self, value: ir.Value) -> int:
+        """Return how many Casts a value needs."""
+        around = [self._makers[value]] if value in self._makers else []
+        return len({bool(one.kind) for one in (*around, *self._readers[value])}) - 1
 
 
 def _is_heavy(unit: Unit) -> bool:
-    """Return whether a unit is worth the Casts around it, or what comes before it is unlike it."""
-    node = unit.node
-    if node is None:
+    """Return whether a unit is worth the Casts around it, or what comes before is unlike it."""
+    values = [port.value for port in unit.reads]
+    stored = (value.const_value for value in values)
+    if any(one is not None and sum(n != 1 for n in one.shape.numpy()) > 1 for one in stored):
         return True
-    if not unit.whole:
-        return False
-    if node.op_type.split("_")[0] in _NORM_NODES:
-        return True
-    stored = (port.value.const_value for port in unit.reads if port.value is not None)
-    matrix = any(one is not None and sum(n != 1 for n in one.shape.numpy()) > 1 for one in stored)
-    return matrix or (node.op_type in PRODUCTS and len(unit.reads) > 1 and not _is_outer(node))
-
-
-def _is_outer(node: ir.Node) -> bool:
-    """Return whether a product has a single term, as positions times frequencies."""
-    first = node.inputs[0]
-    return (
-        node.op_type == "MatMul"
-        and first is not None
-        and first.shape is not None
-        and len(first.shape) > 0
-        and first.shape[-1] == 1
-    )
+    outer = bool(values and values[0].shape and values[0].shape[-1] == 1)  # as for angles
+    return unit.is_end or (unit.op in PRODUCTS and len(values) > 1 and not outer)
 
 
 def kept(units: Sequence[Unit], sizes: Sizes) -> tuple[Kept, ...]:
@@ -192,7 +171,7 @@ def kept(units: Sequence[Unit], sizes: Sizes) -> tuple[Kept, ...]:
     return tuple(
         Kept(
             node=name_of(unit.node),
-            op=unit.node.op_type,
+            op=unit.op,
             module=module_path(unit.node),
             kind=unit.kind,
             reason=unit.reason,
@@ -200,5 +179,5 @@ def kept(units: Sequence[Unit], sizes: Sizes) -> tuple[Kept, ...]:
             size=0.0 if unit.culprit is None else sizes[unit.culprit],
         )
         for unit in units
-        if unit.node is not None and unit.whole and unit.kind is not None
+        if unit.node is not None and unit.kind is not None
     )

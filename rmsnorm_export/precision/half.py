@@ -5,29 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.order import graphs_in, values_in
 from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import DOMAIN, FLOAT_TYPES
-from rmsnorm_export.precision.convert import convert, count_casts, is_stored
-from rmsnorm_export.precision.decide import MARGIN, Sizes, decide, kept
-from rmsnorm_export.precision.measure import Samples, compare, run_in_float32, stored_sizes
-from rmsnorm_export.precision.result import Half, Kept, Precision
-from rmsnorm_export.precision.units import PRODUCTS, Unit, units_of
+from rmsnorm_export.op.spec import DOMAIN
+from rmsnorm_export.precision.convert import convert
+from rmsnorm_export.precision.decide import MARGIN, PRODUCTS, Decision, Sizes, kept
+from rmsnorm_export.precision.measure import compare, run_in_float32, stored_sizes
+from rmsnorm_export.precision.result import Half, Precision
+from rmsnorm_export.precision.units import Unit, units_of
 from rmsnorm_export.printable import first_line
+from rmsnorm_export.proof.comparison import Prepare
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.inputs import Sample
 from rmsnorm_export.runtime.metrics import FINFO
 
 TYPES: dict[Half, ir.DataType] = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
 def to_half(
-    model: ir.Model, dtype: Half, samples: Samples, *, io: bool = False
+    model: ir.Model, dtype: Half, samples: Sequence[Sample], prepare: Prepare, *, io: bool = False
 ) -> tuple[ir.Model, Precision]:
     """Return the model in half precision, with float32 where measured magnitudes ask for it.
 
@@ -37,11 +40,12 @@ def to_half(
         model: whose norms are one node; changed.
         dtype: of the result.
         samples: the inputs on which magnitudes and the difference are measured.
+        prepare: makes random ones meaningful.
         io: inputs and outputs become half as well.
 
     Raises:
-        InputError: it holds another half type; or holds this one, and nothing overflows; or the
-            inputs do not fit; or an output that is to change does not fit the type.
+        InputError: it holds another half type; or holds this one, and nothing overflows; or an
+            output that is to change does not fit the type.
         Error: it is not run.
     """
     half = TYPES[dtype]
@@ -49,41 +53,41 @@ def to_half(
     types = Types(model, Constants())
     values = [value for graph in graphs_in(model.graph) for value in values_in(graph)]
     source = _source({types.dtype(value) for value in values}, half)
-    own = {value for value in values if types.dtype(value) == source}
-    sizes, runs, origin = run_in_float32(model, own, samples)
-    sizes |= stored_sizes([value for value in own if is_stored(value)])
+    own, already = {value for value in values if types.dtype(value) == source}, source == half
+    sizes, references = run_in_float32(model, own, samples, prepare)
+    sizes |= stored_sizes(v for v in own if v.is_initializer() and not v.is_graph_input())
 
-    already = source == half
-
-    def decided(one: ir.DataType) -> tuple[list[Unit], tuple[Kept, ...]]:
+    def decided(one: ir.DataType) -> list[Unit]:
         units = units_of(model, types, source, one, io=io or already)
-        decide(units, sizes, one, already=already)
-        return units, kept(units, sizes)
+        Decision(units, sizes, one, already=already)
+        return units
 
     (other,) = set(TYPES.values()) - {half}
-    others = "" if already else f"{other.name.lower()}: {len(decided(other)[1])}"
-    units, wide = decided(half)
+    against = () if already else kept(decided(other), sizes)
+    units = decided(half)
     _check(units, sizes, half, already=already)
-    products = [u for u in units if u.whole and u.node and u.node.op_type in PRODUCTS]
-    bytes_before, casts = _stored_bytes(model), count_casts(model)
+    products = [unit.kind is not None for unit in units if unit.op in PRODUCTS]
+    wide, bytes_before, casts = kept(units, sizes), _stored_bytes(model), _count_casts(model)
     convert(model, units, source, half)
-    compared, not_compared = compare(model, half, runs)
+    compared, not_compared, problem = compare(model, half, references)
     return model, Precision(
         dtype=half.name.lower(),
         limit=float(FINFO[numpy_dtype(half)].max),
         margin=MARGIN,
-        inputs=origin,
-        runs=len(runs),
+        inputs=", ".join(dict.fromkeys(origin for _, origin in samples)),
+        runs=len(references),
         kept=wide,
-        nodes=sum(unit.whole for unit in units),
+        nodes=sum(unit.node is not None for unit in units),
         products=len(products),
-        products_kept=sum(unit.wide for unit in products),
-        casts=count_casts(model) - casts,
+        products_kept=sum(products),
+        casts=_count_casts(model) - casts,
         bytes_before=bytes_before,
         bytes_after=_stored_bytes(model),
-        other=others,
+        other="" if already else other.name.lower(),
+        other_kept=len(against),
         compared=compared,
         not_compared=not_compared,
+        problem=problem,
     )
 
 
@@ -100,21 +104,7 @@ def _flat(model: ir.Model) -> ir.Model:
     except ValueError as error:
         what = "The functions of the model cannot be put in the place of their calls."
         raise InputError(what, found=first_line(error), fix="omit --dtype") from error
-    for graph in graphs_in(model.graph):
-        for node in [one for one in graph if one.op_type == "Constant"]:
-            value = node.outputs[0]
-            tensor = ir.convenience.get_const_tensor(value)
-            if tensor is None or tensor.dtype not in FLOAT_TYPES or value.is_graph_output():
-                continue
-            stored = ir.Value(
-                name=value.name,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(tensor.shape.numpy()),
-                const_value=tensor,
-            )
-            value.replace_all_uses_with(stored)
-            graph.remove(node, safe=True)
-            graph.register_initializer(stored)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     return model
 
 
@@ -149,9 +139,13 @@ def _check(units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: b
         found = f"the largest magnitude on these inputs is {largest:.3g}"
         raise InputError(what, found=found, fix="omit --dtype; or give --inputs that overflow")
     for unit in units:
-        if unit.node is None and unit.kind == "range":
+        if unit.is_end and unit.kind == "range":
             what = f"An input or output does not fit {name}, so it cannot have this type."
-            raise InputError(what, found=unit.reason, fix="omit --io")
+            raise InputError(what, found=unit.reason, fix="omit --half-io")
+
+
+def _count_casts(model: ir.Model) -> int:
+    return sum(node.op_type == "Cast" for node in model.graph.all_nodes())
 
 
 def _stored_bytes(model: ir.Model) -> int:

@@ -50,9 +50,11 @@ class Precision:
         products, products_kept: how many multiply matrices, and how many of these are float32.
         casts: how many Casts there are more.
         bytes_before, bytes_after: of all stored tensors.
-        other: how many nodes would stay float32 in the other half type, e.g. ``bfloat16: 3``.
+        other, other_kept: the other half type, and how many nodes would stay float32 for it; "" of
+            a model that was in half precision already.
         compared: how the outputs differ from those in float32, or "".
         not_compared: why they were not compared, or "".
+        problem: an output that is not finite where it is in float32, or "".
     """
 
     dtype: str
@@ -68,8 +70,10 @@ class Precision:
     bytes_before: int
     bytes_after: int
     other: str
+    other_kept: int
     compared: str = ""
     not_compared: str = ""
+    problem: str = ""
 
     def summary(self) -> str:
         """One line: ``float16: 95 of 100 nodes, 8 of 8 products; 12 Casts more; 8.4 to 4.2 MB``."""

@@ -132,7 +132,12 @@ def run_reference(
 
 
 def compare_with(
-    reference: Reference, model: ir.Model, *, device: Device = "cpu", rtol: float | None = None
+    reference: Reference,
+    model: ir.Model,
+    *,
+    device: Device = "cpu",
+    rtol: float | None = None,
+    frugal: bool = False,
 ) -> Comparison:
     """Return how far the outputs of a model are from those of another one before a pass.
 
@@ -141,6 +146,7 @@ def compare_with(
         model: of the same inputs and outputs.
         device: for the model.
         rtol: the largest share that is allowed; None: that of ``verify`` for the type.
+        frugal: as for `opened`.
 
     Raises:
         WrongError: an output is further off than is allowed.
@@ -149,7 +155,7 @@ def compare_with(
         return Comparison(unknown=reference.problem)
     expected = reference.outputs
     try:
-        with opened(model, device) as session:
+        with opened(model, device, frugal=frugal) as session:
             computed = run_session(session, reference.feeds)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
@@ -165,10 +171,13 @@ def compare_with(
 
 
 @contextlib.contextmanager
-def opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
-    """Provide a session of a model."""
-    content, weights = lent_content(model)
-    yield open_session(content, device=device, weights=weights)
+def opened(model: ir.Model, device: Device = "cpu", *, frugal: bool = False) -> Iterator[Any]:
+    """Provide a session of a model, which needs as little memory as can be where it is frugal."""
+    folders = {folder_of(slot.tensor) for slot in tensor_slots(model)} - {None, ""}
+    folder = folders.pop() if frugal and len(folders) == 1 else None
+    content, weights = lent_content(model, folder)
+    options = {"device": device, "external_folder": folder, "frugal": frugal}
+    yield open_session(content, weights=weights, **options)
 
 
 def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dict[str, Any]]:

@@ -27,6 +27,7 @@ from rmsnorm_export.rewrite.proofs import prove_loading, prove_sites
 from rmsnorm_export.rewrite.result import Report, Result
 from rmsnorm_export.rewrite.runs import fit_model, lacks_bfloat16, runs_in
 from rmsnorm_export.rewrite.transposed import widen_transposes
+from rmsnorm_export.runtime.inputs import sample_inputs
 
 _WITH_PLUGIN = ("tensorrt", "tensorrt-rtx")
 """Runtimes in which a rotary embedding goes with its norm, unless the options say otherwise."""
@@ -45,7 +46,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
         plan, proofs = prove_sites(plan, options)
         report = describe_plan(loaded, plan, options, proofs, opset=opset, nodes=nodes)
-        model, report = _applied(plan, report, options, contract)
+        model, report = _carried_out(plan, report, options, contract)
         report = prove_loading(model, report, options, source_model)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
@@ -80,11 +81,11 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
             fields = analyze(loaded, options.inputs, options.target or "portable")
             report = dataclasses.replace(report, notes=raised.notes, **fields)
         if runtime is not None:  # only the result tells whether it runs there
-            _, report = _applied(plan, report, rewrite, contract)
+            _, report = _carried_out(plan, report, rewrite, contract)
         return dataclasses.replace(report, planned=True, seconds=time.perf_counter() - start)
 
 
-def _applied(
+def _carried_out(
     plan: Plan, report: Report, options: OptimizeOptions, contract: Contract
 ) -> tuple[ir.Model, Report]:
     """Apply a plan; return the model as its runtime loads it, and the report with its facts.
@@ -131,21 +132,16 @@ def in_half(
         Error: as of `to_half`; or the runtime cannot run it.
     """
     from rmsnorm_export.precision.half import to_half
-    from rmsnorm_export.precision.measure import Samples
 
     assert options.dtype is not None
-    samples = Samples(
-        given=options.inputs,
-        shapes=options.shapes,
-        dims=options.dims,
-        seed=options.seed,
-        prepare=prepare,
-    )
-    model, precision = to_half(model, options.dtype, samples, io=options.half_io)
+    sizes = {"shapes": options.shapes, "dims": options.dims}
+    samples = tuple(sample_inputs(model, options.inputs, options.seed, **sizes))
+    model, precision = to_half(model, options.dtype, samples, prepare, io=options.half_io)
     notes: tuple[str, ...] = ()
     if options.dtype == "f16":
         nodes, types = set(model.graph.all_nodes()), Types(model, Constants())
-        notes = widen_transposes(model, types, nodes, options.consumer)
+        beside = "a norm or a Cast"
+        notes = widen_transposes(model, types, nodes, options.consumer, beside=beside)
     elif (runtime := options.consumer) is not None and (lacks := lacks_bfloat16(model, runtime)):
         what, fix = f"The runtime {runtime.label} lacks bfloat16.", "use --dtype f16, or another"
         raise InputError(what, found=lacks, fix=f"{fix} runtime, as onnxruntime-gpu")
@@ -161,7 +157,7 @@ def fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[i
     """
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
-        words = [options.form, runtime.why, runtime.source, *changes]
-        note = f"for {options.runtime} the target is {'; '.join(words)}"
-        report = dataclasses.replace(report, notes=(*report.notes, note))
+        note = f"{options.runtime} gets the target {options.form}: {runtime.why} ({runtime.source})"
+        notes = (*report.notes, "; ".join([note, *changes]))
+        report = dataclasses.replace(report, notes=notes, runtime=options.runtime)
     return model, report

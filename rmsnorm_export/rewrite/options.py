@@ -59,8 +59,8 @@ class Requirement(Options):
         written=int | str,
         read=functools.partial(msgspec.convert, type=Literal["all"] | Count, strict=False),
         metavar="N|all",
-        help="Fail with exit code 5 and write no model unless N norms are one node; all: fail "
-        "unless there is a norm and none was refused (look-alikes do not count).",
+        help="Fail with exit code 5, and write no model, unless N norms are one node; all: unless "
+        "there is a norm and none was refused (look-alikes do not count).",
     )
 
     def unmet(self, report: Report, *, name: str = "") -> RequirementError | None:

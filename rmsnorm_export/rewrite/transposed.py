@@ -35,7 +35,12 @@ _REMOVED = ("Identity", "Dropout", "Expand", "Reshape")
 
 
 def widen_transposes(
-    model: ir.Model, types: Types, new: Collection[ir.Node], runtime: Consumer | None
+    model: ir.Model,
+    types: Types,
+    new: Collection[ir.Node],
+    runtime: Consumer | None,
+    *,
+    beside: str = "a norm",
 ) -> tuple[str, ...]:
     """Put Casts around Transposes that would end ONNX Runtime; return a note on them.
 
@@ -44,6 +49,7 @@ def widen_transposes(
         types: of its values.
         new: the nodes beside which a Transpose was not before.
         runtime: what the model is written for; None: any.
+        beside: what those nodes are.
     """
     if runtime is not None and not runtime.name.startswith(_RUNTIME["name"]):
         return ()
@@ -59,7 +65,7 @@ def widen_transposes(
     for node in risky:
         _widen(node, unique)
     versions = f"{_RUNTIME['since']} to {_RUNTIME['seen'][-1]}"
-    note = f"{plural(len(risky), 'Transpose')} between a norm or a Cast and a MatMul ({listed}) "
+    note = f"{plural(len(risky), 'Transpose')} between {beside} and a MatMul ({listed}) "
     note += f"put between Casts: ONNX Runtime {versions} ends by a signal at load otherwise"
     return (note,)
 

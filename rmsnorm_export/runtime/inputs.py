@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -282,6 +282,34 @@ def input_candidates(
             yield make_inputs(declared or {}, limits, shapes, seed=seed)
 
     return random, f"random, seed {seed}"
+
+
+Sample = tuple[Callable[[], Iterable[dict[str, Array]]], str]
+"""Makes inputs of a run, to be tried in turn; and their origin in words."""
+
+_RANDOM_RUNS = 2
+
+
+def sample_inputs(
+    model: ir.Model, given: Sequence[Inputs], seed: int, **sizes: Any
+) -> Iterator[Sample]:
+    """Yield the inputs of each of several runs: those that are given, or random ones.
+
+    Args:
+        model: that takes them.
+        given: arrays, or files of them.
+        seed: of the first random ones.
+        **sizes: of ``input_shapes``.
+
+    Raises:
+        InputError: those that are given do not fit the model.
+    """
+    declared, limits = graph_inputs(model), index_limits(model)
+    for inputs in given:
+        yield input_candidates(declared, limits, inputs)
+    for number in range(0 if given else _RANDOM_RUNS):
+        candidates, _ = input_candidates(declared, limits, None, seed + number, **sizes)
+        yield candidates, f"random, seeds from {seed}"
 
 
 def index_limits(model: ir.Model) -> Limits:

@@ -25,8 +25,9 @@ def precision_lines(precision: Precision, *, brief: bool) -> list[Line]:
     """
     lines: list[Line] = [(one_line(precision.summary()), "bold")]
     if precision.compared:
-        kind = "bad" if precision.compared.startswith("not finite") else ""
-        lines.append((f"  {one_line(precision.compared)}", kind))
+        lines.append(f"  {one_line(precision.compared)}")
+    if precision.problem:
+        lines.append((f"  lost: {one_line(precision.problem)}", "bad"))
     if precision.not_compared:
         lines.append((f"  not compared: {one_line(precision.not_compared)}", "warn"))
     lines.append(
@@ -43,8 +44,8 @@ def precision_lines(precision: Precision, *, brief: bool) -> list[Line]:
             lines += rows[:most]
             lines += [f"    {len(rows) - most} more (-v)"] if len(rows) > most else []
     if precision.other:
-        name, count = precision.other.split(": ")
-        lines.append(f"  as {name} {plural(int(count), 'node')} would stay float32")
+        nodes = plural(precision.other_kept, "node")
+        lines.append(f"  as {one_line(precision.other)} {nodes} would stay float32")
     return lines
 
 

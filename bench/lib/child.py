@@ -1,0 +1,40 @@
+"""A measurement in a process of its own: its seconds and its largest memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolbox.command import module_environment
+
+
+def report_one(run: Callable[[], object]) -> None:
+    """Run a function, and print its seconds and the process's peak memory on the last line."""
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "peak_mb": _peak() / 1024}))
+
+
+def run_one(command: Sequence[str], limit: float) -> dict[str, Any]:
+    """Return what a process that calls ``report_one`` printed, or why it failed as ``error``."""
+    try:
+        done = subprocess.run(
+            command, env=module_environment(), capture_output=True, text=True, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"more than {limit:.0f} s"}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:120]}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _peak() -> int:
+    """Return the most memory that this process had, in KiB; ru_maxrss counts its parent's, too."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0])
