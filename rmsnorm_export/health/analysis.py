@@ -182,7 +182,7 @@ class _Runs:
             health = dataclasses.replace(site.health, measured=wide.get(site.row))
             own = [node for node in site.nodes if node in kept]
             if site.row in unfit or (own and health.kind != "norm"):
-                names = self._names.kept(v for node in own for v in node.outputs)
+                names = self._names.kept(own)
                 helps = KEEP if names else ""
                 health = dataclasses.replace(health, cure=helps, keep=names if helps else ())
             site.health = health
