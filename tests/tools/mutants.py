@@ -160,7 +160,7 @@ MUTANTS = (
            "health/test_runs.py::test_a_cure_that_does_not_help_is_not_named"),
     Mutant("health/overflows.py", "not value.is_graph_output()", "value.is_graph_output()",
            "health/test_runs.py::test_a_mask_that_stays_one_is_not_counted"),
-    Mutant("health/half.py", "if key[0] == DOMAIN]", "if key[0] != DOMAIN]",
+    Mutant("health/half.py", "if key[0] == DOMAIN}", "if key[0] != DOMAIN}",
            "health/test_runs.py::"
            "test_operators_of_ours_stay_in_float32_when_a_model_is_converted[float]"),
     Mutant("rewrite/options.py", "exact or self.prove or not self.epsilon", "exact",
