@@ -1,4 +1,4 @@
-"""The documentation: pip install '.[docs]' && python -m sphinx -W docs build/docs
+"""The documentation: pip install '.[docs,decoder]' && python -m sphinx -W docs build/docs
 
 reference/options.md is written at each build, from the records of the options.
 """
@@ -26,9 +26,11 @@ html_theme_options = {"top_of_page_buttons": []}
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 exclude_patterns = ["_build"]
-smartquotes = False  # flags and values are copied from the pages
-# The tests run the notebooks; outputs are not kept, so that none is older than the code.
-nb_execution_mode = "off"
+# Run where the site is built: no output is kept in a notebook, so that none is older than the code.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600  # seconds of one cell
+nb_output_stderr = "remove"
 # The signatures are those of the commands' records, which say what an absent option comes to.
 smartquotes = False  # "--flag" and "text" are code wherever they stand
 autodoc_typehints = "none"

@@ -67,6 +67,7 @@ VARIES = {
     r"(float16 1x16x64) .*(ok|FAILED)": r"\1 \2",  # kernels differ by machine
     r"differs by [\d.]+, [\d.]+ allowed": "differs by D, B allowed",
     r"nodes executed +\d+ +\d+": "nodes executed N N",
+    r"bytes with weights +[\d,]+ +[\d,]+": "bytes with weights N N",
     r"within \d+% of its bound": "within P of its bound",
     r" +": " ",
 }
@@ -359,6 +360,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert len(api) > 50_000
     assert api.count('class="highlight') > 3  # the examples of three packages, and of a class
     assert not set(api) & set("\u201c\u201d\u2013")  # no quotation mark of code, or flag, changed
+    for notebook in NOTEBOOKS:  # with what its cells show
+        page = (tmp_path / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        assert 'class="rmsnorm-export"' in page, notebook
 
 
 @pytest.mark.export

@@ -239,8 +239,8 @@ def test_tools_import_no_bench_and_no_test(name: str) -> None:
     assert [t for t in others if not t.startswith(OWN[name.partition(".")[0]])] == []
 
 
-def test_scripts_are_demo_and_test() -> None:
-    assert sorted(path.name for path in SCRIPTS.iterdir()) == ["demo", "test"]
+def test_scripts_are_a_demo_the_tests_and_the_wheel() -> None:
+    assert sorted(path.name for path in SCRIPTS.iterdir()) == ["demo", "test", "wheel"]
 
 
 def test_public_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -30,6 +31,14 @@ def test_the_version_of_a_tag_is_that_of_the_package_and_of_the_changes() -> Non
     assert f"v{first}" == version
     assert date != "not released" or not tags
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", other) for _, other in others)
+
+
+def test_every_push_runs_what_a_merge_needs() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    assert re.search(r"^on:\n(  .*\n)*  push:", workflow, re.MULTILINE)
+    commands = re.findall(r"^ +- run: (.+)$", workflow, re.MULTILINE)
+    assert commands == [".ci/run"]
+    assert os.access(ROOT / commands[0], os.X_OK)
 
 
 def test_what_the_tests_and_the_pages_install_is_pinned() -> None:

@@ -15,7 +15,7 @@ def command(files: Files, model: str, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 
     Where MODEL is a folder of graphs, each is measured by itself. An engine, or a folder of them,
-    is timed alone, where a GPU is.
+    is timed alone, on a GPU.
 
     Every file is run once, to compare its outputs with those of MODEL; those that are right are
     timed together, each once per round in random order.

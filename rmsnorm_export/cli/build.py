@@ -14,7 +14,7 @@ _ENGINE = output_on_disk("The engine to write; of a folder of graphs a folder.")
 
 @define("build", BuildOptions, params=[MODEL, _ENGINE], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
-    """Build an engine from MODEL, write it to OUT and what became of its norms to OUT.json.
+    """Build an engine from MODEL; OUT.json says what became of its norms.
 
     MODEL is an ONNX file, as it was exported or as optimize wrote it, - for stdin, or a folder of
     graphs: OUT is a folder then, with an engine of each. MODEL is never changed. The backend

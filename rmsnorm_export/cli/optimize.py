@@ -24,7 +24,7 @@ def command(
 
     MODEL is an ONNX file, - for stdin, or a folder of graphs that an exporter of
     decoders has made; OUT is a folder then. MODEL is never changed, unless -o names
-    it and --force replaces it. With the target plain norms that are one node are
+    it and --force replaces it. With --target plain, norms that are one node are
     written out again.
 
     \b

@@ -91,7 +91,7 @@ BRIEF = {
     "build": "output backend shapes dims plugin hardware-compatible format",
     "export": "output task names static-cache shapes dtype for prove fusions quantize verify"
     " report",
-    "optimize": "output target numerics for prove require weights report format",
+    "optimize": "output target numerics dtype for prove require weights report format",
     "package": "output name version max-batch kind shapes plugin format",
     "verify": "inputs shapes rtol atol backend-b generate report format",
 }

@@ -19,6 +19,7 @@ from rmsnorm_export.decoder.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.decoder.guards import lengths_of
 from rmsnorm_export.decoder.inputs import TEXT, chunk_size, written_name
 from rmsnorm_export.decoder.release import other_release
+from rmsnorm_export.decoder.short import fill_states
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import TRANSFORMERS, require_package
@@ -200,6 +201,8 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
         "part": options.part,
     }
     tidy(model)
+    if name == "prefill":
+        fill_states(model)
     states = states_of(model.graph)
     inputs = {state_name(str(value.name)): str(value.name) for value in model.graph.inputs}
     growing = {path for path, part in caches.items() if not part.cross} & inputs.keys()

@@ -147,7 +147,6 @@ def verify_generation(
             count = _counting(progress, config.max_new_tokens)
             expected = _generated(model, feeds, config, count)
             chosen = expected.sequences[:, -len(expected.logits) :]
-            graphs.open()
             with _in_place(model, graphs):
                 computed = _generated(model, feeds, config, count, _forced(chosen))
     except NotRunError as error:

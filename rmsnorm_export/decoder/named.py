@@ -75,22 +75,24 @@ class FolderGraphs:
         self._seen = 0
         self._states: dict[str, torch.Tensor] = {}
 
-    def open(self) -> None:
-        """Load the graphs in ONNX Runtime, which optimizes them."""
-        for graph in self._graphs.values():
-            graph.open()
+    def _opened(self, role: str) -> _Graph:
+        """Return a graph, which alone is loaded: sessions of two hold the weights twice."""
+        for name, graph in self._graphs.items():
+            if name != role:
+                graph.close()
+        return self._graphs[role]
 
     def encode(self, role: str, call: Callable[..., Any], *args: Any, **feeds: Any) -> Any:
         """Return what an encoder's method returns, with the numbers of its graph."""
         taken = inputs_of(call, *args, **feeds)
         result = call(*args, **feeds)
-        _put(_leaves(result), self._graphs[role].run(taken.get))
+        _put(_leaves(result), self._opened(role).run(taken.get))
         return result
 
     def forward(self, call: Callable[..., Any], **kwargs: Any) -> Any:
         """Return what ``model.forward`` returns, with the logits of a graph."""
         role = "decode" if self._seen or "prefill" not in self._graphs else "prefill"
-        graph = self._graphs[role]
+        graph = self._opened(role)
         before = {path: leaf.clone() for path, leaf in _leaves(kwargs).items()}
         result = call(**kwargs)
         cache = {name: value for name, value in kwargs.items() if value is cache_in(kwargs)}
@@ -135,18 +137,18 @@ class _Graph:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
+        self._session: Any = None
         self.inputs: Mapping[str, Declared] = graph_inputs(loaded.model)
 
-    def open(self) -> None:
-        loaded = self._loaded
-        content = serialize(loaded.model)
-        self._session = open_session(content, optimize=True, external_folder=loaded.folder)
+    def close(self) -> None:
+        self._session = None
 
     def run(self, value_of: Callable[[str], torch.Tensor | None]) -> dict[str, torch.Tensor]:
         """Return the outputs.
 
         Raises:
             NotRunError: an input is not known, or the graph does not run.
+            NoKernelError, VerificationError: ONNX Runtime does not load it.
         """
         feeds = {}
         for name, declared in self.inputs.items():
@@ -154,6 +156,9 @@ class _Graph:
                 what = "The graph takes an input that generate() does not give."
                 raise NotRunError(what, found=name, fix="compare it without --generate")
             feeds[name] = to_array(value.to(getattr(torch, declared.dtype)))
+        if self._session is None:
+            content, folder = serialize(self._loaded.model), self._loaded.folder
+            self._session = open_session(content, optimize=True, external_folder=folder)
         try:
             answers = run_session(self._session, feeds)
         except Error as error:

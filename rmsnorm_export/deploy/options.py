@@ -36,7 +36,7 @@ class PackageOptions(Options):
     kind: Literal["gpu", "cpu", "auto"] | None = option(
         None,
         help="Where it runs; auto: on a GPU where the server has one.",
-        shown="cpu where there is no GPU here, or its kernels are for none; gpu for an engine; "
+        shown="cpu where there is no GPU here, or its kernels are for the CPU; gpu for an engine; "
         "else auto",
     )
     shapes: Shapes | None = shapes_option(

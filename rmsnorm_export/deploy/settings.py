@@ -103,7 +103,7 @@ class Optimize(OptimizeOptions):
 class Verify(VerifyOptions):
     """[verify]: the optimized model against the one before; see ``rmsnorm-export verify``."""
 
-    engine: PluginUse = option("auto", help="Compare the engine of [build], too, where a GPU is.")
+    engine: PluginUse = option("auto", help="Compare the engine of [build], too, on a GPU.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

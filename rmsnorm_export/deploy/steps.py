@@ -14,6 +14,7 @@ from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.result import files_of, identities
 from rmsnorm_export.deploy.settings import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
+from rmsnorm_export.op.type_names import TYPE_NAMES
 from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
@@ -218,10 +219,12 @@ class VerifyStep(Step):
 
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import verify
+        from rmsnorm_export.runtime.metrics import DEFAULT_RTOL
 
         products, errors, options = Products({}), [], self.table
         if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
-            rtol = QUANTIZED_RTOL.get(str(lossy.quantize))
+            half = DEFAULT_RTOL.get(TYPE_NAMES.get(str(lossy.dtype), ""))
+            rtol = QUANTIZED_RTOL.get(str(lossy.quantize), half)
             options = dataclasses.replace(options, rtol=rtol)
         for number, (a, b) in enumerate(self.pairs):
             progress(f"comparing {a} with {b}", number, len(self.pairs))

@@ -51,7 +51,7 @@ def retype_attributes(node: ir.Node, types: Types) -> None:
     if node.op_type in ("Constant", "ConstantOfShape"):
         tensor = ir.convenience.get_const_tensor(node.outputs[0])
         tensor = tensor or node.attributes.get_tensor("value", None)
-        if tensor is None and node.op_type == "ConstantOfShape":
+        if tensor is None and node.op_type == "ConstantOfShape":  # zeros of float32
             tensor = ir.tensor(np.zeros(1, np.float32))
         if tensor is not None and tensor.dtype in types:
             node.attributes.clear()

@@ -1,1 +1,1 @@
-"""The limits of norms and residual sums in half precision, and the ranges in a run."""
+"""What norms, sums and products survive in half precision, and the ranges in a run."""

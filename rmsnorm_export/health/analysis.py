@@ -1,45 +1,38 @@
-"""The health of a model: its norms and residual sums, what runs show of them, and the cures."""
+"""The health of a model: its norms, sums and products, what runs show of them, and the cures."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.graph.order import subgraphs
-from rmsnorm_export.graph.retype import retype
-from rmsnorm_export.health.limits import Limits
-from rmsnorm_export.health.ranges import Ranges, measure
-from rmsnorm_export.health.result import Health, HealthRun
+from rmsnorm_export.graph.order import graphs_in, variables_in
+from rmsnorm_export.health.half import FileNames, in_half, node_name
+from rmsnorm_export.health.overflows import Overflows
+from rmsnorm_export.health.ranges import Candidates, Measured, Ranges, Rounding, measure
+from rmsnorm_export.health.result import END, KEEP, HealthRun
+from rmsnorm_export.health.sites import Sites, nodes_in
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.op.dtypes import type_name
-from rmsnorm_export.op.native import SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT, FLOAT16
-from rmsnorm_export.proof.feeds import limits
-from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize.match import module_path
-from rmsnorm_export.recognize.refusal import name_of
-from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
+from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.sizes import Inputs
 
-_END, _BEYOND = 65504.0, 65520.0
-"""The largest number of float16, and the least that rounds to infinity."""
-_OWN_INFINITIES = ("Where", "Log")
-"""Operators that choose an infinity, or make one of a zero, in any type."""
-_SUM, _SITE = 4, "rmsnorm_export.site"
-"""Outputs of SkipSimplifiedLayerNormalization, the sum the last; a node's site before inlining."""
+_MOST_TRIES = 4
+_MOST_OFF = 0.1
+"""Distance of the outputs from float32 with a cure that helps, of their largest element."""
 
 
 def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[str, Any]:
-    """Return the fields of a report that say what norms and residual sums survive.
+    """Return the fields of a report that say what norms, sums and products survive.
 
     Functions are put in the place of their calls, so that each call has its own weights and ranges.
     A model without any float16 is looked at as it will be once it is converted.
@@ -54,145 +47,182 @@ def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[
     """
     declared, indices = graph_inputs(loaded.model), index_limits(loaded.model)
     candidates, source = input_candidates(declared, indices, inputs)
-    model = _without_functions(loaded.model)
-    stored = (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values())
-    converted = all(value.dtype != FLOAT16 for value in stored)
-    if converted:
-        retype(model, dict.fromkeys((FLOAT, BFLOAT16), ir.DataType.FLOAT16))
-    sites = _Sites(model, target, converted=converted)
-    runs = (HealthRun("in float32", source), HealthRun("in half precision", source))
-    seen = [measure(model, sites.types, loaded.folder, candidates, run) for run in runs]
-    sites.put(seen[0][0] or seen[1][0])
-    overflows = tuple(sites.first_overflow(*one, wide=seen[0][0]) for one in seen)
-    return {"health": tuple(site.health for site in sites.sites), "health_runs": overflows}
-
-
-def _without_functions(model: ir.Model) -> ir.Model:
-    """Return a copy with bodies in the place of calls, in which each residual sum has a name.
-
-    Raises:
-        InputError: there are too many calls, or of functions of another opset.
-    """
-    copy = model.clone()
-    for node in copy.graph.all_nodes():
-        if node.op_type == SKIP_SIMPLIFIED and len(node.outputs) < _SUM:
-            node.resize_outputs(_SUM)
-            for value in node.outputs:
-                value.name = value.name or ""
-            node.outputs[-1].name = f"{node.outputs[0].name}.sum"
-        if node.domain == DOMAIN:
-            node.metadata_props[_SITE] = name_of(node)
     try:
-        return inline(copy)
+        model, converted = in_half(loaded.model)
     except ValueError as error:
         what, fix = "The functions of the model cannot be inlined.", "omit --health"
         raise InputError(what, found=str(error), fix=fix) from error
+    names = FileNames(loaded.model.graph)
+    sites = Sites(model, names, target, converted=converted)
+    runs = _Runs(model, sites, names, loaded.folder, candidates, source)
+    runs.run()
+    return {"health": tuple(site.health for site in sites.sites), "health_runs": tuple(runs.runs)}
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Site:
-    """A norm or residual sum: its health, its row or sum, and its nodes."""
-
-    health: Health
-    row: ir.Value
-    nodes: tuple[ir.Node, ...]
-
-
-class _Sites:
-    """The norms of a model, each after the residual sum that it reads.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cure:
+    """What helps: nodes kept in float32, and constants clipped.
 
     Attributes:
-        sites: in order.
-        types: of the model.
+        run: that shows it.
+        unfit: values that float16 does not hold.
+        kept: nodes that are computed in float32.
+        clipped: constants have its largest number in place of infinities.
     """
 
-    def __init__(self, model: ir.Model, target: Target, *, converted: bool) -> None:
-        recognition = recognize(model)
-        self._graph, self.types = model.graph, recognition.types
-        self.sites: list[_Site] = []
-        norm_limits = Limits(self.types, model.opset_imports, target)
-        for match in recognition.matches:
-            row, last = match.x if match.sum is None else match.sum, match.nodes[-1]
-            dtype, changed = type_name(match.dtype), converted and match.dtype == FLOAT16
-            norm = Health(_site_name(last), "norm", match.module, match.scope, dtype, changed)
-            add = row.producer()
-            if add is not None and (match.sum is not None or _adds_values(add)):
-                added = dataclasses.replace(
-                    norm, site=_site_name(add), kind="residual sum",
-                    module=module_path(add) or match.module, largest=limits(match.dtype)[0] / 2,
-                )  # fmt: skip
-                self.sites.append(_Site(added, row, (add,)))
-            self.sites.append(_Site(norm_limits.of(match, norm), row, match.nodes))
+    run: HealthRun
+    unfit: set[ir.Value]
+    kept: set[ir.Node]
+    clipped: bool
 
-    def put(self, ranges: Ranges) -> None:
-        """Note the ranges, and the cures of rows and sums that float16 does not hold."""
-        streams = {site.row for site in self.sites if site.health.kind == "residual sum"}
-        for site in self.sites:
-            size, cure = ranges.get(site.row), site.health.cure
-            if size is not None and size > _END and site.health.dtype == "float16":
-                cure = "bfloat16" if math.isfinite(size) else ""
-                if site.row in streams and cure:
-                    factor = 2 ** math.ceil(math.log2(size / _END) + 1)
-                    cure = f"a factor of 1/{factor} on the residual stream, or bfloat16"
-                site.health = dataclasses.replace(site.health, keep=())
-            site.health = dataclasses.replace(site.health, measured=size, cure=cure)
 
-    def first_overflow(self, ranges: Ranges, run: HealthRun, wide: Ranges) -> HealthRun:
-        """Return the run with the first value that does not fit though its operands do.
+class _Runs:
+    """The runs of a model: in float32, in half precision, and with the cures.
 
-        So a mask is none: it is made of the lowest number of the type, or of an infinity.
+    Args:
+        model: in half precision.
+        sites, names: of it.
+        folder: of its external data.
+        candidates: of inputs.
+        source: of these, in words.
+    """
+
+    def __init__(
+        self, model: ir.Model, sites: Sites, names: FileNames, folder: str | None,
+        candidates: Candidates, source: str,
+    ) -> None:  # fmt: skip
+        self._model, self._sites, self._names = model, sites, names
+        self._folder, self._candidates, self._source = folder, candidates, source
+        values = variables_in(graphs_in(model.graph))
+        dtypes = {value: sites.types.dtype(value) for value in values}
+        self._halves = {value: dtype for value, dtype in dtypes.items() if dtype in HALF_TYPES}
+        self._near = {node: site for site in reversed(sites.sites) for node in site.nodes}
+        self.runs: list[HealthRun] = []
+
+    def run(self) -> None:
+        """Run the model, note the ranges at its sites, and name the cures that help."""
+        wide = self._measured("in float32", Rounding())
+        half = self._measured("in half precision", Rounding(self._halves))
+        overflows = Overflows(self._sites, wide.ranges or half.ranges)
+        cure = self._cured(overflows, wide, half.ranges)
+        self._name_cures(overflows, wide.ranges or half.ranges, cure)
+        for one in (wide, half):
+            self.runs.append(self._told(overflows, one.ranges, one.run, cure))
+        self.runs += [] if cure is None else [cure.run]
+
+    def _measured(self, computed: Any, rounding: Rounding) -> Measured:
+        run = HealthRun(computed, self._source)
+        arguments = self._folder, self._candidates, run, rounding
+        return measure(self._model, self._sites.types, *arguments)
+
+    def _cured(self, overflows: Overflows, wide: Measured, half: Ranges) -> _Cure | None:
+        """Return what helps; None without such a cure, or without need.
+
+        Values that float16 does not hold are kept in float32. Constants that it does not hold are
+        its largest number instead, as a mask may be; where that does not help, they are kept, too.
+        """
+        first, constants = overflows.first(half), overflows.constants
+        if first is None or not wide.ranges:
+            return None
+        for clipped in [set(constants.values()), *([set[ir.Value]()] if constants else [])]:
+            unfit = overflows.beyond | (set[ir.Value]() if clipped else constants.keys())
+            cure = self._tried(overflows, first, wide, unfit, clipped)
+            if cure is not None:
+                return cure
+        return None
+
+    def _tried(
+        self, overflows: Overflows, node: ir.Node, wide: Measured, unfit: set[ir.Value],
+        clipped: set[ir.Value],
+    ) -> _Cure | None:  # fmt: skip
+        """Return the cure after whose run in half precision the outputs are right.
+
+        The norm in which a number becomes none is kept in float32, and so is what is odd in turn.
 
         Args:
-            ranges: of the run.
-            run: that is returned.
-            wide: the ranges in float32.
+            overflows: of the model.
+            node: the first that makes something odd.
+            wide: the run in float32.
+            unfit: values that are kept in float32, by the nodes that make and that read them.
+            clipped: constants that are kept within float16.
         """
-        near = {node: one.health for one in reversed(self.sites) for node in one.nodes}
-        constants, last = Constants(), ""
-        for node in _nodes(self._graph):
-            last = near[node].site if node in near else last
-            fits = all(_fits(value, ranges, constants) for value in node.inputs)
-            for value in node.outputs:
-                if fits and self._overflows(value, ranges):
-                    cure = near[node].cure if node in near else ""
-                    if node not in near and math.isfinite(wide.get(value, math.inf)):
-                        cure = f"keep {value.name} in float32, or bfloat16"
-                    return dataclasses.replace(
-                        run, tensor=value.name or "", size=ranges[value], node=name_of(node),
-                        op=node.op_type, module=module_path(node), site=last, cure=cure,
-                    )  # fmt: skip
-        return run
+        kept = {user for value in unfit for user, _ in value.uses()}
+        kept.update(one for value in unfit if (one := value.producer()) is not None)
+        for _ in range(_MOST_TRIES):
+            if not clipped or overflows.constant_of(node) is None:
+                kept |= self._around(node)
+            rounding = Rounding(self._halves, kept, self._sites.stored, clipped)
+            seen = self._measured("with the cures", rounding)
+            odd = overflows.first(seen.ranges, kept)
+            if odd is None:
+                off = _distance(wide.outputs, seen.outputs) if seen.ranges else math.inf
+                run = dataclasses.replace(seen.run, off=off)
+                return _Cure(run, unfit, kept, bool(clipped)) if off <= _MOST_OFF else None
+            node = odd
+        return None
 
-    def _overflows(self, value: ir.Value, ranges: Ranges) -> bool:
-        """Return whether float16 does not hold a value."""
-        node = value.producer()
-        own = node is not None and node.op_type in _OWN_INFINITIES
-        return self.types.dtype(value) == FLOAT16 and ranges.get(value, 0.0) >= _BEYOND and not own
+    def _around(self, node: ir.Node) -> set[ir.Node]:
+        """Return a node, and all of the norm that it is in, but the sum that this reads."""
+        site = self._near.get(node)
+        norm = () if site is None or site.health.kind != "norm" else site.nodes
+        return {node, *(one for one in norm if site and site.row not in one.outputs)}
+
+    def _name_cures(self, overflows: Overflows, wide: Ranges, cure: _Cure | None) -> None:
+        """Note the ranges, and give each node that is kept in float32 a site with that cure.
+
+        A norm whose row float16 holds has its own.
+        """
+        unfit = overflows.beyond if cure is None else cure.unfit
+        kept = set() if cure is None else cure.kept
+        for node in overflows.nodes:
+            odd = not unfit.isdisjoint(node.outputs) or (node in kept and node.op_type != "Cast")
+            if odd and node not in self._near:
+                self._near[node] = self._sites.add_value(node.outputs[0], node)
+        for site in self._sites.sites:
+            health = dataclasses.replace(site.health, measured=wide.get(site.row))
+            own = [node for node in site.nodes if node in kept]
+            if site.row in unfit or (own and health.kind != "norm"):
+                names = self._names.kept(v for node in own for v in node.outputs)
+                helps = KEEP if names else ""
+                health = dataclasses.replace(health, cure=helps, keep=names if helps else ())
+            site.health = health
+
+    def _told(
+        self, overflows: Overflows, ranges: Ranges, run: HealthRun, cure: _Cure | None
+    ) -> HealthRun:
+        """Return a run with what is odd in it, and where that begins."""
+        node = overflows.first(ranges)
+        if node is None:
+            return run
+        value, constant = overflows.bad_of(node, ranges)[0], overflows.constant_of(node)
+        site, source = self._near.get(node), "" if constant is None else self._names.of(constant)
+        helps = KEEP if site is None or source else site.health.cure
+        if source and cure is not None and cure.clipped:
+            helps = f"{END:.0f} in place of the infinity in {source}"
+        return dataclasses.replace(
+            run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
+            op=node.op_type, module=module_path(node), site=self._norm_at(node),
+            cure="" if cure is None else helps, odd=len(overflows.bad(ranges)), constant=source,
+        )  # fmt: skip
+
+    def _norm_at(self, node: ir.Node) -> str:
+        """Return the name of the norm or sum that a node is in, or of the last one before it."""
+        last = ""
+        for one in nodes_in(self._model.graph):
+            site = self._near.get(one)
+            if site is not None and site.health.is_norm:
+                last = site.health.site
+            if one is node:
+                break
+        return last
 
 
-def _site_name(node: ir.Node) -> str:
-    return node.metadata_props.get(_SITE) or name_of(node)
-
-
-def _adds_values(node: ir.Node) -> bool:
-    """Return whether a node is a sum of two values that are both computed."""
-    stored = (ir.convenience.get_const_tensor(value) for value in node.inputs if value)
-    return standard(node) == "Add" and all(tensor is None for tensor in stored)
-
-
-def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph in order, those of bodies before the node that holds them."""
-    for node in graph:
-        for body in subgraphs(node):
-            yield from _nodes(body)
-        yield node
-
-
-def _fits(value: ir.Value | None, ranges: Ranges, constants: Constants) -> bool:
-    """Return whether an operand is below the end of float16, where masks are; a large weight is."""
-    if value is not None and value in ranges:
-        return ranges[value] < _END
-    array = constants.array(value)
-    if array is None or array.dtype.kind not in "fV":
-        return True
-    return bool((np.abs(array.astype(np.float64)) < _END).all())
+def _distance(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
+    """Return how far outputs are off, of the largest element of each."""
+    worst = 0.0
+    for name, expected in a.items():
+        numbers = np.isfinite(expected) if is_float(expected.dtype) else np.zeros(1, bool)
+        if numbers.any():
+            off = np.abs(b[name][numbers] - expected[numbers]).max()
+            worst = max(worst, float(off / (np.abs(expected[numbers]).max() or 1)))
+    return worst if not math.isnan(worst) else math.inf

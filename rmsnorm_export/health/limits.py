@@ -1,10 +1,4 @@
-"""The largest and least rows that a norm survives, found without running the model.
-
-The nodes of the norm are cut out and evaluated as in a proof, every result rounded to its type, on
-rows of every magnitude: all elements alike, for which sums are largest, and one element among
-zeros, for which the normalised row is. A row is survived where the norm is within a quarter of what
-float64 makes of it.
-"""
+"""The largest and least rows that a norm survives, found without running the model, and cures."""
 
 from __future__ import annotations
 
@@ -12,37 +6,43 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error, InputError
-from rmsnorm_export.graph.retype import retype
-from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, UPCAST, Health
+from rmsnorm_export.health.half import FileNames, node_name
+from rmsnorm_export.health.parts import Part, PartTrial
+from rmsnorm_export.health.result import (
+    BRAIN,
+    EPSILON,
+    KEEP,
+    RESTORED,
+    STORED,
+    UPCAST,
+    Health,
+)
+from rmsnorm_export.health.trial import Edges, Trial
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import lower
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, Target
-from rmsnorm_export.op.dtypes import Array, numpy_dtype, round_to, type_name
+from rmsnorm_export.op.dtypes import Array, round_to, type_name
 from rmsnorm_export.op.spec import FLOAT16, FLOAT_TYPES
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, smallest
-from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.feeds import Batch, Layout, layouts, limits
 from rmsnorm_export.proof.site import Proving, cut_site, stored_weight
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.refusal import Refusal, name_of
+from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.types import Types
 
-_HALVINGS = 10
-"""Of the distance, in powers, between a row that is survived and one that is not."""
 
-
-class _Site:
-    """One norm, cut out, ready to be tried on rows.
+class _NormTrial(Trial):
+    """A norm that recognition follows.
 
     Args:
         match: the norm.
@@ -59,10 +59,13 @@ class _Site:
         nodes = (node for node in match.nodes if not all(stored(v) for v in node.inputs if v))
         computed = (value for node in nodes for value in node.outputs)
         self.values = [v for v in computed if proving.types.dtype(v) in FLOAT_TYPES]
-        self._end = f"y{self.values.index(match.output)}"
+        self.output, self.dtype = match.output, match.dtype
+        self.shape = (*layout.lead, *layout.row)
+        self.axes = tuple(range(-len(layout.row), 0))
         lowered = Lowered(match.nodes, [(value, value) for value in self.values], "exact", match)
         self._pair = cut_site(match, lowered, layout, proving)
-        self.assumed = [] if match.gate is None else ["gate"]
+        self.original = self._pair.original
+        self.assumed = () if match.gate is None else ("gate",)
         scale, bias = self._weight("scale", match.spec.scale_offset), self._weight("bias", 0.0)
         self._weights = self._pair.weights(scale, bias)
 
@@ -75,66 +78,21 @@ class _Site:
             elements = stored.astype(np.float64).reshape(-1)
             largest = float(elements[np.abs(elements + offset).argmax()])
         elif value is not None:
-            self.assumed.append(role)
+            self.assumed = (*self.assumed, role)
         return np.full(self._layout.row, largest)
 
-    def fault(self, size: float) -> tuple[ir.Value, bool] | None:
-        """Return the value at which a row fails, and whether its norm fits; None: it survives."""
-        for typed, expected in self._failures(self._pair.original, self._end, size):
-            odd = (v for i, v in enumerate(self.values) if not np.isfinite(typed[f"y{i}"]).all())
-            fits = bool(np.abs(expected).max() <= limits(self._match.dtype)[0])
-            return next(odd, self._match.output), fits
-        return None
+    def feeds(self, rows: Array) -> dict[str, Array]:
+        batch = Batch(rows, np.zeros(self.shape), np.ones(self.shape), ())
+        return self._pair.feeds(batch, *self._weights)
 
-    def _failures(
-        self, model: ir.Model, end: str, size: float
-    ) -> Iterator[tuple[dict[str, Array], Array]]:
-        """Yield what a model makes of rows that it does not survive, and what float64 does.
-
-        Args:
-            model: the original, or another model of its inputs.
-            end: its output that is the norm.
-            size: the magnitude of the rows.
-        """
-        shape = (*self._layout.lead, *self._layout.row)
-        single = np.zeros(self._layout.row)
-        single.flat[0] = max(size, 1.0)  # a row of one small element is as good as of zeros
-        for row in (np.full(shape, size), np.broadcast_to(single, shape)):
-            batch = Batch(row, np.zeros(shape), np.ones(shape), ())
-            arrays, feeds = self._pair.feeds(batch, *self._weights), {}
-            for value in model.graph.inputs:
-                port = value.name or ""
-                feeds[port] = arrays[port].astype(numpy_dtype(value.dtype or self._match.dtype))
-            typed = {k: v.astype(np.float64) for k, v in run_numpy(model, feeds).items()}
-            expected = run_float64(self._pair.original, feeds).outputs[self._end]
-            if not np.isfinite(expected).all():  # as of zeros without an epsilon
-                expected = np.zeros_like(expected)
-            with np.errstate(all="ignore"):
-                off = np.abs(typed[end] - expected) - 4 * smallest(self._match.dtype)
-                if not (off <= np.abs(expected) / 4).all():
-                    yield typed, expected
-
-    def cure(self, cures: Sequence[str], sizes: Sequence[float]) -> str:
-        """Return the first cure with which rows of these magnitudes are survived, or ""."""
-        for name in cures:
-            with contextlib.suppress(Error):
-                model, end = self._cured(name)
-                failures = (f for size in sizes for f in self._failures(model, end, size))
-                if next(failures, None) is None:
-                    return name
-        return ""
-
-    def _cured(self, cure: str) -> tuple[ir.Model, str]:
-        """Return the norm after a cure, and which of the outputs it is."""
-        types = {KEEP: ir.DataType.FLOAT, BRAIN: ir.DataType.BFLOAT16}
-        if cure in types:
-            model = self._pair.original.clone()
-            retype(model, {ir.DataType.FLOAT16: types[cure]})
-            return model, self._end
+    def cured(self, cure: str) -> tuple[ir.Model, str]:
+        if cure in (KEEP, BRAIN):
+            return super().cured(cure)
         match = self._match
         if cure == EPSILON:
-            spec = dataclasses.replace(match.spec, epsilon=limits(match.dtype)[1])
-            match = dataclasses.replace(match, spec=spec)
+            match = dataclasses.replace(
+                match, spec=dataclasses.replace(match.spec, epsilon=RESTORED)
+            )
         (new,) = lower([match], _upcast(self._proving))
         if isinstance(new, Refusal) or new.part is not match:
             what, fix = "The norm is no single node.", "optimize the model to see why"
@@ -142,22 +100,6 @@ class _Site:
         pair = cut_site(self._match, new, self._layout, self._proving)
         new.discard()
         return pair.new, f"y{pair.outputs.index('y')}"
-
-    def edge(self, end: float, edges: dict[float, tuple[float, float]]) -> tuple[float, float]:
-        """Return the last magnitude on the way to the end that is survived, and one beyond it.
-
-        Args:
-            end: that is not survived.
-            edges: of the norm before, by their ends: layers are alike.
-        """
-        good, bad = edges.get(end, (end, end))
-        if self.fault(good) is not None or self.fault(bad) is None:
-            good, bad = 1.0, end
-            for _ in range(_HALVINGS):
-                middle = math.sqrt(good) * math.sqrt(bad)
-                good, bad = (middle, bad) if self.fault(middle) is None else (good, middle)
-            edges[end] = good, bad
-        return good, bad
 
 
 def _upcast(proving: Proving) -> LowerContext:
@@ -171,68 +113,88 @@ class Limits:
     """The limits of the norms of a model.
 
     Args:
-        types, opset_imports: of the model.
+        types, opset_imports, names: of the model.
         target: for which a cure has to do.
     """
 
     def __init__(
-        self, types: Types, opset_imports: Mapping[str, int], target: Target = "portable"
-    ) -> None:
+        self, types: Types, opset_imports: Mapping[str, int], names: FileNames,
+        target: Target = "portable",
+    ) -> None:  # fmt: skip
         self._proving, self._target = Proving(types, opset_imports), TARGETS[target]
-        self._edges: dict[float, tuple[float, float]] = {}
+        self._names = names
+        self._edges: Edges = {}
 
-    def of(self, match: Match, health: Health) -> Health:
+    def of(self, match: Match | Part, health: Health) -> Health:
         """Return the limits of a norm, or why they are not known."""
-        stash = match.spec.stash_type
-        epsilon = float(round_to(match.spec.epsilon, stash))
-        health = dataclasses.replace(
-            health,
-            epsilon=epsilon,
-            unchanged=math.sqrt(epsilon / UNIT_ROUNDOFF[stash]),
-            subnormal=0 < epsilon < limits(stash)[1],
-        )
+        if isinstance(match, Part):
+            stash, epsilon = match.dtype, match.epsilon
+        else:
+            stash = match.spec.stash_type
+            epsilon = float(round_to(match.spec.epsilon, stash))
+        if epsilon is not None:
+            health = dataclasses.replace(
+                health,
+                epsilon=epsilon,
+                unchanged=math.sqrt(epsilon / UNIT_ROUNDOFF[stash]),
+                subnormal=0 < epsilon < limits(stash)[1],
+            )
         try:
-            return dataclasses.replace(health, **self._limits(match, health))
+            trial = (
+                self._cut(match) if isinstance(match, Match) else PartTrial(match, self._proving)
+            )
+            return dataclasses.replace(health, **self._limits(match, trial, health, stash))
         except Error as error:
             return dataclasses.replace(health, problem=one_line(f"{error.what} {error.found}"))
 
-    def _limits(self, match: Match, health: Health) -> dict[str, Any]:
-        types, end = self._proving.types, limits(match.dtype)[0]
-        site = self._cut(match)
+    def _limits(
+        self, match: Match | Part, trial: Trial, health: Health, stash: int
+    ) -> dict[str, Any]:
+        types, end = self._proving.types, limits(trial.dtype)[0]
         least, largest, beyond = 0.0, end, end
-        if site.fault(1.0) is not None:
+        if trial.fault(1.0) is not None:
             largest, beyond = 0.0, 1.0
-        elif site.fault(end) is not None:
-            largest, beyond = site.edge(end, self._edges)
-        if largest and site.fault(0.0) is not None:
-            least = site.edge(smallest(match.dtype), self._edges)[0]
-        facts = {"least": least, "largest": largest // 1 or largest, "assumed": tuple(site.assumed)}
-        if (failing := site.fault(beyond)) is None:
+        elif trial.fault(end) is not None:
+            largest, beyond = trial.edge(end, self._edges)
+        if largest and trial.fault(0.0) is not None:
+            least = trial.edge(smallest(trial.dtype), self._edges)[0]
+        facts = {
+            "least": least,
+            "largest": largest // 1 or largest,
+            "assumed": tuple(trial.assumed),
+        }
+        if (failing := trial.fault(beyond)) is not None:
+            value = failing[0]
+            dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
+            facts |= {"node": node_name(node), "op": node.op_type, "computed": type_name(dtype)}
+            if dtype != FLOAT16:
+                return facts
+        elif least == 0 or stash != FLOAT16:
             return facts
-        value, fits = failing
-        dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
-        facts |= {"node": name_of(node), "op": node.op_type, "computed": type_name(dtype)}
-        if dtype == FLOAT16:
-            sizes, helps = (0.0, beyond), [UPCAST, *([EPSILON] * (health.epsilon == 0))]
-            inner = (one for one in site.values if one not in (match.output, match.sum))
-            kept = site.cure([KEEP], sizes) if fits else ""
-            if not fits:
-                cure = site.cure([BRAIN], sizes)
-            else:
-                cure = kept if health.converted else site.cure(helps, sizes)
-            if UPCAST in cure and self._refuses(match):
-                cure = cure.replace(UPCAST, f"--target portable {UPCAST}")
-            facts |= {"cure": cure, "keep": tuple(one.name for one in inner if kept)}
-        return facts
+        sizes = (0.0, beyond)
+        fits = failing is None or failing[1]
+        kept = trial.cure([KEEP], sizes) if fits else ""
+        helps = [UPCAST, EPSILON] if isinstance(match, Match) else [KEEP, STORED]
+        cure = kept if health.converted else trial.cure(helps, sizes)
+        if not fits:
+            cure = trial.cure([BRAIN], sizes)
+        if UPCAST in cure and isinstance(match, Match) and self._refuses(match):
+            cure = f"--target portable {cure}"
+        ends = (trial.output, match.sum if isinstance(match, Match) else None)
+        inner = (v for v in trial.values if v not in ends and types.dtype(v) == FLOAT16)
+        return facts | {
+            "cure": cure,
+            "keep": self._names.kept(inner) if kept or cure == STORED else (),
+        }
 
     def _refuses(self, match: Match) -> bool:
-        """Tell a norm that the target has no node for, which the portable one has."""
+        """Return whether the target has no node for a norm, which the portable one has."""
         (outcome,) = lower_all([match], self._target, _upcast(self._proving))
         if isinstance(outcome, Lowered):
             outcome.discard()
         return isinstance(outcome, Refusal)
 
-    def _cut(self, match: Match) -> _Site:
+    def _cut(self, match: Match) -> _NormTrial:
         """Return the norm in the first sizes in which it can be run: one row, if it can be.
 
         Raises:
@@ -242,7 +204,7 @@ class Limits:
         first, *others = layouts(match, bare, self._proving.types)
         for layout in (dataclasses.replace(first, lead=(1,) * len(first.lead)), *others):
             with contextlib.suppress(Error):
-                site = _Site(match, layout, self._proving)
-                site.fault(1.0)
-                return site
-        return _Site(match, first, self._proving)
+                norm = _NormTrial(match, layout, self._proving)
+                norm.fault(1.0)
+                return norm
+        return _NormTrial(match, first, self._proving)

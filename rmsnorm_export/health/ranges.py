@@ -1,16 +1,17 @@
 """The ranges of a model's values, seen in a run.
 
 The largest magnitude of every float value, of bodies of control flow, too, becomes an output of a
-copy, so that one run shows all and no value is kept. In float32 it shows how far beyond a half type
-a value is. In half precision each value goes through two Identity nodes, so that it is rounded to
-its type as on a GPU: ONNX Runtime's CPU provider computes chains of float16 nodes, one Identity
-included, in float32 (seen in 1.31).
+copy, so that one run shows all and no value is kept. Everything is computed in float32, which shows
+how far beyond a half type a value is. Values that are to be rounded go through Casts to their type
+and back, with two Identity nodes between them: ONNX Runtime's CPU provider drops a rounding that
+one of them or none is part of (seen in 1.31).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError, VerificationE
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import graphs_in, insert, subgraphs, values_in
 from rmsnorm_export.graph.retype import retype
-from rmsnorm_export.health.result import HealthRun
+from rmsnorm_export.health.result import END, HealthRun
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT, FLOAT_TYPES, HALF_TYPES
 from rmsnorm_export.printable import one_line
@@ -29,36 +30,79 @@ from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
 
 Ranges = Mapping[ir.Value, float]
-"""The largest magnitude of each value; infinite where it holds NaN."""
+"""The largest magnitude of each value; NaN where it holds one."""
 Candidates = Callable[[], Iterable[dict[str, Array]]]
 """Makes inputs to try in turn."""
 
 _MARK = "rmsnorm_export.mark"
+_LARGEST = np.finfo(np.float32).max
+"""Infinity in a mark, in which infinity is NaN: ReduceMax may overlook NaN."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rounding:
+    """What a run makes of the values of a model.
+
+    Attributes:
+        values: that are rounded, each to this half type.
+        kept: nodes that are computed in float32: they read what others of them, and constants, are
+            before they are rounded.
+        stored: values that are made of constants alone.
+        clipped: constants whose infinities are the largest number of float16 instead.
+    """
+
+    values: Mapping[ir.Value, ir.DataType | None] = dataclasses.field(default_factory=dict)
+    kept: Collection[ir.Node] = ()
+    stored: Collection[ir.Value] = ()
+    clipped: Collection[ir.Value] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run has shown; no ranges where the model is not run.
+
+    Attributes:
+        run: what became of it.
+        ranges: of the values.
+        outputs: of the model, in float32, by name.
+    """
+
+    run: HealthRun
+    ranges: Ranges = dataclasses.field(default_factory=dict)
+    outputs: Mapping[str, Array] = dataclasses.field(default_factory=dict)
 
 
 def measure(
-    model: ir.Model, types: Types, folder: str | None, candidates: Candidates, run: HealthRun
-) -> tuple[Ranges, HealthRun]:
-    """Run a copy of a model and return the ranges of its values; none where it is not run.
+    model: ir.Model, types: Types, folder: str | None, candidates: Candidates, run: HealthRun,
+    rounding: Rounding,
+) -> Measured:  # fmt: skip
+    """Run a copy of a model and return the ranges of its values.
 
     Args:
         model, types: not changed.
         folder: of its external data.
         candidates: of inputs.
-        run: says how it is to be computed.
+        run: that is returned, with what became of it.
+        rounding: of its values.
     """
-    copy, wide = model.clone(), run.computed == "in float32"
+    copy = model.clone()
     both = ((v for g in graphs_in(one.graph) for v in values_in(g)) for one in (copy, model))
     sources = {
         ours: theirs
         for ours, theirs in zip(*both, strict=True)
         if types.dtype(theirs) in FLOAT_TYPES
     }
-    if wide:
-        retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
-    halves = (v for v, source in sources.items() if types.dtype(source) in HALF_TYPES)
-    marks = Marks(set(sources), set() if wide else set(halves)).add(copy.graph)
-    copy.graph.outputs[:] = marks.values()
+    nodes = zip(copy.graph.all_nodes(), model.graph.all_nodes(), strict=True)
+    own = Rounding(
+        {v: rounding.values[of] for v, of in sources.items() if of in rounding.values},
+        {node for node, of in nodes if of in rounding.kept},
+        {v for v, of in sources.items() if of in rounding.stored},
+        {v for v, of in sources.items() if of in rounding.clipped},
+    )
+    retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
+    marks = Marks(set(sources), own).add(copy.graph)
+    outputs = [value.name or "" for value in copy.graph.outputs]
+    copy.graph.outputs.extend(marks.values())
     copy.graph.sort()
     declared = graph_inputs(copy)
     try:
@@ -67,41 +111,70 @@ def measure(
             candidates(), lambda feeds: run_session(session, in_types_of(declared, feeds))
         )
     except (BackendMissingError, InputError, VerificationError) as error:
-        return {}, dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}"))
-    # The largest of no elements, as of an empty cache, is -infinity.
-    ranges = {sources[v]: max(float(seen[mark.name or ""]), 0.0) for v, mark in marks.items()}
-    return ranges, dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
+        return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
+    ranges = {sources[v]: _magnitude(float(seen[mark.name or ""])) for v, mark in marks.items()}
+    run = dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
+    return Measured(run, ranges, {name: seen[name] for name in outputs})
+
+
+def _magnitude(mark: float) -> float:
+    """Return what a mark says; the largest of no elements, as of an empty cache, is -infinity."""
+    return math.nan if mark == math.inf else math.inf if mark >= _LARGEST else max(mark, 0.0)
 
 
 class Marks:
-    """Nodes that compute the largest magnitude of each value, a scalar.
+    """Nodes that compute the largest magnitude of each value, a scalar, and that round values.
 
     Args:
         values: all that are marked.
-        rounded: of them, those that are rounded to their type.
-        odd: what infinities and NaN count for.
+        rounding: of the model.
+        odd: what infinities and NaN count for; None: they are told from numbers.
     """
 
     def __init__(
-        self, values: set[ir.Value], rounded: set[ir.Value], *, odd: float = np.inf
+        self,
+        values: set[ir.Value],
+        rounding: Rounding,
+        *,
+        odd: float | None = None,
     ) -> None:
-        self._values, self._rounded, self._odd, self._count = values, rounded, odd, 0
+        self._values, self._rounding = values, rounding
+        self._odd, self._count = odd, 0
 
     def add(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         """Return the scalar, not an output yet, of each value of a graph and its bodies."""
-        marks = {v: self._largest(graph, v) for v in graph.inputs if self._is_marked(v)}
-        for node in tuple(graph):
+        nodes = tuple(graph)
+        marks = {
+            v: self._largest(graph, v) for v in graph.initializers.values() if v in self._values
+        }
+        for value in filter(self._is_marked, graph.inputs):
+            marks[value] = self._largest(graph, self._passed_on(graph, value))
+        for node in nodes:
             if node.op_type in ("If", "Loop", "Scan"):
                 marks |= self._add_to_bodies(graph, node)
-            for value in filter(self._is_marked, node.outputs):
-                last = value
-                if value in self._rounded and not value.is_graph_output():
-                    users = tuple(value.uses())
-                    last = self._add(graph, "Identity", self._add(graph, "Identity", value))
-                    for user, index in users:
-                        user.replace_input_with(index, last)
-                marks[value] = self._largest(graph, last)
+            for value in node.outputs:
+                last = self._passed_on(graph, value)
+                if self._is_marked(value):
+                    marks[value] = self._largest(graph, last)
         return marks
+
+    def _passed_on(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
+        """Return what a value is in the run, and let the nodes that read it read that."""
+        node, last, users = value.producer(), value, tuple(value.uses())
+        stored = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        if value in self._rounding.clipped or stored in self._rounding.clipped:
+            for op, end in (("Min", END), ("Max", -END)):
+                last = self._add(graph, op, last, self._constant(graph, end))
+        exact = last
+        if value in self._rounding.values:
+            last = self._add(graph, "Cast", last, to=self._rounding.values[value])
+            last = self._add(graph, "Identity", self._add(graph, "Identity", last))
+            last = self._add(graph, "Cast", last, to=FLOAT)
+        wide = node in self._rounding.kept
+        for user, index in users if last is not value else ():
+            both = user in self._rounding.kept and (wide or value in self._rounding.stored)
+            user.replace_input_with(index, exact if both else last)
+        return exact if wide else last
 
     def _is_marked(self, value: ir.Value) -> bool:
         tensor = value.type is None or isinstance(value.type, ir.TensorType)
@@ -125,10 +198,15 @@ class Marks:
         return dict(zip(values, ends, strict=True))
 
     def _largest(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
-        """Return the largest magnitude, with ``odd`` for infinities and NaN."""
+        """Return the largest magnitude; without ``odd`` as ``_magnitude`` reads it."""
         size = self._add(graph, "Abs", self._add(graph, "Cast", value, to=FLOAT))
-        finite = self._add(graph, "Less", size, self._constant(graph, np.inf))
-        numbers = self._add(graph, "Where", finite, size, self._constant(graph, self._odd))
+        if self._odd is not None:
+            finite = self._add(graph, "Less", size, self._constant(graph, np.inf))
+            numbers = self._add(graph, "Where", finite, size, self._constant(graph, self._odd))
+        else:
+            nan = self._add(graph, "IsNaN", size)
+            size = self._add(graph, "Min", size, self._constant(graph, _LARGEST))
+            numbers = self._add(graph, "Where", nan, self._constant(graph, np.inf), size)
         return self._add(graph, "ReduceMax", numbers, keepdims=0)
 
     def _constant(self, graph: ir.Graph, number: float) -> ir.Value:

@@ -133,6 +133,27 @@ class Decision:
             inside -= left
         for unit in inside:
             unit.keep("between", "all around it is float32")
+        light = [unit for unit in self._units if unit.op not in PRODUCTS and not unit.is_end]
+        while any([self._saves_casts(unit) for unit in light if not unit.kind]):
+            pass
+
+    def _saves_casts(self, unit: Unit) -> bool:
+        """Keep a node where that makes fewer Casts; return whether it does."""
+        values = {*(port.value for port in unit.reads), *unit.makes}
+        readers = [one for value in unit.makes for one in self._readers[value]]
+        if _is_heavy(unit) and any(one.is_end or not one.kind for one in readers):
+            return False  # weights would be larger
+        before = sum(map(self._casts, values))
+        unit.keep("between", "so there are fewer Casts")
+        if sum(map(self._casts, values)) < before:
+            return True
+        unit.kind, unit.reason = None, ""
+        return False
+
+    def _casts(self, value: ir.Value) -> int:
+        """Return how many Casts a value needs."""
+        around = [self._makers[value]] if value in self._makers else []
+        return len({bool(one.kind) for one in (*around, *self._readers[value])}) - 1
 
 
 def _is_heavy(unit: Unit) -> bool:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.graph.order import graphs_in, insert, values_in, variables_in
 from rmsnorm_export.graph.retype import Types, retype
 from rmsnorm_export.graph.tensors import release
-from rmsnorm_export.health.ranges import Marks
+from rmsnorm_export.health.ranges import Marks, Rounding
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.printable import plural
@@ -41,7 +41,7 @@ def run_in_float32(
     both = ([v for g in graphs_in(one.graph) for v in values_in(g)] for one in (copy, model))
     ours = {mine: theirs for mine, theirs in zip(*both, strict=True) if theirs in own}
     retype(copy, _WIDE)
-    marks = Marks({*ours}, set(), odd=0.0).add(copy.graph)
+    marks = Marks({*ours}, Rounding(), odd=0.0).add(copy.graph)
     names = [value.name or "" for value in copy.graph.outputs]
     copy.graph.outputs.extend(marks.values())
     copy.graph.sort()

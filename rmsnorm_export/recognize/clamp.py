@@ -29,6 +29,9 @@ def clamp(ctx: Context, node: ir.Node) -> None:
         floors = not fact.inverse and min(fact.a, fact.c) > 0
         some = least >= 0 or least <= -largest
         whole = most >= min(high, largest) and some and (kept or floors)
+        if fact.inverse and fact.rooted and kept and 0 < most < high and ctx.fits(rank, fact):
+            _limit_inverse(ctx, node, fact, most)
+            return
         if not whole or not ctx.fits(rank, fact):
             ctx.spoil(
                 node, fact, "clamped", "the mean square or root is clamped otherwise than from "
@@ -51,6 +54,20 @@ def clamp(ctx: Context, node: ir.Node) -> None:
             step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
             ctx.set_radial(node.outputs[0], step)
         return
+
+
+def _limit_inverse(ctx: Context, node: ir.Node, radial: Radial, most: float) -> None:
+    """``min(1 / rms, c)``: a root of 1 / c at least."""
+    if radial.epsilons or radial.m <= 0 or math.isinf(most):
+        ctx.spoil(
+            node, radial, "two-epsilons", "the mean square has an epsilon already",
+            f"1 / rms is {most} at most in {name_of(node)!r}", "add one epsilon, or take one limit",
+        )  # fmt: skip
+        return
+    edges = (*radial.edges, "1 / rms that is limited from above")
+    step = dataclasses.replace(radial, epsilons=1, edges=edges, plain=False)
+    step.floor = radial.m / most
+    ctx.set_radial(node.outputs[0], step)
 
 
 def _roundoff(dtype: ir.DataType | None) -> float:
@@ -82,7 +99,8 @@ def _limits(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float, float,
             return None
         ends[end] = max(ends[end], number) if end == "min" else min(ends[end], number)
         ranks.append(array.ndim)
-    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf:
+    inverse = isinstance(fact := ctx.facts.get(value), Radial) and fact.inverse
+    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf and not inverse:
         return None  # squares of ordinary rows are that large
     if node.op_type == "Clip" and "max" not in (*node.attributes, *(end for end, _ in constants)):
         ends["max"] = _largest(dtype)

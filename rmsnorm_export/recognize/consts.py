@@ -134,9 +134,10 @@ class Constants:
         if node.op_type == "Constant":
             tensor = constant_tensor(node.attributes)
             return None if tensor is None else _small_array(tensor)
-        if node.op_type == "Shape":
+        if node.op_type in ("Shape", "Size"):
             dims = self._dims(value)
-            return None if dims is None else _static(dims)
+            sizes = None if dims is None else _static(dims)
+            return np.prod(sizes) if sizes is not None and node.op_type == "Size" else sizes
         if node.op_type not in _FOLLOWED:
             return None
         sources = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
@@ -162,7 +163,12 @@ class Constants:
 
     def _dims(self, value: ir.Value | None) -> np.ndarray | None:
         """Return what ``Shape(x)`` gives as far as it is known, in integers and symbols."""
-        node = producer_of(value, "Shape")
+        node = producer_of(value, "Shape", "Size", "Cast")
+        if node is not None and node.op_type == "Cast":
+            dtype = ir.DataType(node.attributes.get_int("to", 0))
+            return (
+                self._dims(node.inputs[0]) if dtype.is_integer() and dtype.bitwidth > 16 else None
+            )
         source = None if node is None or depends_on_caller(node) else node.inputs[0]
         if node is None or source is None:
             return None

@@ -17,7 +17,7 @@ from rmsnorm_export.recognize.types import Types
 FLOATS = frozenset(map(ir.DataType, FLOAT_TYPES))
 
 _PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Shape",
-         "QuantizeLinear", "DequantizeLinear")  # fmt: skip
+         "Cast", "QuantizeLinear", "DequantizeLinear")  # fmt: skip
 """Operators of which equal inputs give equal outputs, and that are no arithmetic of a norm."""
 
 _UNDONE = frozenset((

@@ -20,7 +20,7 @@ from rmsnorm_export.recognize.weights import keeps_shape
 _MOST_STEPS = 8
 """Views that are followed back from the one that may undo them."""
 
-_ENDLESS = 2**31 - 1
+_ENDLESS = 10**9
 """From here on the end of a Slice is that of any axis: the least that exporters write for it."""
 
 _RESHAPES = ("Reshape", "Unsqueeze", "Squeeze", "Flatten")
@@ -79,8 +79,11 @@ def _with(number: float, *positions: int) -> Callable[[Context, ir.Node], ir.Val
 def _minus_zeros(ctx: Context, node: ir.Node) -> ir.Value | None:
     """Zeros of any shape: no weight, as zeros that are added (a bias) or ones may be."""
     x, zeros = node.inputs
-    expand = producer_of(zeros, "Expand")
-    array = ctx.constants.repeated(zeros if expand is None else expand.inputs[0])
+    number = zeros
+    for _ in range(_MOST_STEPS):
+        spread = producer_of(number, "Expand", *_RESHAPES)
+        number = number if spread is None else spread.inputs[0]
+    array = ctx.constants.repeated(number)
     if x is None or zeros is None or array is None or array.flat[0]:
         return None
     return x if keeps_shape(ctx, zeros, x) or _adds_no_axis(ctx, zeros, x) else None

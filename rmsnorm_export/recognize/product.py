@@ -462,7 +462,13 @@ def _with_event(norm: Norm, kind: str) -> Norm:
 
 def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     """The first output of ``node`` is ``norm``."""
-    output = node.outputs[0]
+    output, radial = node.outputs[0], norm.radial
+    if radial is not None and radial.beyond is not None:  # a row of length one was quantized
+        if complete(ctx, norm, output) is not None:
+            radial.candidate.flaw = None  # that of the row before its factor
+            ctx.flaw(radial.candidate, node, *radials.quantized(radial.beyond))
+        ctx.facts[output] = norm
+        return
     norm = dataclasses.replace(norm, unit=norm.unit or unit_row(ctx, norm, output))
     ctx.advance(output, norm, complete(ctx, norm, output))
 

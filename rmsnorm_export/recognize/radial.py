@@ -9,7 +9,14 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import Flaw, Logarithm, Radial, Square
+from rmsnorm_export.recognize.facts import (
+    Flaw,
+    Logarithm,
+    Norm,
+    Radial,
+    Square,
+    WeightedInverse,
+)
 from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
@@ -148,10 +155,15 @@ def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
 def quantize(ctx: Context, node: ir.Node) -> None:
     """QuantizeLinear, DequantizeLinear: a rounding that no operator repeats inside a norm."""
     fact = ctx.fact(node.inputs[0])
+    if isinstance(fact, WeightedInverse):
+        fact = fact.radial
     if isinstance(fact, Radial):
         ctx.spoil(node, fact, *quantized(node))
     elif isinstance(fact, Square):
         ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
+    elif isinstance(fact, Norm) and fact.owner is None and fact.radial is not None:
+        radial = dataclasses.replace(fact.radial, beyond=fact.radial.beyond or node)
+        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, radial=radial)
 
 
 def quantized(node: ir.Node) -> Flaw:
@@ -166,7 +178,8 @@ def quantized(node: ir.Node) -> Flaw:
 def not_followed(ctx: Context, node: ir.Node) -> None:
     """What is computed of one mean square and constants, or of squares that change places, where
     there is no rule for it: a norm, as far as the file tells, if it divides x."""
-    facts = [ctx.facts[v] for v in node.inputs if v in ctx.facts]
+    read = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
+    facts = [ctx.facts[v] for v in read if v in ctx.facts]
     if not facts or node.outputs[0] in ctx.rows or node.op_type.startswith("Reduce"):
         return
     if isinstance(facts[0], Square) and node.op_type in _PLACES:
@@ -251,25 +264,32 @@ def slack_with(ctx: Context, radial: Radial, constant: ir.Value | None) -> float
 
 
 def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
-    """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were?"""
+    """Unsqueeze, Reshape or Expand of a reduced value: are the axes back where they were? Squeeze
+    removes them as keepdims = 0 does."""
     row = radial.candidate.axes or tuple(range(radial.axis, radial.last + 1))
     dims, whole = ctx.types.shape(node.outputs[0]), ctx.types.shape(radial.x.root)
     restored = False
     if node.op_type == "Unsqueeze":
-        restored = not radial.kept and _unsqueezed(ctx, node, radial, row)
+        restored = not radial.kept and _names_row(ctx, node, radial, row)
     elif radial.kept and expanded_as(ctx, node, radial.x.root):
         restored = True
     elif dims is not None and whole is not None:
         ones = tuple(1 if i - len(whole) in row else size for i, size in enumerate(whole))
         # Expand puts axes that are missing in front, wherever they were.
         placed = radial.kept or node.op_type != "Expand" or -radial.axis == len(whole)
-        restored = placed and (same_dims(dims, ones) or same_dims(dims, whole))
+        shapes = [dims]
+        if node.op_type == "Expand" and (sizes := ctx.types.sizes(node.inputs[1])) is not None:
+            shapes.append(sizes)  # the file may have other names for them
+        restored = placed and any(same_dims(s, ones) or same_dims(s, whole) for s in shapes)
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
     other = _in_earlier_shape(ctx, node, radial)
     if other is not None:
         ctx.set_radial(node.outputs[0], other)
+        return
+    if node.op_type == "Squeeze" and radial.kept and _names_row(ctx, node, radial, row):
+        ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=False))
         return
     ctx.spoil(
         node, radial, "axes-misplaced",
@@ -302,7 +322,8 @@ def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
 
 
-def _unsqueezed(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:
+def _names_row(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:
+    """Return whether the axes of Squeeze or Unsqueeze are those of the row."""
     axes = axes_of(node, ctx.constants)
     if not axes:
         return False

@@ -58,7 +58,7 @@ def _cast_radial(ctx: Context, node: ir.Node, radial: Radial, to: ir.DataType) -
         step = dataclasses.replace(
             radial, dtype=to, stash=to, narrow=radial.before_double, before_double=None
         )
-    elif to == radial.stash and radial.dtype == ctx.types.dtype(radial.x.root):  # and back
+    elif to == radial.stash:  # and back
         rounded = f"1 / rms rounded to {type_name(int(radial.dtype))}"
         narrow = (*radial.narrow, *(() if radial.inverse_cast is None else (rounded,)))
         step = dataclasses.replace(radial, dtype=to, inverse_cast=None, narrow=narrow)

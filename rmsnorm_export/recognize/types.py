@@ -79,10 +79,16 @@ class Types:
         """Say what a function's input is, from the places that call it."""
         self._infos[value] = self._seeds[value] = info
 
+    def sizes(self, value: ir.Value | None) -> Dims:
+        """The elements of a small tensor of sizes, as far as they are known."""
+        if value is None:
+            return None
+        self._settle(value, holds=True)
+        return shape_values.in_order(self._elements[value])
+
     def integers(self, value: ir.Value) -> tuple[int, ...] | None:
         """The elements of a small tensor of sizes, where all of them are known numbers."""
-        self._settle(value, holds=True)
-        sizes = shape_values.in_order(self._elements[value])
+        sizes = self.sizes(value)
         numbers = tuple(size for size in sizes or () if isinstance(size, int))
         return None if sizes is None or len(numbers) < len(sizes) else numbers
 

@@ -46,7 +46,7 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
         plan, proofs = prove_sites(plan, options)
         report = describe_plan(loaded, plan, options, proofs, opset=opset, nodes=nodes)
-        model, report = _applied(plan, report, options, contract)
+        model, report = _carried_out(plan, report, options, contract)
         report = prove_loading(model, report, options, source_model)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
@@ -81,11 +81,11 @@ def inspect_model(source: Source, options: HealthOptions) -> Report:
             fields = analyze(loaded, options.inputs, options.target or "portable")
             report = dataclasses.replace(report, notes=raised.notes, **fields)
         if runtime is not None:  # only the result tells whether it runs there
-            _, report = _applied(plan, report, rewrite, contract)
+            _, report = _carried_out(plan, report, rewrite, contract)
         return dataclasses.replace(report, planned=True, seconds=time.perf_counter() - start)
 
 
-def _applied(
+def _carried_out(
     plan: Plan, report: Report, options: OptimizeOptions, contract: Contract
 ) -> tuple[ir.Model, Report]:
     """Apply a plan; return the model as its runtime loads it, and the report with its facts.
@@ -157,7 +157,7 @@ def fitted(model: ir.Model, report: Report, options: OptimizeOptions) -> tuple[i
     """
     if (runtime := options.consumer) is not None:
         model, changes = fit_model(model, runtime)
-        words = [options.form, runtime.why, runtime.source, *changes]
-        note = f"for {options.runtime} the target is {'; '.join(words)}"
-        report = dataclasses.replace(report, notes=(*report.notes, note))
+        note = f"{options.runtime} gets the target {options.form}: {runtime.why} ({runtime.source})"
+        notes = (*report.notes, "; ".join([note, *changes]))
+        report = dataclasses.replace(report, notes=notes, runtime=options.runtime)
     return model, report

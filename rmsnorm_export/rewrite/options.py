@@ -14,6 +14,7 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.options import (
+    Bound,
     Count,
     FilePath,
     Options,
@@ -58,8 +59,8 @@ class Requirement(Options):
         written=int | str,
         read=functools.partial(msgspec.convert, type=Literal["all"] | Count, strict=False),
         metavar="N|all",
-        help="Fail with exit code 5 and write no model unless N norms are one node; all: fail "
-        "unless there is a norm and none was refused (look-alikes do not count).",
+        help="Fail with exit code 5, and write no model, unless N norms are one node; all: unless "
+        "there is a norm and none was refused (look-alikes do not count).",
     )
 
     def unmet(self, report: Report, *, name: str = "") -> RequirementError | None:
@@ -137,7 +138,8 @@ class HealthOptions(InspectOptions):
         help="List what optimize would do for this runtime; a model that it cannot run is refused.",
     )
     health: bool = option(
-        False, help="Say what norms and residual sums survive in half precision, and run the model."
+        False,
+        help="Say what norms, sums and products survive in half precision; runs the model.",
     )
     inputs: Inputs | None = option(
         None, file=True, metavar="FILE.npz", help="Arrays to run it on; without it random ones."
@@ -248,6 +250,12 @@ class OptimizeOptions(RewriteOptions):
         help="With the target plain: write out only norms of this name (* matches anything). With "
         "--numerics upcast or unclamped: allow that only for these. May be repeated.",
     )
+    epsilon: Bound | None = option(
+        None,
+        metavar="NUMBER",
+        help="With --numerics upcast: give this epsilon to half precision norms that have none, or "
+        "whose type holds theirs as 0; with --site to these.",
+    )
     fold_residual: bool = option(
         True,
         cli=False,
@@ -302,4 +310,11 @@ class OptimizeOptions(RewriteOptions):
             found = f"--site {self.sites[0]} with the target {self.form}, numerics {self.numerics}"
             fix = "use --target plain or --numerics upcast, or omit --site"
             what = "Single sites are for the target plain, or for looser numerics."
+            raise UsageError(what, found=found, fix=fix)
+        exact = self.form == "plain" or self.numerics not in ("upcast", "unclamped")
+        if self.epsilon is not None and (exact or self.prove or not self.epsilon):
+            also = " --prove" if self.prove else ""
+            found = f"--epsilon {self.epsilon}, target {self.form}, numerics {self.numerics}{also}"
+            fix = "give it with --numerics upcast, a target of one node and without --prove"
+            what = "With --epsilon a norm computes other numbers than its source."
             raise UsageError(what, found=found, fix=fix)

@@ -17,8 +17,10 @@ from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
+from rmsnorm_export.op.dtypes import round_to
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.op.spec import DOMAIN, FLOAT16
+from rmsnorm_export.op.spec import DOMAIN, FLOAT16, HALF_TYPES
+from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.consts import depends_on_caller
 from rmsnorm_export.recognize.finish import Fold
 from rmsnorm_export.recognize.functions import callees_first
@@ -90,6 +92,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     row = TARGETS[options.target or "portable"]
     operators = row.operators if options.target else _ALL_FORMS
     model, recognition = _recognized(model, row, options)
+    if options.epsilon is not None:
+        recognition = _with_epsilon(recognition, options.epsilon, options.sites)
     names, types = Names(model), recognition.types
     refusals = [*recognition.opaque]
     # Each norm -> itself, or the part of it, that is one node in the target's form already.
@@ -209,6 +213,33 @@ def _recognized(
         if refusal.node in names and (refusal.node, refusal.reason) not in known
     }
     return model, dataclasses.replace(recognition, told={**told, **recognition.told})
+
+
+def _with_epsilon(recognition: Recognition, epsilon: float, patterns: Sequence[str]) -> Recognition:
+    """Return a recognition in which half norms without an epsilon have this one.
+
+    Raises:
+        UsageError: there are none, or none of these names.
+    """
+
+    def restored(match: Match) -> Match:
+        spec = dataclasses.replace(match.spec, epsilon=epsilon)
+        inner = None if match.inner is None else restored(match.inner)
+        narrow = (*match.narrow, "an epsilon of 0")
+        return dataclasses.replace(match, spec=spec, inner=inner, narrow=narrow, native="")
+
+    every = {match: _site_names(match) for match in recognition.matches}
+    without = {
+        match
+        for match in (_named(every, patterns) if patterns else every)
+        if match.dtype in HALF_TYPES and not round_to(match.spec.epsilon, match.spec.stash_type)
+    }
+    if not without:
+        found = f"{plural(len(every), 'norm')}, {plural(len(patterns), 'name')} given by --site"
+        fix = "omit --epsilon, which changes no epsilon that the file has"
+        raise UsageError("No half precision norm lacks an epsilon.", found=found, fix=fix)
+    matches = (restored(one) if one in without else one for one in recognition.matches)
+    return dataclasses.replace(recognition, matches=tuple(matches))
 
 
 def _could_be_part(function: ir.Function) -> bool:

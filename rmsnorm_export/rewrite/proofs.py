@@ -78,6 +78,10 @@ def prove_loading(
             earlier = None if report.loading is None else report.loading.before
             before = earlier if source is None else _executed_before(source)
             loading = dataclasses.replace(loading, before=before, after=after)
+            if after is not None:  # else it is too large to be made here
+                size = None if report.loading is None else report.loading.bytes
+                at_first = _total_bytes(source) if source is not None else size and size[0]
+                loading = dataclasses.replace(loading, bytes=(at_first, _total_bytes(model)))
         except Error as error:
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
@@ -95,6 +99,12 @@ def _executed_before(source: ir.Model) -> tuple[int, int] | None:
         return executed(source)
     except Error:
         return None
+
+
+def _total_bytes(model: ir.Model) -> int:
+    """Return the bytes of a model and its weights."""
+    external = sum(slot.nbytes for slot in tensor_slots(model) if slot.is_external)
+    return len(serialize(model)) + external
 
 
 def _without_weights(model: ir.Model) -> ir.Model:

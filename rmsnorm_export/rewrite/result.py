@@ -127,6 +127,7 @@ class Loading:
         not_loaded: of what nothing is known, half a sentence, or "".
         before, after: of the source and the result, how many nodes a session executes by its
             default optimization, and how many norms as one kernel; None: they were not counted.
+        bytes: of the source, where that is known, and the result, with their weights.
     """
 
     runtime: str
@@ -135,6 +136,7 @@ class Loading:
     not_loaded: str = ""
     before: tuple[int, int] | None = None
     after: tuple[int, int] | None = None
+    bytes: tuple[int | None, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -166,6 +168,7 @@ class Report(Shown):
         health: limits of each norm and residual sum in half precision, where asked for.
         health_runs: of the model, in which ranges were measured for it.
         loading: whether the installed ONNX Runtime loads the result, where proofs were asked for.
+        runtime: for which it was made, where one was named.
     """
 
     source: str
@@ -191,6 +194,7 @@ class Report(Shown):
     health: tuple[Health, ...] = ()
     health_runs: tuple[HealthRun, ...] = ()
     loading: Loading | None = None
+    runtime: str | None = None
 
     @property
     def unfused(self) -> tuple[Refusal, ...]:

@@ -40,8 +40,8 @@ class CudaProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bfloat16: operators of a norm that it runs in that type.
         float32_sums: it rounds a residual sum to the type of X and squares it in float32; if not,
             half types are squared, summed and divided in the half type, epsilon as well.
-        lacks: ONNX's operators without a kernel in it, ``Cos-22`` with the version; they run on
-            the CPU.
+        lacks: ONNX's operators without a kernel in the newest version that was seen, ``Cos-22``
+            with the version; they run on the CPU.
     """
 
     since: str

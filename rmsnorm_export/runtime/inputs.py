@@ -16,6 +16,8 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import quoted
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.lengths import Length, lengths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import (
@@ -55,19 +57,22 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
     """Return the inputs that are no initializers, which have to be given, by name."""
     needed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
     declared = {item.name: item for item in map(declared_tensor, needed)}
-    widths = dict(_cache_widths(model.graph))
+    widths = dict(_cache_sizes(model))
     for name, item in declared.items() if widths else ():
         shape = item.shape and tuple(widths.get(size, size) for size in item.shape)
         declared[name] = dataclasses.replace(item, shape=shape)
     return declared
 
 
-def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
-    """Yield names of dimensions and what attention fixes them to: the width of keys and values.
+def _cache_sizes(model: ir.Model) -> Iterator[tuple[Any, int]]:
+    """Yield names of dimensions of caches and what the graph fixes them to.
 
-    onnxruntime-genai's builder leaves it open. It is that of the product after it, of all heads.
+    What a cache is joined with has its other sizes. Of attention onnxruntime-genai's builder leaves
+    the width of keys and values open, which is that of the product after it, of all heads.
     """
-    for node in graph:
+    for node in model.graph:
+        if node.op_type == "Concat" and any(map(_has_open_sizes, node.inputs)):
+            yield from _joined_sizes(node, Types(model, Constants()))
         if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
             continue
         past = declared_tensor(node.inputs[3]).shape or ()
@@ -77,6 +82,24 @@ def _cache_widths(graph: ir.Graph) -> Iterator[tuple[Any, int]]:
                 rows = attributes.get_int("K", None) or (weight[0].shape or (0,))[0]
                 if isinstance(rows, int) and past and not isinstance(past[-1], int):
                     yield past[-1], rows // node.attributes.get_int("num_heads")
+
+
+def _has_open_sizes(value: ir.Value | None) -> bool:
+    """Return whether it is an input of the graph with names for more than its batch and length."""
+    if value is None or not value.is_graph_input() or value.shape is None:
+        return False
+    return sum(not isinstance(size, int) for size in value.shape) > 2
+
+
+def _joined_sizes(node: ir.Node, types: Types) -> Iterator[tuple[Any, int]]:
+    """Yield names of dimensions of what a Concat joins, and the sizes that others have there."""
+    shapes = [types.shape(value) for value in node.inputs if value is not None]
+    known = [dims for dims in shapes if dims is not None]
+    axis = node.attributes.get_int("axis", 0) % max(map(len, known), default=1)
+    for position, sizes in enumerate(zip(*known, strict=False)):
+        numbers = [size for size in sizes if isinstance(size, int)]
+        if position != axis and numbers:
+            yield from ((size, numbers[0]) for size in sizes if isinstance(size, str))
 
 
 def declared_tensor(value: ir.Value) -> Declared:

@@ -261,6 +261,7 @@ def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: 
     options = session_options(optimize=True, threads=1, kernels=kernels)
     options.add_external_initializers([*weights], [*weights.values()])
     options.optimized_model_filepath = path
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it runs nothing
     apart = "session.optimized_model_external_initializers_"  # which nobody reads
     options.add_session_config_entry(f"{apart}file_name", f"{os.path.basename(path)}.data")
     options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")

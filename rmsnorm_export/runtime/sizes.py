@@ -311,7 +311,8 @@ def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: U
     for kind, name in entries:
         if (kind, name) not in names:
             found = f"its inputs are {'; '.join(one.text() for one in inputs.values()) or 'none'}"
-            fix = "use one of these names"
+            named = any(own == kind for own, _ in names)
+            fix = "use one of these names" if named else "omit it: every size is fixed"
             raise UsageError(f"The model has no {kind} {quoted(name)}.", found=found, fix=fix)
     counts = {len(rows) for rows in entries.values()} - {1}
     if len(counts) > 1 or max(counts, default=1) > use.most_points:

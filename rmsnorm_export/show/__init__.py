@@ -107,6 +107,8 @@ def to_html(
     about_model: Any = result
     if type(result).__name__ in _OF_A_MODEL:
         title = f"{PurePath(about_model.source).name}: {title.lower()}"
+    if names := options.get("compared"):
+        title = f"{' and '.join(PurePath(name).name for name in names)}: {title.lower()}"
     more = [Section("How it was made", about)] if about else []
     own = sections_of(result, **options)
     parts = [*own, *sections, *more]

@@ -29,11 +29,13 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
             if timings := result.timed(provider, case):
                 base = timings[0]
                 often = f" in {base.openings} openings" if base.openings > 1 else ", opened once"
-                title = f"{provider}, {one_line(case)}: raw {base.median_ms:.4g} ms"
+                title = f"on {provider}, {one_line(case)}: raw {base.median_ms:.4g} ms"
                 rows = [_timing_texts(timing) for timing in timings]
                 styles = [_TIMING_STYLES.get(timing.verdict, "") for timing in timings]
                 title = f"{title}, {base.rounds} rounds{often}"
-                lines.append(Table(title, _HEADS, rows, numbers=_HEADS[1:-1], styles=styles))
+                bars = [(timing.low, timing.ratio, timing.high) for timing in timings]
+                numbers = _HEADS[1:-1]
+                lines.append(Table(title, _HEADS, rows, numbers, styles=styles, bars=bars))
     unranked = [f"  {name}: {one_line(why)}" for name, why in result.unranked.items()]
     lines += titled("not ranked", unranked)
     return lines + (["", *note_lines(result.notes)] if result.notes else [])

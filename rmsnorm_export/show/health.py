@@ -1,8 +1,10 @@
-"""The magnitudes that norms and residual sums survive in half precision; the first overflow."""
+"""The magnitudes that norms, sums and products survive in half precision; what runs show."""
 
 from __future__ import annotations
 
-from rmsnorm_export.health.result import KEEP, Health, HealthRun
+from collections.abc import Sequence
+
+from rmsnorm_export.health.result import KEEP, STORED, Health, HealthRun
 from rmsnorm_export.printable import collapse, number, one_line, plural
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show.refusals import scoped
@@ -14,21 +16,21 @@ def health_lines(report: Report, *, verbose: int = 0) -> list[Line]:
     if not report.health_runs:
         return []
     failing = sum(one.fails for one in report.health)
-    title = f"health: {failing} of {len(report.health)} norms and residual sums need a cure"
+    title = f"health: {failing} of {len(report.health)} norms, sums and products need a cure"
     if any(one.converted for one in report.health):
         title += " once the model is converted to float16"
+    if odd := [run.odd for run in report.health_runs if run.computed == "in half precision"]:
+        title += f"; {plural(odd[0], 'value')} of a run are NaN or infinite" if odd[0] else ""
     lines: list[Line] = []
     for group in grouped(report.health, lambda one: _what_holds(one) if verbose <= 0 else one):
-        lines += _group_lines(group)
-    lines += ["", *(line for run in report.health_runs for line in _run_lines(run))]
-    sites = {one.site for one in report.health}
-    if unseen := [refusal for refusal in report.unfused if refusal.node not in sites]:
-        lines.append(f"  not examined: {plural(len(unseen), 'refused norm')}")
-    return titled(title, lines)
+        lines += _group_lines(group, verbose)
+    return titled(title, [*lines, "", *(line for run in report.health_runs for line in _run(run))])
 
 
 def _what_holds(one: Health) -> tuple[str, ...]:
     """Return the limits of a site that are known without a run, a line each."""
+    if not one.is_norm:
+        return (f"{one.kind}  {one.dtype}", one.cure)
     values = "addends" if one.kind == "residual sum" else "values"
     limit = f"safe for {values} up to {number(one.largest)}"
     if one.problem:
@@ -50,32 +52,41 @@ def _what_holds(one: Health) -> tuple[str, ...]:
     return (*lines, one.cure)
 
 
-def _group_lines(group: list[Health]) -> list[Line]:
+def _group_lines(group: Sequence[Health], verbose: int) -> list[Line]:
     first, *details, cure = _what_holds(group[0])
     style = "bad" if any(one.beyond for one in group) else "warn" if group[0].fails else ""
     sizes = [one.measured for one in group if one.measured is not None]
-    if sizes:
+    if sizes and not group[0].is_norm:
+        first += f"  results up to {number(max(sizes, key=badness))} measured"
+    elif sizes:
         details.append(f"  measured {number(max(sizes, key=badness))} at most")
     if cure:
         keep = ", ".join(collapse(name for one in group for name in one.keep))
         kept = f"keep {keep} in float32" if keep else ""
-        cures = (kept,) if cure == KEEP else (cure, kept)
-        details.append(f"  cure     {', or '.join(filter(None, cures))}")
-    sites = ", ".join(collapse(scoped(one.module or one.site, one.scope) for one in group))
-    lines: list[Line] = [(f"  {len(group)} x  {first}", style), f"      sites    {sites}"]
+        both = [*([] if cure == KEEP else [cure]), *([kept] if kept else [])]
+        details.append(f"  cure     {(', and ' if cure == STORED else ', or ').join(both)}")
+    lines: list[Line] = [(f"  {len(group)} x  {first}", style)]
+    if group[0].is_norm or style or verbose > 0:
+        sites = collapse(scoped(one.module or one.site, one.scope) for one in group)
+        lines.append(f"      sites    {', '.join(sites)}")
     return [*lines, *(f"    {detail}" for detail in details)]
 
 
-def _run_lines(run: HealthRun) -> list[Line]:
-    """Return how the model was run, and the first overflow."""
+def _run(run: HealthRun) -> list[Line]:
+    """Return how the model was run, and where values stop being numbers of float16."""
     how = one_line(f"{run.computed}, inputs: {run.inputs}")
     if run.problem:
         return [(f"  {how}: not run, {one_line(run.problem)}", "warn")]
-    how = f"  {how}, {plural(run.values, 'value')} on {run.runtime}"
-    if not run.tensor:
-        return [f"{how}: none overflows"]
+    how = f"  {how}, on {run.runtime}: "
+    if not run.odd:
+        off = "" if run.off is None else f"; outputs are off by {number(run.off)} of their largest"
+        return [f"{how}none of {plural(run.values, 'value')} overflows or is NaN{off}"]
+    what = "beyond float16 or NaN" if run.computed == "in float32" else "infinite or NaN"
+    lines: list[Line] = [f"{how}{run.odd} of {plural(run.values, 'value')} are {what}"]
     module = f", module {run.module}" if run.module else ""
     where = f"{run.op} {run.node}{module}, at or after {run.site or 'no norm'}"
-    first = f"{run.tensor} reaches {number(run.size)}, no float16: {where}"
-    first += f"; cure: {run.cure}" if run.cure else ""
-    return [how, (f"    first overflow: {one_line(first, 4000)}", "bad")]
+    first = f"{run.tensor} reaches {number(run.size)}: {where}"
+    first += f", from {run.constant}, which float16 does not hold" if run.constant else ""
+    lines.append((f"    the first: {one_line(first, 4000)}", "bad"))
+    cure = "keep in float32 what is named above" if run.cure == KEEP else run.cure
+    return [*lines, *([f"    cure: {one_line(cure, 4000)}"] if cure else [])]

@@ -29,15 +29,8 @@ from rmsnorm_export.show.rewrites import (
     rewrite_sections,
     site_lines,
 )
-from rmsnorm_export.show.text import Line, note_lines, titled
+from rmsnorm_export.show.text import Line, note_lines, style_of, text_of, titled
 from rmsnorm_export.system.packages import version_of
-
-_WORDS = (
-    "site: one place in the graph where a norm is, with the nodes that it is made of",
-    "ulp: the distance of a number to the next one that its type has",
-    "exact: the same steps of rounding; reordered, upcast, unclamped: looser, in this order",
-)
-"""The words of a page that a reader who never ran the program needs."""
 
 
 def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Line]:
@@ -77,7 +70,6 @@ def report_sections(report: Report) -> list[Section]:
         *rewrite_sections(report),
         *refusal_sections(report),
         *([Section("Health", health_lines(report))] if report.health else []),
-        Section("Words", _WORDS),
     ]
 
 
@@ -111,7 +103,10 @@ def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Lin
         changes.append(precision_lines(report.precision, brief=brief))
     notes = note_lines(report.notes)
     table = gain_table(report) if brief and report.loading and report.loading.after else None
-    gain = [] if table is None else table.lines()[1:]
+    gain: list[Line] = []
+    if table is not None:
+        gain = [(text_of(one)[2:], style_of(one)) for one in table.lines()[1:]]
+        gain.append("  time of a run: measured by bench")
     runners = _next_step(report) if brief else _runner_lines(report)
     for part in (*changes, proof_lines(report), gain, runners, notes, output):
         lines += ["", *part] if part else []
@@ -146,6 +141,8 @@ def _next_step(report: Report) -> list[Line]:
     if not report.runs_in or not norms:
         return []
     name = entry.runtime if entry else "RUNTIME"
+    if report.runtime and report.runtime.partition("@")[0] != name:
+        return []
     usable = entry and entry.since and version and Version(version) >= Version(entry.since)
     more = "-v: other runtimes" + ("" if report.planned else ", and the sites")
     lines: list[Line] = []
@@ -154,10 +151,12 @@ def _next_step(report: Report) -> list[Line]:
         known = f"{name} {version} {verb} it, by the table of runtimes"
         if not usable or entry.perhaps:
             why = entry.reason or entry.unknown or f"it is older than {entry.since}"
-            known = f"{name} {version} perhaps does not run it: {one_line(why)}"
+            known = f"{name} {version} does not run it: {one_line(why)}"
+            if entry.perhaps:
+                known = f"it is not known whether {name} {version} runs it: {one_line(why)}"
         lines = [f"  {known} ({more})"]
     fails = entry is not None and (entry.perhaps or (report.loading and report.loading.problem))
-    if fails or any(note.startswith("for ") for note in report.notes):  # which says where it goes
+    if fails or report.runtime:
         return lines
     return [(f"next: {_advice(report, name, version, norms)}", "bold"), *lines]
 
@@ -179,7 +178,8 @@ def _advice(report: Report, name: str, version: str, norms: int) -> str:
     if (report.planned and report.fused) or not version:
         return f"optimize --for {name}"
     if after is not None and after[1] < norms and not done:
-        return f"optimize --for {name}, whose session has {after[1]} of {norms} norms as one kernel"
+        seen = f"of this file its session has {after[1]} of {norms} norms as one kernel"
+        return f"optimize --for {name}: {seen}"
     return f"run it in {name} {version}"
 
 
@@ -206,7 +206,7 @@ def _runner_lines(report: Report) -> list[Line]:
     if not report.runs_in:
         return []
     return [
-        f"  by the table of runtimes in {', '.join(runners) or 'none'}",
+        f"  runs in, by the table of runtimes: {', '.join(runners) or 'none'}",
         *(f"  not in {', '.join(names)}: {one_line(text)}" for text, names in reasons.items()),
         *(f"  {', '.join(names)}: {one_line(text)}" for text, names in unknown.items()),
     ]

@@ -20,6 +20,11 @@ from rmsnorm_export.show.text import Block, Line, Table, aligned, badness, group
 MOST = 60
 """Rewrites that are drawn; sites of further ones have their row in the table only."""
 
+_TERMS = {
+    "site": "One place in the graph where a norm is, with the nodes that it is made of.",
+    "ulp": "The distance of a number to the next one that its type has.",
+}
+
 _PROOF_HEADS = ("proof", "ulp seen", "ulp allowed", "error before", "error after")
 
 
@@ -123,18 +128,23 @@ def gain_table(report: Report) -> Table | None:
     """Return the file and its session before and after; None where nothing was made of it."""
     if report.planned:
         return None
-    counts: dict[str, tuple[float, float]] = {
+    counts: dict[str, tuple[int | None, int]] = {
         "nodes in the file": (report.nodes_before, report.nodes_after)
     }
     loading, head = report.loading, "what was gained"
     if loading is not None and loading.after is not None:
-        before, after = loading.before or (float("nan"), float("nan")), loading.after
+        before, after = loading.before or (None, None), loading.after
         counts |= {
             "nodes executed": (before[0], after[0]),
             "norms as one kernel": (before[1], after[1]),
         }
         head = f"in {loading.runtime}, by default"
-    rows = [[f"  {what}", *(f"{one:,}" for one in pair)] for what, pair in counts.items()]
+        if loading.bytes is not None:
+            counts["bytes with weights"] = loading.bytes
+    rows = [
+        [f"  {what}", "not known" if before is None else f"{before:,}", f"{after:,}"]
+        for what, (before, after) in counts.items()
+    ]
     return Table("", (head, "before", "after"), rows, ("before", "after"))
 
 
@@ -177,19 +187,19 @@ def rewrite_sections(report: Report) -> list[Section]:
             blocks.append(pictures(drawing))
     if len(kinds) > MOST:
         blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
-    blocks.append(_meanings(every))
     return [
         Section(f"Rewrites ({len(kinds):,})", blocks),
         Section(f"Sites ({len(every):,})", [_sites_table(every, len(report.fused))]),
+        Section("Words", [_meanings(every, report.numerics)]),
     ]
 
 
-def _meanings(sites: Sequence[Site]) -> Table:
-    """Return what the classes of numerics and the attributes of sites mean."""
-    classes = {site.numerics: WORDS[site.numerics] for site in sites}
+def _meanings(sites: Sequence[Site], allowed: str) -> Table:
+    """Return what the words, the classes of numerics and the attributes of sites mean."""
+    classes = _TERMS | {name: WORDS[name] for name in [*(s.numerics for s in sites), allowed]}
     names = dict.fromkeys(name for site in sites for name in site.attributes)
     attributes = [(name, WORDS.get(name, "")) for name in names]
-    return Table("meaning of the words", ("word", "meaning"), [*classes.items(), *attributes])
+    return Table("", ("word", "meaning"), [*classes.items(), *attributes])
 
 
 def _sites_table(sites: Sequence[Site], fused: int) -> Table:

@@ -44,6 +44,7 @@ class Table:
         numbers: heads of columns of numbers.
         styles: of the rows; fewer than rows: the others have none.
         folded: closed on a page at first.
+        bars: of each row, the ends of an interval around a length: drawn on a page, from 0 on.
     """
 
     title: str
@@ -52,6 +53,7 @@ class Table:
     numbers: Collection[str] = ()
     styles: Sequence[str] = ()
     folded: bool = False
+    bars: Sequence[tuple[float, float, float]] = ()
     kind: ClassVar[str] = "table"
 
     def lines(self) -> list[Line]:
@@ -63,6 +65,11 @@ class Table:
         styles = [*self.styles, *([""] * (len(rows) - len(self.styles)))]
         title = [(self.title, "bold")] if self.title else []
         return ["", *title, (heads, "bold"), *zip(rows, styles, strict=True)]
+
+    @property
+    def longest(self) -> float:
+        """Where the longest bar ends."""
+        return max(max(bar) for bar in self.bars)
 
 
 Block = Line | Table

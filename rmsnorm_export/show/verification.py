@@ -119,6 +119,7 @@ def _histogram(output: OutputComparison, *, folded: bool) -> Table:
     total = sum(count for _, count in counts)
     rows = [[ulp, f"{n:,}", "\u2588" * math.ceil(_BAR * n / total)] for ulp, n in counts]
     title = f"elements of {one_line(output.name)} by their distance in ulp"
+    title += ", the steps from a number to the next"
     return Table(title, ("ulp", "elements", "share"), rows, ("ulp", "elements"), folded=folded)
 
 

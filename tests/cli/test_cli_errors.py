@@ -39,6 +39,7 @@ USAGE = [
     ("verify three.onnx three.onnx --shapes z=2,7,40", "no input 'z'"),
     ("verify three.onnx three.onnx --shapes x=2,40", "for one shape", "write x=2x40"),
     ("verify three.onnx three.onnx --shapes 2x40", "NAME=2x40"),
+    ("verify fixed.onnx fixed.onnx --dims rows=2", "no dimension 'rows'", "every size is fixed"),
     ("verify three.onnx three.onnx --backend-b onnxruntim", "--backend-b", "'onnxruntime'"),
     ("verify three.onnx wide.onnx", "'x' float32 [rows, 40]", "B: 'x' float32 [rows, 41]"),
     ("verify three.onnx mixed.onnx", "no such 'eps_input' as B", "'x' float32 [rows, 40]"),
@@ -118,6 +119,10 @@ def folder(tmp_path: Path, three: Path, mixed: Path) -> Path:  # noqa: ARG001 (t
     onnx.save(model(3, scale=1.01), tmp_path / "other.onnx")
     np.savez(tmp_path / "wrong.npz", x=np.ones((7, 41), np.float32))
     onnx.save(model(3, n=41), tmp_path / "wide.onnx")
+    fixed = model(1)
+    for value in (*fixed.graph.input, *fixed.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 3
+    onnx.save(fixed, tmp_path / "fixed.onnx")
     for name in ("taken.onnx", "taken.py", "taken.txt", "notes.txt"):
         (tmp_path / name).write_text("precious")
     (tmp_path / "hf").mkdir()

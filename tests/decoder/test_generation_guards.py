@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import rmsnorm_export as rx
+from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.guards import lengths_of
 from toolbox.corpus.decoders import decoder as decoder_of
 
@@ -75,3 +76,18 @@ def test_a_decoder_says_which_prompts_it_takes(
     notes = {name: " ".join(report.notes) for name, report in made.reports.items()}
     assert "takes prompts of 1 to 8 tokens alone" in notes["prefill"]
     assert "alone" not in notes["decode"]
+
+
+@pytest.mark.parametrize("kind", ["lfm2", pytest.param("mamba2", marks=pytest.mark.thorough)])
+def test_a_prompt_may_be_shorter_than_the_window_of_a_convolution(
+    kind: str, tmp_path: Path
+) -> None:
+    """Of the longer one it was traced with, the state is the end."""
+    model = decoder_of(kind)
+    rx.export_generation(model, tmp_path / "made")
+    for tokens in (1, 3):
+        ids = torch.arange(3, 3 + 2 * tokens).reshape(2, tokens)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        outcome = verify_generation(model, tmp_path / "made", inputs, tokens=3)
+        assert outcome.passed
+        assert outcome.notes[0] == "6 of 6 greedy tokens are the same"

@@ -23,8 +23,9 @@ from spellings.place import build
 
 import rmsnorm_export as rx
 from rmsnorm_export.graph.retype import retype
+from rmsnorm_export.health.half import FileNames
 from rmsnorm_export.health.limits import Limits
-from rmsnorm_export.health.result import BRAIN, EPSILON, UPCAST, Health
+from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, UPCAST, Health
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.proof.cut import cut
@@ -109,9 +110,9 @@ def recognized(model: ir.Model, dtype: str) -> Recognition:
 
 
 def told_of(found: Recognition, match: Match, *, converted: bool = False) -> Health:
-    opsets = match.output.producer().graph.opset_imports
+    graph = match.output.producer().graph
     bare = Health("", "norm", None, "main", type_name(match.dtype), converted)
-    return Limits(found.types, opsets).of(match, bare)
+    return Limits(found.types, graph.opset_imports, FileNames(graph)).of(match, bare)
 
 
 def held(told: Health, seen: list[float]) -> None:
@@ -214,8 +215,9 @@ def test_a_layer_of_an_architecture_that_is_made_to_overflow_is_named(name: str)
     array = weight.const_value.numpy()
     weight.const_value = ir.tensor((array * 3000 / added.measured).astype(array.dtype))
     after = rx.inspect(model, health=True)
-    for run in after.health_runs:
+    for run in after.health_runs[:2]:
         assert (run.op, run.site, run.cure) == (norm.op, norm.site, "keep in float32")
+    assert [run.odd for run in after.health_runs[2:]] == [0]
     (named,) = (one for one in after.health if (one.kind, one.site) == ("norm", norm.site))
     assert named.beyond
     assert run.tensor in named.keep
@@ -335,19 +337,18 @@ def test_a_norm_that_is_one_node_is_told_the_same(target: str, numerics: str, li
 def test_health_is_shown_as_text_page_and_json() -> None:
     report = rx.inspect(plain("1e-5"), health=True)
     text = to_text(report)
-    assert "health: 1 of 2 norms and residual sums need a cure\n" in text
+    assert "health: 1 of 2 norms, sums and products need a cure\n" in text
     for words in ("residual sum", "Pow", "subnormal", "--numerics upcast", "p, m{0-2}, v"):
         assert words in text
         assert words in to_html(report)
-    assert "in half precision, inputs: random, seed 0, 9 values on onnxruntime" in text
+    assert "in half precision, inputs: random, seed 0, on onnxruntime" in text
+    assert "none of 12 values overflows or is NaN" in text
     assert from_json(report.to_json(), rx.Report) == report
     converted = to_text(rx.inspect(plain(kind="float"), health=True))
     assert "once the model is converted to float16" in converted
     vanished = to_text(rx.inspect(plain("0"), health=True))
-    assert ("cure     --numerics upcast" in text, "cure     --numerics upcast" in vanished) == (
-        True,
-        False,
-    )
+    restored = f"cure     {UPCAST} --epsilon 1e-08"
+    assert (restored in text, restored in vanished) == (False, True)
     assert not any("overflow above 255" in note for note in report.notes)  # which health says
     assert "health" not in to_text(rx.inspect(plain(kind="float")))
 
@@ -391,7 +392,7 @@ def test_the_first_overflow_is_named(place: int, kind: type) -> None:
     none = [0.1] * 12
     quiet = rx.inspect(residual_network(kind, none), health=True, inputs=feeds)
     assert {(run.tensor, run.inputs) for run in quiet.health_runs} == {("", "given arrays")}
-    assert "none overflows" in to_text(quiet)
+    assert to_text(quiet).count("overflows or is NaN") == 2
     cases = {  # weights of which layers -> operator, tensor and site of the first overflow
         ("Pow", f"p{place + 1}", f"norm{place + 1}"): {place: 100.0},  # rows near 700
         ("MatMul", f"o{place}", f"norm{place}"): {place: 60000.0},
@@ -402,16 +403,18 @@ def test_the_first_overflow_is_named(place: int, kind: type) -> None:
         if op == "Add":  # of such rows an operator alone survives the squares
             model = rx.optimize(model, target="onnx", numerics="upcast").model
         report = rx.inspect(model, health=True, inputs=feeds)
-        runs = ["in float32", "in half precision"]
-        assert [run.computed for run in report.health_runs] == runs
-        for run in report.health_runs:
+        *runs, cured = report.health_runs
+        assert [run.computed for run in runs] == ["in float32", "in half precision"]
+        for run in runs:
             assert (run.op, run.tensor, run.site) == (op, tensor, site)
-            assert run.size > END
+            assert (run.size > END, run.odd > 0) == (True, True)
+        assert (cured.computed, cured.odd, cured.tensor) == ("with the cures", 0, "")
         assert from_json(report.to_json(), rx.Report) == report
         sums = [one for one in report.health if one.kind == "residual sum"]
-        assert ["factor" in one.cure for one in sums] == [one.measured > END for one in sums]
+        assert [one.cure == KEEP for one in sums] == [one.measured > END for one in sums]
+        assert [one.keep for one in sums if one.cure] == [(one.site,) for one in sums if one.cure]
         assert any(one.beyond for one in report.health)
-    assert "first overflow" in to_html(report)
+    assert "the first: " in to_html(report)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
@@ -458,4 +461,5 @@ def test_norms_in_functions_branches_and_loops_are_measured(kind: str) -> None:
             report = rx.inspect(model, inputs={"z": z, "c": np.array(taken), "n": np.array(2)})
             here = ran[0] if taken else ran[1]
             assert [one.measured for one in report.health] == [400.0 * here] * 2
-            assert {run.op for run in report.health_runs} == {"Mul" if here else ""}
+            assert {run.op for run in report.health_runs[:2]} == {"Mul" if here else ""}
+            assert [run.odd for run in report.health_runs[2:]] == [0] * here

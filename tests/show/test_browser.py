@@ -97,6 +97,32 @@ def test_a_report_of_a_model_is_seen_whole(browser: Any, tmp_path: Path) -> None
     assert faults(browser, path) == []
 
 
+def test_before_and_after_stand_beside_each_other_on_a_desk(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    result = rx.optimize(onnx.parser.parse_model(_MODEL), drawings=True)
+    path.write_text(to_html(result.report), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1600, "height": 1000})
+    page.goto(path.as_uri())
+    before, after = (one.bounding_box() for one in page.locator("figure").all())
+    assert before["y"] == after["y"]
+    assert before["x"] + before["width"] < after["x"]
+
+
+def test_bars_are_as_long_as_what_they_say(browser: Any, tmp_path: Path) -> None:
+    path, (low, ratio, high) = tmp_path / "page.html", (0.5, 0.625, 0.75)
+    (timing, *_) = (result := result_of("Benchmark")).timings
+    base = change(timing, ratio=1.0, low=1.0, high=1.0)
+    half = change(timing, variant="half", ratio=ratio, low=low, high=high)
+    result = change(result, timings=(base, half), providers=("name",), cases={"name": ()})
+    path.write_text(to_html(result), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    whole, part = (one.bounding_box()["width"] for one in page.locator(".bar rect").all())
+    interval = page.locator(".bar path:not(.unit)").nth(1).bounding_box()["width"]
+    assert part == pytest.approx(ratio * whole, rel=0.01)
+    assert interval == pytest.approx((high - low) * whole, abs=2)
+
+
 @pytest.mark.thorough
 def test_the_site_is_seen_whole(browser: Any, tmp_path: Path) -> None:
     for package in ("sphinx", "myst_nb", "furo"):

@@ -91,6 +91,42 @@ def gathered(*positions: int) -> Step:
     return lambda a, x: a.g.op("Gather", x, a.g.ints(*positions))
 
 
+def without_its_axis(then_back: Step) -> Step:
+    """A mean whose axis is squeezed out, and put back after other steps."""
+    return then(mean, squeezed, then_back, unsqueezed)
+
+
+def typed_as(value: float, op_type: str) -> Step:
+    """An operator of a number that is cast to the type of its operand."""
+    return lambda a, x: a.g.op(op_type, x, a.g.op("CastLike", a.scalar(value), x))
+
+
+def over_its_size(a: Alike, x: str) -> str:
+    """The sum over the last size of the shape, in 32 bits until it is a float."""
+    sizes = a.g.cast(a.g.op("Shape", x), TensorProto.INT32)
+    size = a.g.op("Squeeze", sliced(a, sizes), a.g.ints(0))
+    return a.g.op("Div", total(a, x), a.g.cast(size, a.dtype))
+
+
+def over_the_size_of_a_row(a: Alike, x: str) -> str:
+    return a.g.op("Div", total(a, x), a.g.cast(a.g.op("Size", a.weight()), a.dtype))
+
+
+def all_of_it(a: Alike, x: str) -> str:
+    """The Slice of a strided slice without bounds, as TensorFlow's converter writes it."""
+    ints = (a.g.const(np.array(pair, np.int32)) for pair in ([0, 0], [10**9] * 2, [0, 2], [1, 1]))
+    return a.g.op("Slice", x, *ints)
+
+
+def limited(most: float) -> Step:
+    """The row times its inverse root, which is so large at most."""
+
+    def step(a: Alike, x: str) -> str:
+        return a.g.op("Mul", a.x, a.g.op("Min", a.g.op("Reciprocal", x), a.scalar(most)))
+
+    return step
+
+
 def sliced(a: Alike, x: str) -> str:
     return a.g.op("Slice", x, a.g.ints(-1), a.g.ints(2**31 - 1))
 
@@ -177,6 +213,15 @@ NORMS: dict[str, Steps] = {
     "a variance and the square of a mean": with_variance(lambda a, _, average: a.square(average)),
     "a product of sizes": {"mean": counted(op("Shape"), gathered(-1))},
     "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
+    "an axis that is squeezed out": {"mean": without_its_axis(same)},
+    "an epsilon without an axis": {"mean": without_its_axis(epsilon), "stabilise": same},
+    "numbers of the type of the mean": {
+        "mean": then(total, typed_as(N, "Div")), "stabilise": typed_as(EPSILON, "Add"),
+    },
+    "a size in 32 bits": {"mean": over_its_size},
+    "the size of the weight": {"mean": over_the_size_of_a_row},
+    "a slice of all": {"root": then(op("Sqrt"), all_of_it)},
+    "an inverse that is limited": {"stabilise": same, "divide": limited(100.0)},
     "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
     "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
     "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
@@ -254,6 +299,11 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "parts of squares": ({**SUMMED, "mean": then(parts_of_squares, over(N))}, "sum-of-parts"),
     "squares of parts": ({**SUMMED, "mean": then(joined_squares, over(N))}, "not-followed"),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
+    "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "two-epsilons"),
+    "an inverse that is limited from below": (
+        {"stabilise": same, "divide": lambda a, x: a.g.op(
+            "Mul", a.x, a.g.op("Max", a.g.op("Reciprocal", x), a.scalar(1.0)))}, "clamped",
+    ),
     "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
     "clipped at an input": (

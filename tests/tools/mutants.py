@@ -137,6 +137,16 @@ MUTANTS = (
            "quantize/test_blocks.py::test_weights_of_no_grid_are_rounded"),
     Mutant("quantize/quantize.py", "if loss.problem and rounds:", "if loss.problem and not rounds:",
            "quantize/test_quantize.py::test_one_large_activation_takes_no_steps_of_the_others"),
+    # health/: what is no number of float16, and what helps
+    Mutant("health/analysis.py", "_MOST_OFF = 0.1", "_MOST_OFF = 10.0",
+           "health/test_runs.py::test_a_cure_that_does_not_help_is_not_named"),
+    Mutant("health/overflows.py", "not value.is_graph_output()", "value.is_graph_output()",
+           "health/test_runs.py::test_a_mask_that_stays_one_is_not_counted"),
+    Mutant("health/half.py", "if key[0] == DOMAIN]", "if key[0] != DOMAIN]",
+           "health/test_runs.py::"
+           "test_operators_of_ours_stay_in_float32_when_a_model_is_converted[float]"),
+    Mutant("rewrite/options.py", "exact or self.prove or not self.epsilon", "exact",
+           "rewrite/test_single_sites.py::test_an_epsilon_is_given_to_none_that_has_one"),
     # proof/: bounds, what is no number, what is compared, work
     Mutant("proof/bounds.py", "return max(1, 2 * steps) +", "return 3 + max(1, 2 * steps) +",
            _BOUNDS + "test_a_proof_ends_at_its_bounds"),

@@ -1,0 +1,203 @@
+"""Norms that no fact followed: what a reduction, a root and a division make of rows.
+
+A LayerNorm in single operators is one, and so is an RMSNorm that recognition refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.health.result import KEEP, STORED
+from rmsnorm_export.health.trial import Trial
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.spec import FLOAT_TYPES
+from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.feeds import limits
+from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.types import Types
+
+_MEANS = ("ReduceMean", "GlobalAveragePool")
+_SUMS = (*_MEANS, "ReduceSum", "ReduceSumSquare", "ReduceL2")
+_MOVES = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand")
+_BEFORE = (*_MOVES[:2], "Pow", "Mul", "Div", "Abs")
+"""What may be done to a row before it is summed up."""
+_AFTER = (*_MOVES, "Add", "Mul", "Div", "Max", "Clip", "Sqrt", "Pow", "Reciprocal")
+_TAKE_ROOTS = ("Sqrt", "Pow", "Reciprocal")
+_MOST_STEPS = 16
+_LONGEST = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The nodes that make ``y`` of the rows of ``x``.
+
+    Attributes:
+        nodes: in order, the last one makes y.
+        axes: of x, over which a row goes.
+        dims: of x, 1 where it is no axis of a row.
+        centred: the mean is subtracted.
+        epsilon: a number that is added before the root, or None.
+    """
+
+    x: ir.Value
+    y: ir.Value
+    nodes: tuple[ir.Node, ...]
+    dtype: int
+    axes: tuple[int, ...]
+    dims: tuple[int, ...]
+    centred: bool
+    epsilon: float | None
+
+
+def part_of(node: ir.Node, types: Types, stored: Collection[ir.Value]) -> Part | None:
+    """Return the norm that a reduction is in, or None.
+
+    Args:
+        node: of any operator.
+        types: of the model.
+        stored: values that are made of constants alone.
+    """
+    if standard(node) not in _SUMS or node.inputs[0] is None:
+        return None
+    row = row_of(node.inputs[0], stored)
+    end = _end(node, stored)
+    if end is None:
+        return None
+    y, epsilon = end
+    x = _before_centring(row, stored)
+    axes, dims = _axes(node), types.shape(x)
+    dtype = types.dtype(y)
+    if dims is None or dtype not in FLOAT_TYPES or types.dtype(x) != dtype:
+        return None
+    axes = tuple(axis % len(dims) for axis in axes or range(len(dims)))
+    sizes = [dims[axis] for axis in axes]
+    if any(not isinstance(size, int) and standard(node) not in _MEANS for size in sizes):
+        return None
+    shape = [1] * len(dims)
+    for axis, size in zip(axes, sizes, strict=True):
+        shape[axis] = size if isinstance(size, int) else 8
+    nodes = tuple(_path(x, y, stored))
+    if math.prod(shape) > _LONGEST or node not in nodes:
+        return None
+    return Part(x, y, nodes, int(dtype), axes, tuple(shape), x is not row, epsilon)
+
+
+def _variables(node: ir.Node, stored: Collection[ir.Value]) -> set[ir.Value]:
+    return {value for value in node.inputs if value is not None and value not in stored}
+
+
+def row_of(value: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
+    """Return what a reduction is of, before the squares."""
+    for _ in range(_MOST_STEPS):
+        node = value.producer()
+        if node is None or standard(node) not in _BEFORE:
+            break
+        variables = _variables(node, stored)
+        if len(variables) != 1:
+            break
+        (value,) = variables
+    return value
+
+
+def _before_centring(row: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
+    """Return the value of which a row is the distance from the mean, or the row."""
+    node = row.producer()
+    if node is None or standard(node) != "Sub":
+        return row
+    x, mean = node.inputs
+    found = None if mean is None else row_of(mean, stored).producer()
+    if x is None or found is None or standard(found) not in _MEANS or found.inputs[0] is None:
+        return row
+    one, other = (row_of(value, stored) for value in (found.inputs[0], x))
+    return one if one is other else row
+
+
+def _end(node: ir.Node, stored: Collection[ir.Value]) -> tuple[ir.Value, float | None] | None:
+    """Return the normalised rows after a reduction, and the epsilon that is added before a root."""
+    value, rooted, epsilon = node.outputs[0], node.op_type == "ReduceL2", None
+    for _ in range(_MOST_STEPS):
+        users = {user for user, _ in value.uses()}
+        if len(users) != 1:
+            return None
+        (user,) = users
+        variables, op = _variables(user, stored), standard(user)
+        if len(variables) == 2 and op in ("Mul", "Div"):
+            return (user.outputs[0], epsilon) if rooted else None
+        if variables != {value} or op not in _AFTER:
+            return None
+        if op == "Add" and not rooted:
+            others = (one for one in user.inputs if one is not value)
+            epsilon = Constants().scalar(next(others, None))
+        rooted, value = rooted or op in _TAKE_ROOTS, user.outputs[0]
+    return None
+
+
+def _axes(node: ir.Node) -> tuple[int, ...]:
+    if node.op_type == "GlobalAveragePool":
+        return (-1, -2)
+    stated = node.attributes.get_ints("axes", ())
+    given = Constants().ints(node.inputs[1]) if len(node.inputs) > 1 else None
+    return tuple(stated or given or ())
+
+
+def _path(x: ir.Value, y: ir.Value, stored: Collection[ir.Value]) -> Iterator[ir.Node]:
+    """Yield the nodes between two values, in order, as far as all of y depends on x."""
+    order: dict[ir.Node, None] = {}
+    stack = [(y, False)]
+    while stack and len(order) <= 4 * _MOST_STEPS:
+        value, done = stack.pop()
+        node = value.producer()
+        if value is x or value in stored or node is None or node in order:
+            continue
+        if done:
+            order[node] = None
+        else:
+            stack.append((value, True))
+            stack += [(one, False) for one in node.inputs if one is not None]
+    yield from order
+
+
+class PartTrial(Trial):
+    """A part, ready to be tried on rows.
+
+    Raises:
+        InputError: it needs more than its rows.
+    """
+
+    def __init__(self, part: Part, proving: Proving) -> None:
+        values = (value for node in part.nodes for value in node.outputs)
+        self.values = [v for v in values if proving.types.dtype(v) in FLOAT_TYPES]
+        self.output, self.dtype, self.shape = part.y, part.dtype, part.dims
+        self.axes, self.centred = part.axes, part.centred
+        self.original = cut(
+            self.values, [part.x], opset_imports=proving.opset_imports,
+            type_of=proving.types.dtype,
+        )  # fmt: skip
+
+    def feeds(self, rows: Array) -> dict[str, Array]:
+        return {"x0": rows}
+
+    def cured(self, cure: str) -> tuple[ir.Model, str]:
+        if cure != STORED:
+            return super().cured(cure)
+        model, end = super().cured(KEEP)
+        constants, count = Constants(), 0
+        for node in model.graph:
+            for index, value in enumerate(node.inputs):
+                if standard(node) == "Add" and constants.scalar(value) == 0:
+                    number = np.array(limits(self.dtype)[1], np.float32)
+                    constant = ir.val(f"epsilon{count}", const_value=ir.tensor(number))
+                    model.graph.initializers.add(constant)
+                    node.replace_input_with(index, constant)
+                    count += 1
+        if not count:
+            found, fix = "no sum with 0", "look at the nodes of the norm"
+            raise InputError("The norm has no epsilon of 0.", found=found, fix=fix)
+        return model, end

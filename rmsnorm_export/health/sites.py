@@ -1,0 +1,174 @@
+"""The norms, residual sums and products of a model, each with what is known before it is run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from rmsnorm_export.graph.order import graphs_in, subgraphs
+from rmsnorm_export.health.half import FileNames, node_name
+from rmsnorm_export.health.limits import Limits
+from rmsnorm_export.health.parts import Part, part_of, row_of
+from rmsnorm_export.health.result import END, Health
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import FLOAT16
+from rmsnorm_export.proof.feeds import limits
+from rmsnorm_export.recognize.bodies import bodies_of
+from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.match import Match, module_path
+from rmsnorm_export.recognize.refusal import Refusal
+from rmsnorm_export.recognize.scan import recognize
+
+_NORM_OPERATORS = (
+    "LayerNormalization", "InstanceNormalization", "GroupNormalization",
+    "MeanVarianceNormalization", "LpNormalization",
+)  # fmt: skip
+_REDUCTIONS = (
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "MatMulNBits", "Attention",
+    "MultiHeadAttention", "GroupQueryAttention", "Softmax", "LogSoftmax", "CumSum", "AveragePool",
+    "GlobalAveragePool", "LpPool", "GlobalLpPool", "ReduceSum", "ReduceMean", "ReduceL1",
+    "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+)  # fmt: skip
+"""Operators that add up products, squares or elements."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Site:
+    """A norm, sum or product: what is said of it, the value that is measured, and its nodes."""
+
+    health: Health
+    row: ir.Value
+    nodes: tuple[ir.Node, ...]
+
+
+class Sites:
+    """The norms of a model, each after the residual sum that it reads, and its other reductions.
+
+    Args:
+        model, converted: of ``in_half``.
+        names: of the model.
+        target: for which a cure has to do.
+
+    Attributes:
+        graph, types: of the model.
+        stored: values that are made of constants alone.
+        sites: in order.
+    """
+
+    def __init__(
+        self, model: ir.Model, names: FileNames, target: Target, *, converted: bool
+    ) -> None:
+        recognition = recognize(model)
+        self.graph, self.types, self._converted = model.graph, recognition.types, converted
+        self._scopes = dict(_scopes(self.graph, "main"))
+        self.stored = set(_constants_in(self.graph))
+        self.sites: list[Site] = []
+        self._sums: set[ir.Value] = set()
+        nodes = tuple(nodes_in(self.graph))
+        inside = {node for match in recognition.matches for node in match.nodes}
+        others = (part_of(node, self.types, self.stored) for node in nodes if node not in inside)
+        every: list[Match | Part] = [*filter(None, others), *recognition.matches]
+        norms = {part.nodes[-1]: part for part in every}
+        inside.update(node for part in norms.values() for node in part.nodes)
+        refused = {c.node: r for c, r in recognition.told.items() if r.kind == "norm"}
+        norm_limits = Limits(self.types, model.opset_imports, names, target)
+        for node in nodes:
+            if node in norms:
+                self._add_norm(norms[node], norm_limits)
+            elif node in refused and node not in inside:
+                self._add_refused(node, refused[node])
+            elif node not in inside and node.op_type in (*_NORM_OPERATORS, *_REDUCTIONS):
+                self._add_reduction(node)
+
+    def _add_norm(self, part: Match | Part, norm_limits: Limits) -> None:
+        match, last = (part if isinstance(part, Match) else None), part.nodes[-1]
+        row = part.x if match is None or match.sum is None else match.sum
+        module = module_path(last) if match is None else match.module
+        norm = self._health(last, "norm", part.dtype, module=module)
+        self._add_sum(row, norm, fused=match is not None and match.sum is not None)
+        self.sites.append(Site(norm_limits.of(part, norm), row, part.nodes))
+
+    def _add_refused(self, node: ir.Node, refusal: Refusal) -> None:
+        """Add a norm that nothing is known of but that it is one, and its range."""
+        dtype = int(self.types.dtype(node.outputs[0]) or FLOAT16)
+        health = dataclasses.replace(self._health(node, "norm", dtype), problem=refusal.message)
+        read = node.inputs[0] or node.outputs[0]
+        self.sites.append(Site(health, row_of(read, self.stored), (node,)))
+
+    def _add_sum(self, row: ir.Value, norm: Health, *, fused: bool = False) -> None:
+        """Add the residual sum that a norm reads, if its row is one."""
+        add = row.producer()
+        if add is None or not (fused or self._adds_values(add)) or row in self._sums:
+            return
+        added = dataclasses.replace(
+            norm, site=node_name(add), kind="residual sum", module=module_path(add) or norm.module,
+            largest=limits(int(self.types.dtype(row) or FLOAT16))[0] / 2,
+        )  # fmt: skip
+        self._sums.add(row)
+        self.sites.append(Site(added, row, (add,)))
+
+    def _add_reduction(self, node: ir.Node) -> None:
+        """Add a node of which nothing but the range of its result is known."""
+        value = node.outputs[0]
+        if self.types.dtype(value) != FLOAT16 or value in self.stored:
+            return
+        health = dataclasses.replace(self._health(node, node.op_type, FLOAT16), largest=END)
+        if node.op_type in _NORM_OPERATORS and node.inputs[0] is not None:
+            self._add_sum(node.inputs[0], health)
+        self.sites.append(Site(health, value, (node,)))
+
+    def add_value(self, value: ir.Value, node: ir.Node) -> Site:
+        """Add a value that is none of these, and that float16 does not hold."""
+        health = dataclasses.replace(self._health(node, node.op_type, FLOAT16), largest=END)
+        self.sites.append(Site(health, value, (node,)))
+        return self.sites[-1]
+
+    def _health(
+        self, node: ir.Node, kind: str, dtype: int, *, module: str | None = None
+    ) -> Health:  # fmt: skip
+        scope = "main" if node.graph is None else self._scopes[node.graph]
+        changed = self._converted and dtype == FLOAT16
+        module = module or module_path(node)
+        return Health(node_name(node), kind, module, scope, type_name(dtype), changed)
+
+    def _adds_values(self, node: ir.Node) -> bool:
+        """Return whether a node is a sum of two values of one shape that are both computed."""
+        if standard(node) != "Add" or not self.stored.isdisjoint(node.inputs):
+            return False
+        shapes = [None if value is None else self.types.shape(value) for value in node.inputs]
+        known = [dims for dims in shapes if dims is not None]
+        sizes = (
+            {one for one in pair if isinstance(one, int)} for pair in zip(*known, strict=False)
+        )
+        return len({len(dims) for dims in known}) < 2 and all(len(one) < 2 for one in sizes)
+
+
+def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes of a graph in order, those of bodies before the node that holds them."""
+    for node in graph:
+        for body in subgraphs(node):
+            yield from nodes_in(body)
+        yield node
+
+
+def _scopes(graph: ir.Graph, scope: str) -> Iterator[tuple[ir.Graph | ir.Function, str]]:
+    """Yield a graph and its bodies with what recognition calls them."""
+    yield graph, scope
+    for node in graph:
+        for label, body in bodies_of(node):
+            yield from _scopes(body, f"{scope}/{node.name or node.op_type}.{label}")
+
+
+def _constants_in(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the values that are made of constants alone."""
+    seen: set[ir.Value | None] = {None}
+    for one in graphs_in(graph):
+        seen |= {v for v in one.initializers.values() if not v.is_graph_input()}
+    for node in nodes_in(graph):
+        fixed = not node.op_type.startswith("Random") and not any(subgraphs(node))
+        if fixed and seen.issuperset(node.inputs):
+            seen.update(node.outputs)
+    yield from (value for value in seen if value is not None)
