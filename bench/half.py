@@ -126,7 +126,7 @@ MEANING = (
     "CPU: the error of the file as ONNX Runtime runs it, which computes chains in float32",
     "share: of the multiply-flags of MatMul, Gemm and Conv, those whose result is float16; nodes "
     "and Casts: with functions written out; seconds of the processor, without imports, and "
-    "the process's peak MiB",
+    "the peak MiB of the process or a fork of it",
     "at most the best other's: files of which the error is; plain is no other; sums are over the "
     "files that run",
 )
