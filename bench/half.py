@@ -13,11 +13,11 @@ of which a part that is missing is a row with its reason.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,7 +27,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from bench.half_models import MODELS, ROWS, TRAINED, export
 from bench.lib.child import report_one, run_one
 from bench.lib.results import Start, about, bullets, write_results
 from bench.lib.tables import markdown_table
@@ -112,21 +111,22 @@ TOOLS: dict[str, Callable[[], Convert]] = {
 COLUMNS = (
     ("model", "{}"), ("form", "{}"), ("tool", "{}"), ("error", "{:.2e}"), ("largest", "{:.2e}"),
     ("on the CPU", "{:.2e}"), ("share", "{:.3f}"), ("nodes", "{}"), ("casts", "{}"),
-    ("seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
+    ("cpu_seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
 )  # fmt: skip
 MEANING = (
     "plain: every float32 is float16. onnxruntime: `onnxruntime.transformers.float16` with its "
     "defaults. onnxconverter-common: `auto_convert_mixed_precision`, rtol 0.01, atol 0.001. "
     "AutoCast: of nvidia-modelopt, with calibration, without the shapes of values that it writes, "
     "which ONNX Runtime refuses. ours: `optimize --target ort --dtype f16`",
-    f"{ROWS} rows of inputs, of which the tools that calibrate get the first half",
+    "of four rows of inputs the tools that calibrate get the first two",
     "scaled: what writes to the residual stream times a power of two, so that its largest value is "
     "one to two times 65504; the float32 model computes what it did (within 8e-4)",
     "error: root mean square of the difference from float32, over that of float32, with every "
     "float16 value rounded to it, as on a GPU; largest: difference over the largest value; on the "
     "CPU: the error of the file as ONNX Runtime runs it, which computes chains in float32",
-    "share: of the multiply-adds of MatMul, Gemm and Conv, those whose result is float16; nodes "
-    "and Casts: with functions written out; seconds, without imports, and the process's peak MB",
+    "share: of the multiply-flags of MatMul, Gemm and Conv, those whose result is float16; nodes "
+    "and Casts: with functions written out; seconds of the processor, without imports, and "
+    "the peak MiB of the process or a fork of it",
     "at most the best other's: files of which the error is; plain is no other; sums are over the "
     "files that run",
 )
@@ -168,7 +168,7 @@ def _after(graph: ir.Graph, op: str, value: ir.Value) -> ir.Value:
 
 
 def _share(products: Iterable[tuple[ir.Node, bool]], shapes: dict[str, Array]) -> float:
-    """Return the share of multiply-adds in products whose result is float16."""
+    """Return the share of multiply-flags in products whose result is float16."""
     work = {True: 0, False: 0}
     for node, is_half in products:
         a, b, y = (list(shapes[f"{v.name}.Shape"]) for v in (*node.inputs[:2], node.outputs[0]))
@@ -216,6 +216,8 @@ def _float32(path: Path, feeds: dict[str, Array]) -> Array:
 
 def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Record]:
     """Convert a model by each tool, and compare with float32."""
+    from bench.half_models import ROWS, export  # not in the processes of the tools: PyTorch
+
     source = export(name, scaled=form == "scaled")
     assert source.path, source.reason
     feeds = source.inputs()
@@ -262,7 +264,7 @@ def _totals(rows: list[Record], tool: str) -> list[str]:
     ran = [row for row in own if "error" in row]
     small = [row for row in ran if row["error"] < BOUND]
     finite = sum(math.isfinite(row["error"]) for row in ran)
-    ratios, trained = _ratios(rows, tool), [row for row in ran if row["model"] == TRAINED]
+    ratios = _ratios(rows, tool)
     counts = [f"{count} of {len(own)}" for count in (len(ran), finite, len(small))]
     return [
         tool,
@@ -271,8 +273,8 @@ def _totals(rows: list[Record], tool: str) -> list[str]:
         f"{statistics.median(ratios):.2f}" if ratios else "",
         "{:.3f}".format(min((row["share"] for row in small if row["form"] == "as-is"), default=0)),
         *(str(sum(row[key] for row in ran)) for key in ("nodes", "casts")),
-        f"{sum(row['seconds'] for row in ran):.0f}",
-        f"{max((row['peak_mb'] for row in trained), default=0):,.0f}",
+        f"{sum(row['cpu_seconds'] for row in ran):.0f}",
+        f"{max((row['peak_mb'] for row in ran), default=0):,.0f}",
     ]
 
 
@@ -281,8 +283,8 @@ def _page(report: Record) -> str:
     present = [tool for tool in TOOLS if any(row["tool"] == tool for row in rows)]
     totals = (
         "tool", "runs:", "finite:", f"error below {BOUND}:", "at most the best other's:",
-        "times it, median:", "least f16, as is:", "nodes:", "Casts:", "seconds:",
-        f"MiB, {TRAINED}:",
+        "times it, median:", "least f16, as is:", "nodes:", "Casts:", "CPU seconds:",
+        "most MiB:",
     )  # fmt: skip
     cells = [
         [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
@@ -309,30 +311,28 @@ def _kept(output: Path) -> list[Record]:
     return rows
 
 
-def _arguments() -> argparse.Namespace:
-    options = parser("bench.half", __doc__)
-    words = [*MODELS, *FORMS, *TOOLS]
-    text = "models, forms and tools; the other rows stay as they were measured before"
-    options.add_argument("--only", nargs="+", default=[], choices=words, metavar="WORD", help=text)
-    options.add_argument("--time-limit", type=float, default=300, help="of a conversion, seconds")
-    names = ("TOOL", "MODEL", "INPUTS", "OUTPUT")
-    options.add_argument("--one", nargs=4, metavar=names, help="one conversion, in this process")
-    add_output(options, "half.json")
-    return options.parse_args()
+def _one(tool: str, model: str, inputs: str, output: str) -> int:
+    convert = TOOLS[tool]()
+    try:
+        report_one(lambda: convert(model, inputs, output))
+    except Error as error:
+        say(f"{error.what} {error.found}")
+        return 1
+    return 0
 
 
 def main() -> int:
     """Measure, print and write; 1 where ours failed."""
-    options, start = _arguments(), Start()
-    if options.one:
-        tool, *files = options.one
-        convert = TOOLS[tool]()
-        try:
-            report_one(lambda: convert(*files))
-        except Error as error:
-            say(f"{error.what} {error.found}")
-            return 1
-        return 0
+    if sys.argv[1:2] == ["--one"]:  # a process of its own
+        return _one(*sys.argv[2:])
+    from bench.half_models import MODELS
+
+    flags, words = parser("bench.half", __doc__), [*MODELS, *FORMS, *TOOLS]
+    text = "models, forms and tools; the other rows stay as they were measured before"
+    flags.add_argument("--only", nargs="+", default=[], choices=words, metavar="WORD", help=text)
+    flags.add_argument("--time-limit", type=float, default=300, help="of a conversion, seconds")
+    add_output(flags, "half.json")
+    options, start = flags.parse_args(), Start()
     chosen = [
         [word for word in group if word in options.only] or list(group)
         for group in (MODELS, FORMS, TOOLS)
