@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim, Elements, Unnamed, slice_range
+from rmsnorm_export.recognize.shape_values import (
+    MAX_INT64,
+    Dim,
+    Elements,
+    Unnamed,
+    factors,
+    slice_range,
+)
 
 Dims = Elements
 Info = tuple[ir.DataType | None, Dims]
@@ -149,10 +156,11 @@ def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
             continue
         if isinstance(d, int):
             others *= d
-        elif d is not None and d in symbols:
-            symbols.remove(d)
-        else:
-            return None
+            continue
+        for factor in (None,) if d is None else factors(d):
+            if factor not in symbols:
+                return None
+            symbols.remove(factor)
     if others == 0 or total % others or max(total, others) > MAX_INT64:
         return None
     if not symbols:
