@@ -23,6 +23,9 @@ Info = tuple[ir.DataType | None, Dims]
 
 UNKNOWN: Info = (None, None)
 
+ENDLESS = 10**9
+"""From here on the end of a Slice is that of any axis: the least that exporters write for it."""
+
 
 @dataclasses.dataclass(slots=True)
 class Call:
@@ -180,9 +183,13 @@ def _slice(call: Call) -> Info:
     for position, axis in enumerate(axes):
         size = dims[axis]
         result[axis] = None
-        if starts and ends and steps and isinstance(size, int):
-            cut = slice_range(starts[position], ends[position], steps[position], size)
-            result[axis] = len(cut)
+        if not (starts and ends and steps):
+            continue
+        cut = starts[position], ends[position], steps[position]
+        if isinstance(size, int):
+            result[axis] = len(slice_range(*cut, size))
+        elif cut[0] == 0 and cut[1] >= ENDLESS and cut[2] == 1:
+            result[axis] = size
     return (dtype, tuple(result))
 
 
