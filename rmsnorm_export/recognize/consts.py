@@ -137,7 +137,9 @@ class Constants:
         if node.op_type in ("Shape", "Size"):
             dims = self._dims(value)
             sizes = None if dims is None else _static(dims)
-            return np.prod(sizes) if sizes is not None and node.op_type == "Size" else sizes
+            if sizes is not None and node.op_type == "Size":
+                return np.array(math.prod(sizes.tolist()), np.int64)
+            return sizes
         if node.op_type not in _FOLLOWED:
             return None
         sources = node.inputs[:1] if node.op_type == "CastLike" else node.inputs

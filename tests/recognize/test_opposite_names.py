@@ -439,21 +439,6 @@ def test_zeros_that_are_subtracted_are_nothing(shape, count):
     agree(model, result, {"x": inputs((2, 5, 8))}, rtol=3e-6, atol=1e-6)
 
 
-def test_zeros_that_are_expanded_twice_are_nothing():
-    """A mean of 0 that a library subtracts in the same way as it does a real one."""
-    model = text.model(
-        f"{MEAN} z2 = Expand(zero, sizes2)\n z3 = Unsqueeze(z2, axis)\n z = Expand(z3, sizes3)\n"
-        "c = Sub(x, z)\n e = Add(d, eps)\n s = Sqrt(e)\n n = Div(c, s)\n y = Mul(n, w)",
-        inputs="float[2,5,8] x",
-        outputs="float[2,5,8] y",
-        constants=f"{text.CONSTANTS}, {text.WEIGHT}, float zero = {{0}}, int64[1] axis = {{-1}},"
-        "int64[2] sizes2 = {2, 5}, int64[3] sizes3 = {2, 5, 1}",
-    )
-    result = rx.optimize(model, prove=True)
-    assert len(result.report.fused) == 1
-    agree(model, result, {"x": inputs((2, 5, 8))}, rtol=3e-6, atol=1e-6)
-
-
 READERS = [("", 2), ("t = Mul(w, n)", 3), ("t = Neg(n)", 1), ("t = Tanh(x)\n o = Mul(n, t)", 1),
            ("t = Mul(n, w)\n o = Mul(n, w)\n p = Mul(n, w)", 1)]  # fmt: skip
 
