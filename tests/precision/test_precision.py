@@ -58,7 +58,7 @@ def test_a_stream_is_float32_from_the_first_sum_that_overflows(target: str) -> N
 
 def test_the_sum_overflows_where_the_given_inputs_do_not_show_it() -> None:
     """Or the tests above show nothing; and the largest of several inputs counts."""
-    small, feeds = {"x": np.full((1, ROWS), 1e-2, np.float32)}, x_of(3, ROWS)
+    small, feeds = {"x": np.full((1, ROWS), 1e-3, np.float32)}, x_of(3, ROWS)
     _, precision, content = converted(one_sum(), inputs=[small])
     assert not np.isfinite(step_by_step(content, feeds)[0]).all()
     assert (precision.runs, precision.inputs) == (1, "given arrays")
