@@ -75,6 +75,7 @@ _SESSIONS = "lower/test_default_sessions.py::"
 _LIMITS = "lower/test_plugin_limits.py::"
 _REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
 _ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
+_TRAPS = "audit/test_audit.py::test_what_no_proof_shows_is_not_fused"
 _ALIKE = "audit/test_audit.py::test_what_looks_like_one_is_not_named"
 _HALF = "precision/test_precision.py::"
 _HALF_IO = "precision/test_interface.py::"
@@ -274,9 +275,20 @@ MUTANTS = (
            "audit/test_audit.py::test_one_step_makes_it_none"),
     Mutant("audit/behaviour.py", "highest * base", "1.0 * base",
            _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
-    Mutant("audit/audit.py", " and not self._is_variance(x, norm)", "", _ALIKE),
-    Mutant("audit/audit.py", " or r.reason in _SETTLED", "",
+    Mutant("audit/audit.py", " and not self._is_variance(x, norm[0])", "", _ALIKE),
+    Mutant("audit/audit.py", " if r.reason in _SETTLED)", " if False)",
            "audit/test_audit.py::test_where_all_norms_are_recognised_nothing_is_evaluated"),
+    Mutant("audit/analytic.py", "self._through(op, node, inputs)\n",
+           "self._through(op, node, inputs) or _Sign()\n", f"{_TRAPS}[clamp]"),
+    Mutant("audit/analytic.py", "(op not in _PLACED or self._is_fixed(node))", "True",
+           f"{_TRAPS}[late rows]"),
+    Mutant("audit/analytic.py", "if floats or op not in _SIZED:", "if False:",
+           f"{_TRAPS}[many rows]"),
+    Mutant("audit/analytic.py", "if op in _KINKED and not first.of:", "if False:",
+           f"{_TRAPS}[two elements]"),
+    Mutant("audit/fusing.py", "if not norm.keeps_zeros:", "if False:", f"{_TRAPS}[zero elements]"),
+    Mutant("audit/fusing.py", "if not self._is_right(region, layout):", "if False:",
+           f"{_TRAPS}[digits]"),
     Mutant("audit/audit.py", "if self._work < 0:", "if self._work is None:",
            "audit/test_audit.py::test_what_is_beyond_the_bound_is_not_evaluated"),
     Mutant("audit/operators.py", "return SOME if few else ENDS", "return SOME",
