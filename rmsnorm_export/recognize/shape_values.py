@@ -184,7 +184,7 @@ def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
     if op == "Max":
         return _by_element(_largest, parts)
     if op == "ReduceProd":
-        return _product_of_sizes(node, data, parts[1:])
+        return multiplied(node, data, parts[1:])
     return rearranged(node, parts)
 
 
@@ -282,8 +282,8 @@ def _largest(*sizes: Dim) -> Dim:
     return sizes[0] if len(set(sizes)) == 1 else None
 
 
-def _product_of_sizes(
-    node: ir.Node, data: npt.NDArray[np.object_], given: list[npt.NDArray[np.object_]]
+def multiplied(
+    node: ir.Node, data: npt.NDArray[np.object_], given: Sequence[npt.NDArray[Any]]
 ) -> Held:
     """The product of all sizes of a row: a number, or one of symbols alone."""
     axes = given[0].reshape(-1).tolist() if given else node.attributes.get_ints("axes", [])

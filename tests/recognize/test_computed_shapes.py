@@ -49,3 +49,17 @@ def test_flat_rows_times_their_columns_are_sums(leading, count):
     result = rx.optimize(model, prove=True)
     assert len(result.report.fused) == count
     agree(model, result, {"x": inputs((3, 3, 8))}, rtol=3e-6, atol=1e-6)
+
+
+def test_an_axis_that_is_not_the_row_is_no_row():
+    """Squeezed out and put back behind the others, so that the division pairs all rows."""
+    model = text.model(
+        f"{MEAN} e = Add(d, eps)\n s = Sqrt(e)\n t = Squeeze(s, first)\n u = Unsqueeze(t, last)\n"
+        "y = Div(x, u)",
+        inputs="float[1,3,8] x",
+        outputs="float[3,3,8] y",
+        constants=f"{text.CONSTANTS}, int64[1] first = {{0}}, int64[1] last = {{-1}}",
+    )
+    report = rx.inspect(model)
+    assert not report.fused
+    assert [r.reason for r in report.refused] == ["axes-misplaced"]
