@@ -37,7 +37,7 @@ _SIZED = frozenset((
 """Operators that shapes are made with."""
 _TERMS = frozenset(("Add", "Sum", "Mean", "Sub"))
 _BOUNDS = frozenset(("Max", "Min", "Clip"))
-_SUMS = frozenset(("ReduceSum", "ReduceMean", "CumSum", "AveragePool", "GlobalAveragePool"))
+_MEANS = frozenset(("ReduceSum", "ReduceMean", "CumSum", "AveragePool", "GlobalAveragePool"))
 _FACTORS = frozenset(("Mul", "Div", "MatMul", "Gemm", "Conv", "Einsum"))
 _KINKED = frozenset(("Abs", "Sign", "Relu", "ReduceL1"))
 _POSITIVE = frozenset(("ReduceSumSquare", "ReduceL2", "ReduceL1", "Abs", "Sqrt", "Relu", "Exp"))
@@ -45,7 +45,6 @@ _OTHERS = frozenset((
     *_TERMS, "Log", "ReduceLogSumExp", "ReduceLogSum", "LpNormalization", "LayerNormalization",
     "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization",
 ))  # fmt: skip
-_FLOAT = ir.AttributeType.FLOAT
 _Terms: TypeAlias = "dict[ir.Value | None, float]"
 """A sum: how often each value is in it, and the number that is added."""
 _ROUNDED = 1e-12
@@ -180,7 +179,7 @@ class Branches:
             return None
         if op in _CASTS or op in _MOVED or op in ("Identity", "Reciprocal", "Sign", "Neg"):
             return first  # of Neg and Identity those of unknown sign
-        if op in _SUMS:
+        if op in _MEANS:
             return _Sign(first.fixed)
         if op == "Concat":
             known = all(sign.of for sign in inputs)
@@ -198,7 +197,9 @@ class Branches:
     def _product(self, op: str, node: ir.Node, inputs: list[_Sign]) -> _Sign:
         """Return the sign of a product, or of a sum of products."""
         if op not in ("Mul", "Div"):
-            numbers = (a.as_float() for a in node.attributes.values() if a.type == _FLOAT)
+            numbers = (
+                a.as_float() for a in node.attributes.values() if a.type == ir.AttributeType.FLOAT
+            )
             positive = all(sign.fixed == 1 for sign in inputs) and min(numbers, default=0.0) >= 0
             return _Sign(int(positive))
         odd = [sign.odd for sign in inputs if sign.odd]
