@@ -124,8 +124,8 @@ MEANING = (
     "error: root mean square of the difference from float32, over that of float32, with every "
     "float16 value rounded to it, as on a GPU; largest: difference over the largest value; on the "
     "CPU: the error of the file as ONNX Runtime runs it, which computes chains in float32",
-    "share: of the multiply-adds of MatMul, Gemm and Conv, those whose result is float16; nodes "
-    "and Casts: with functions written out; seconds of the processor, without imports, and "
+    "share: of the multiply-adds of MatMul, Gemm, Conv and Einsum, those whose result is float16; "
+    "nodes and Casts: with functions written out; seconds of the processor, without imports, and "
     "the peak MiB of the process or a fork of it",
     "at most the best other's: files of which the error is; plain is no other; sums are over the "
     "files that ours, onnxruntime and AutoCast make run",
@@ -149,9 +149,8 @@ def _rounded(path: Path) -> tuple[ir.Model, Record, list[tuple[ir.Node, bool]]]:
     probe.graph.outputs[:] = outputs
     session = load_session(ir.to_proto(probe).SerializeToString())
     half = {port.name for port in session.get_outputs() if port.type == "tensor(float16)"}
-    products = [node for node in nodes if node.op_type in ("MatMul", "FusedMatMul", "Gemm", "Conv")]
-    if any(node.op_type == "Einsum" and len(node.inputs) > 1 for node in nodes):
-        raise ValueError(f"{path} has products that are not counted here")
+    kinds = ("MatMul", "FusedMatMul", "Gemm", "Conv", "Einsum")
+    products = [node for node in nodes if node.op_type in kinds and len(node.inputs) > 1]
     for node in nodes:
         for value in (one for one in node.outputs if one.name in half):
             users, is_output = tuple(value.uses()), value.is_graph_output()
@@ -173,10 +172,15 @@ def _share(products: Iterable[tuple[ir.Node, bool]], shapes: dict[str, Array]) -
     """Return the share of multiply-adds in products whose result is float16."""
     work = {True: 0, False: 0}
     for node, is_half in products:
-        a, b, y = (list(shapes[f"{v.name}.Shape"]) for v in (*node.inputs[:2], node.outputs[0]))
+        values = (*node.inputs[:2], node.outputs[0])
+        a, b, y = (list(map(int, shapes[f"{value.name}.Shape"])) for value in values if value)
+        if node.op_type == "Einsum":
+            letters = node.attributes.get_string("equation", "").split("->")[0].replace(",", "")
+            work[is_half] += math.prod(dict(zip(letters, a + b, strict=True)).values())
+            continue
         turned = node.attributes.get_int("transA", 0)
         inner = math.prod(b[1:]) if node.op_type == "Conv" else a[-2 if turned else -1]
-        work[is_half] += int(math.prod(y) * inner)
+        work[is_half] += math.prod(y) * inner
     return work[True] / sum(work.values())
 
 
