@@ -17,7 +17,6 @@ import torch
 import transformers
 
 from toolbox.corpus.arch_table import COMMON
-from toolbox.corpus.cache import source_hash
 from toolbox.corpus.exporters import Example, Export, cached
 from toolbox.trained import trained_model
 
@@ -91,11 +90,11 @@ MODELS = {
 
 def export(name: str, scaled: bool) -> Export:
     """Return the ONNX file of a model of ``MODELS``, with ``ROWS`` example rows."""
-    depends = f"{MODELS[name]} {_SIZES} {scaled} {source_hash('arch_table')} {__doc__}"
+    depends = f"{COMMON} {Path(__file__).read_text(encoding='utf-8')}"
     attempts = [("dynamo18", (0, 1)), ("dynamo18", (0,))]
-    text = name in ("whisper", "sd3", "vit", "mamba2")
+    fixed = name in ("whisper", "sd3", "vit", "mamba2")
     key = f"{name}-{'scaled' if scaled else 'plain'}"
-    return cached("half", key, depends, lambda: make(name, scaled), attempts[text:])
+    return cached("half", key, depends, lambda: make(name, scaled), attempts[fixed:])
 
 
 def make(name: str, scaled: bool) -> Example:
