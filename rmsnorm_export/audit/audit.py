@@ -165,7 +165,9 @@ class _Audit:
             roots=any(place.roots for place in ends),
             pieces=any(place.pieces for place in ends),
             mixes=all(place.mixes for place in ends),
-            ends=len(self.refusals) > said or any(place.ends for place in ends),
+            ends=len(self.refusals) > said
+            or not self._refused.isdisjoint(holder.all_nodes())
+            or any(place.ends for place in ends),
         )
 
     def _rows(self, graph: ir.Graph | ir.Function) -> list[ir.Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -28,7 +28,7 @@ from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
-from rmsnorm_export.recognize.consts import is_ordinary
+from rmsnorm_export.recognize.consts import is_ordinary, standard
 from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, source_name
@@ -83,6 +83,8 @@ class Fusing:
             return "its input and its output are of different or unknown types"
         if any(node.graph is not region.nodes[-1].graph for node in region.nodes):
             return "its nodes are in different graphs"
+        if (node := next(filter(self._is_undefined, _makers(region.constants)), None)) is not None:
+            return f"runtimes differ over {node.op_type} {source_name(node)!r} of integers"
         values = self._constants(region, layout)
         branches = Branches(region, values, self.types, norm.place, layout.shape)
         if (node := branches.first()) is not None:
@@ -124,6 +126,11 @@ class Fusing:
         model = model_of(region, layout, self.types, imports, functions, outputs)
         x = np.random.default_rng(0).standard_normal(layout.shape)
         return model, [x, *arrays_of(region, layout, self.types)]
+
+    def _is_undefined(self, node: ir.Node) -> bool:
+        """Return whether integers are divided, which may be by zero, or raised to a power."""
+        dtype = self.types.dtype(node.outputs[0])
+        return standard(node) in ("Div", "Pow") and dtype is not None and dtype.is_integer()
 
     def _constants(self, region: Region, layout: Layout) -> dict[ir.Value, Array]:
         """Return the numbers of the constants that the nodes of a region read."""
@@ -188,6 +195,17 @@ class Fusing:
         finally:
             lowered.discard()
         return "" if proof.passed else proof.reason
+
+
+def _makers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+    """Give the nodes that values are computed by."""
+    pending, seen = list(values), set()
+    while pending:
+        node = pending.pop().producer()
+        if node is not None and node not in seen:
+            seen.add(node)
+            pending += [value for value in node.inputs if value is not None]
+            yield node
 
 
 def _made(measured: float, numbers: Sequence[float], n: int) -> float | None:

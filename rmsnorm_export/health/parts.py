@@ -69,7 +69,7 @@ def part_of(node: ir.Node, types: Types, stored: Collection[ir.Value]) -> Part |
         return None
     (y, epsilon), row = end, row_of(read, stored)
     x = _before_centring(row, stored)
-    dims, dtype, region = types.shape(x), types.dtype(y), region_of(x, y)
+    dims, dtype, region = types.shape(x), types.dtype(y), region_of(x, y, ())
     if dims is None or region is None or node not in region.nodes:
         return None
     if dtype is None or dtype not in FLOAT_TYPES or types.dtype(x) != dtype:
