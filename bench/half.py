@@ -237,7 +237,7 @@ def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Re
             words = ["--one", tool, str(source.path), str(inputs), str(output)]
             row |= run_one(module_command("bench.half", *words), limit)
             if "error" in row:
-                row["detail"] = row.pop("error")
+                row["detail"] = row.pop("error").replace(f"{source.path.parent}/", "")
             else:
                 try:
                     row |= Fork(lambda: evaluate)(output, feeds, reference)

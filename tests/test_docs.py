@@ -67,7 +67,7 @@ VARIES = {
     r"(float16 1x16x64) .*(ok|FAILED)": r"\1 \2",  # kernels differ by machine
     r"differs by [\d.]+, [\d.]+ allowed": "differs by D, B allowed",
     r"nodes executed +\d+ +\d+": "nodes executed N N",
-    r"bytes with weights +[\d,]+ +[\d,]+": "bytes with weights N N",
+    r"KiB with weights +[\d.]+ +[\d.]+": "KiB with weights N N",
     r"within \d+% of its bound": "within P of its bound",
     r" +": " ",
 }

@@ -32,7 +32,7 @@ class Machine:
     """Random problems, at most, under each sanitizer."""
     problems: int = 10**9
     """Random problems, at most, without one."""
-    peers: tuple[str, ...] = ("torch fused", "torch.compile", "Liger", "quack")
+    peers: tuple[str, ...] = ("torch fused", "Liger", "quack")
     """Others that are timed."""
     lengths: tuple[int, ...] = (4096, 128, 1024, 8192, 16384, 256, 65536, 512, 2048, 32768)
     """Of the rows that are tuned."""

@@ -41,9 +41,6 @@ HEADS = 32
 LENGTHS = (128, 256, 1024, 4096, 4104, 8192, 65536, 262144)
 """4,104 is 8 over a power of two: no multiple of what a warp loads at once."""
 
-COMPILED = (128, 4096)
-"""Those for which ``torch.compile`` takes part: it needs seconds for each."""
-
 EPSILON = 1e-6
 QUANT_SCALE = 0.02  # 448 * 0.02 is beyond every y of the random inputs: nothing saturates
 
@@ -176,44 +173,16 @@ def ours(library: ctypes.CDLL, machine: Machine, work: Work) -> Run:
     return run
 
 
-def _chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    wide = x.float()
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPSILON)
-    return weight * wide.to(x.dtype)
-
-
-def _turned(y: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    y = y.view(cos.shape[0], -1, y.shape[-1])
-    first, second = y.chunk(2, -1)
-    across = torch.cat((-second, first), -1)
-    return (y * cos[:, None] + across * sin[:, None]).view(-1, y.shape[-1])
-
-
-def _composed(norm: Callable[..., torch.Tensor], op: Op, used: Buffers) -> Any:
-    """An operation around a norm of two tensors, as PyTorch code has it."""
-    if op == "skip":
-        total = used["x"] + used["residual"]
-        return norm(total, used["weight"]), total
-    y = norm(used["x"], used["weight"])
-    if op == "rotary":
-        return _turned(y, used["cos"], used["sin"])
-    return (y.float() / QUANT_SCALE).to(torch.float8_e4m3fn) if op == "fp8" else y
-
-
-def _compiled(work: Work) -> Run:
-    """Of two lengths: each is compiled for itself, not as another's dynamic variant."""
-    if work.n not in COMPILED:
-        raise UnavailableError(f"compiled for rows of {' and '.join(map(str, COMPILED))} only")
-    torch.compiler.reset()
-    run = torch.compile(_composed, dynamic=False)
-    return lambda b: run(_chain, work.op, b)
-
-
-def _torch(work: Work) -> Run:
+def _torch(work: Work) -> Run | None:
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (work.n,), weight, EPSILON)
 
-    return lambda b: _composed(norm, work.op, b)
+    def skip(b: Buffers) -> tuple[torch.Tensor, torch.Tensor]:
+        total = b["x"] + b["residual"]
+        return norm(total, b["weight"]), total
+
+    runs: dict[Op, Run] = {"norm": lambda b: norm(b["x"], b["weight"]), "skip": skip}
+    return runs.get(work.op)
 
 
 def _imported(module: str, package: str) -> Any:
@@ -247,7 +216,6 @@ def _quack(work: Work) -> Run | None:
 
 PEERS: dict[str, Callable[[Work], Run | None]] = {
     "torch fused": _torch,
-    "torch.compile": _compiled,
     "Liger": _liger,
     "quack": _quack,
 }

@@ -12,13 +12,12 @@ would say: for each length one number of threads, as a row has to sum to the sam
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import itertools
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,48 +28,48 @@ from bench.lib.tables import markdown_table
 from rmsnorm_export.op import abi
 
 TITLE = "Variants of the row kernel"
-TODAY: dict[str, Any] = {}
-"""The fields of no variant: what ``rmsnorm_launch`` chooses."""
 FINALISTS = 3
+FEW = 64
+"""Rows up to which a launch has a warm cache, and no block takes several of them."""
+USUAL = "as it is"
 _OPS: tuple[speed.Op, ...] = ("norm", "skip")
 _BYTES = 2  # of an element of bf16
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Way:
-    """The shape of a launch: struct Way of plugins/tests/kernels/tune.cu, without its manner."""
+class Variant(NamedTuple):
+    """A launch, as struct Way of plugins/tests/kernels/tune.cu has it.
+
+    The last four are the parameters of ``Manner`` in row_hot.cuh, by default those of production.
+    """
 
     vectors: int
     lanes: int
     threads: int
     cluster: int
     rounds: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Manner:
-    """The way to memory: Manner of row_hot.cuh; its defaults are those of production."""
-
     holds: bool = True
     streams: bool = False
     triggers: bool = True
     fetches: bool = True
 
     @property
-    def bits(self) -> int:
-        return sum(value << place for place, value in enumerate(dataclasses.astuple(self)))
-
-    def __str__(self) -> str:
+    def manner(self) -> str:
+        """Return how the way to memory differs from that of production."""
         changed = (
             "scale from L1" * (not self.holds),
             "stores by .cs" * self.streams,
             "no early trigger" * (not self.triggers),
             "no early fetch" * (not self.fetches),
         )
-        return ", ".join(filter(None, changed)) or "as it is"
+        return ", ".join(filter(None, changed)) or USUAL
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return what the order of a row's sum follows from."""
+        return self.vectors, self.lanes, self.cluster
 
 
-def ways(n: int) -> Iterator[Way]:
+def shapes(n: int) -> Iterator[Variant]:
     """Yield the shapes for rows of n elements, a power of two."""
     vectors = n * _BYTES // 16
     for each, cluster, rounds in itertools.product((1, 2, 4), (1, 2, 4, 8, 16), (1, 2, 4, 8)):
@@ -79,33 +78,29 @@ def ways(n: int) -> Iterator[Way]:
             continue
         if lanes <= 32 and cluster == 1:
             tiles = ((threads, threads // lanes) for threads in (128, 256, 512))
-            yield from (Way(each, lanes, t, 1, rounds) for t, rows in tiles if 4 <= rows <= 32)
+            yield from (Variant(each, lanes, t, 1, rounds) for t, rows in tiles if 4 <= rows <= 32)
         elif 64 <= lanes <= 512 and (cluster == 1 or vectors // cluster >= 256):
-            yield Way(each, lanes, lanes, cluster, rounds)
+            yield Variant(each, lanes, lanes, cluster, rounds)
 
 
-def _doubt(way: Way) -> float:
+def _doubt(shape: Variant) -> float:
     """Least for one row at a time, two vectors a thread, 128 to 256 threads, no cluster."""
     return (
-        math.log2(way.rounds)
-        + 2 * abs(math.log2(way.vectors / 2))
-        + abs(math.log2(way.threads / 192))
-        + 0.5 * math.log2(way.cluster)
+        math.log2(shape.rounds)
+        + 2 * abs(math.log2(shape.vectors / 2))
+        + abs(math.log2(shape.threads / 192))
+        + 0.5 * math.log2(shape.cluster)
     )
 
 
-MANNERS = sorted(
-    itertools.starmap(Manner, itertools.product((True, False), repeat=4)),
-    key=lambda manner: (manner.bits ^ Manner().bits).bit_count(),
-)
-
-
-def variants(n: int) -> list[tuple[Way, Manner]]:
+def variants(n: int) -> list[Variant]:
     """Return all, most promising first: of the best shapes every manner comes early."""
-    shapes = sorted(ways(n), key=_doubt)
-    pairs = itertools.product(enumerate(shapes), enumerate(MANNERS))
+    likely = [*enumerate(sorted(shapes(n), key=_doubt))]
+    flips = sorted(itertools.product((False, True), repeat=4), key=sum)
+    turns = sorted(itertools.product(likely, enumerate(flips)), key=lambda p: p[0][0] + p[1][0])
     return [
-        (way, manner) for (_, way), (_, manner) in sorted(pairs, key=lambda p: p[0][0] + p[1][0])
+        Variant(*shape[:5], *(usual != other for usual, other in zip(shape[5:], flip, strict=True)))
+        for (_, shape), (_, flip) in turns
     ]
 
 
@@ -119,17 +114,16 @@ class _Bench:
         self.flat = speed.buffers(whole, torch.Generator(machine.device).manual_seed(machine.seed))
         self.flat = {name: tensor.flatten() for name, tensor in self.flat.items()}
 
-    def row(self, work: speed.Work, fields: dict[str, Any], spent: float) -> dict[str, Any]:
-        """Check a variant, and time it; fields of ``Way`` and ``Manner``, or ``TODAY``."""
+    def row(self, work: speed.Work, way: Variant | None, spent: float) -> dict[str, Any]:
+        """Check a variant, or without one what is launched today, and time it."""
         count = work.rows * work.n
         names = ("x", "y") if work.op == "norm" else ("x", "y", "residual", "sum")
         used = {name: self.flat[name][:count].view(work.rows, work.n) for name in names}
         used["weight"] = self.flat["weight"][: work.n]
-        launch = speed.ours(self.tuned if fields else self.today, self.machine, work)
-        if fields:
-            manner = Manner(*(fields[f.name] for f in dataclasses.fields(Manner)))
-            numbers = [fields[f.name] for f in dataclasses.fields(Way)]
-            self.tuned.rmsnorm_tune((ctypes.c_int * 6)(*numbers, manner.bits))
+        launch = speed.ours(self.tuned if way else self.today, self.machine, work)
+        if way:
+            manner = sum(bit << place for place, bit in enumerate(way[5:]))
+            self.tuned.rmsnorm_tune((ctypes.c_int * 6)(*way[:5], manner))
         for name in {"y", "sum"} & used.keys():
             used[name].fill_(float("nan"))
         launch(used)
@@ -137,40 +131,37 @@ class _Bench:
         whole = bool(torch.isfinite(used["y"]).all())
         if work.op == "skip":
             whole = whole and bool((used["sum"] == used["x"] + used["residual"]).all())
-        row = {"op": work.op, "rows": work.rows, "n": work.n, "way": fields}
-        row |= {"copied": work.bytes / self.copy}
         if not (error <= bound and whole):
-            return {**row, "remark": f"wrong: {error:.1f} ulp, every row written: {whole}"}
-        warm = work.rows <= 64
-        return {
-            **row,
-            "seconds": self.machine.seconds(lambda: launch(used), warm=warm, spent=spent),
-        }
+            return {"remark": f"wrong: {error:.1f} ulp, every row written: {whole}"}
+        seconds = self.machine.seconds(lambda: launch(used), warm=work.rows <= FEW, spent=spent)
+        return {"seconds": seconds, "copied": work.bytes / self.copy}
 
 
 def _works(machine: Machine) -> list[speed.Work]:
     return [
         speed.Work(op, rows, n, "bfloat16")
         for n in machine.lengths
-        for rows in dict.fromkeys((max(1, machine.largest // n), 4096, 64, 1))
+        for rows in dict.fromkeys((max(1, machine.largest // n), 4096, FEW, 1))
         if rows * n <= max(machine.largest, n)
         for op in _OPS
     ]
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["op"], row["rows"], row["n"], *row["way"].items()
+    return row["op"], row["rows"], row["n"], *(row["way"] or ())
 
 
-def _timed(bench: _Bench, work: speed.Work, fields: dict[str, Any], tell: Tell, **how: Any) -> None:
-    name = f"{work.op} {work.rows} x {work.n}, {fields or 'today'}"
+def _timed(
+    bench: _Bench, work: speed.Work, way: Variant | None, tell: Tell, spent: float = 0.004
+) -> None:
+    row = {"op": work.op, "rows": work.rows, "n": work.n, "way": way}
     try:
-        row = bench.row(work, fields, how["spent"])
+        row |= bench.row(work, way, spent)
     except (RuntimeError, speed.UnavailableError) as error:
-        row = {"op": work.op, "rows": work.rows, "n": work.n, "way": fields, "remark": str(error)}
+        row |= {"remark": str(error)}
     if "remark" in row:
-        tell("wrong", f"{name}: {row['remark']}")
-    tell("rows", {**row, "final": how.get("final", False)})
+        tell("wrong", f"{work.op} {work.rows} x {work.n}, {way or 'today'}: {row['remark']}")
+    tell("rows", row)
 
 
 def time_variants(
@@ -180,16 +171,16 @@ def time_variants(
     bench, done = _Bench(machine, built), {_key(row) for row in before}
     queues = []
     for work in _works(machine):
-        fields = [dataclasses.asdict(w) | dataclasses.asdict(m) for w, m in variants(work.n)]
-        queues.append([(work, one) for one in (TODAY, *fields[: machine.variants])])
+        fitting = (one for one in variants(work.n) if one.rounds == 1 or work.rows > FEW)
+        asked = (None, *itertools.islice(fitting, machine.variants))
+        queues.append([(work, way) for way in asked])
     turns = [one for turn in itertools.zip_longest(*queues) for one in turn if one is not None]
-    for number, (work, fields) in enumerate(turns):
+    for number, (work, way) in enumerate(turns):
         if time.monotonic() > end:
             tell("not run", f"{len(turns) - number} of {len(turns)} variants: the time is over")
             break
-        key = {"op": work.op, "rows": work.rows, "n": work.n, "way": fields}
-        if _key(key) not in done:
-            _timed(bench, work, fields, tell, spent=0.004)
+        if (work.op, work.rows, work.n, *(way or ())) not in done:
+            _timed(bench, work, way, tell)
 
 
 def time_finalists(
@@ -199,11 +190,11 @@ def time_finalists(
     bench = _Bench(machine, built)
     for work, timed in _by_work(rows).items():
         found = sorted((row for row in timed if row["way"]), key=_median)[:FINALISTS]
-        for fields in (TODAY, *(row["way"] for row in found)):
+        for way in (None, *(Variant(*row["way"]) for row in found)):
             if time.monotonic() > end:
                 tell("not run", "finals: the time is over")
                 return
-            _timed(bench, work, fields, tell, spent=0.1, final=True)
+            _timed(bench, work, way, tell, spent=0.1)
 
 
 def steps(machine: Machine, built: Built, before: list[dict[str, Any]]) -> list[Step]:
@@ -229,15 +220,6 @@ def _by_work(rows: list[dict[str, Any]]) -> dict[speed.Work, list[dict[str, Any]
     return {work: works[work] for work in order}
 
 
-def _shape(row: dict[str, Any]) -> tuple[int, int, int]:
-    """What the order of a row's sum follows from."""
-    return row["way"]["vectors"], row["way"]["lanes"], row["way"]["cluster"]
-
-
-def _manner(row: dict[str, Any]) -> Manner:
-    return Manner(*(row["way"][field.name] for field in dataclasses.fields(Manner)))
-
-
 def _us(row: dict[str, Any]) -> str:
     return " to ".join(f"{1e6 * row['seconds'][quartile]:.2f}" for quartile in (0, 2))
 
@@ -250,65 +232,50 @@ def _fastest(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
         if today is None or not found:
             continue
         best = min(found, key=_median)
-        way = best["way"]
-        shape = f"{way['lanes']} x {way['vectors']}, cluster {way['cluster']}"
+        way = Variant(*best["way"])
         shares = (f"{row['copied'] / _median(row):.0%}" for row in (today, best))
         cells = [work.op, f"{work.rows:,}", f"{work.n:,}", _us(today), _us(best), *shares]
-        cells += [f"{_median(best) / _median(today):.2f}", shape, str(way["threads"])]
-        lines.append([*cells, str(way["rounds"]), str(_manner(best)), str(len(found))])
+        cells += [f"{_median(best) / _median(today):.2f}", *map(str, way[:5]), way.manner]
+        lines.append([*cells, str(len(found))])
     headings = ["op", "rows:", "n:", "today, us:", "fastest, us:", "today, of a copy:", "fastest:"]
-    headings += ["ratio:", "threads x vectors of a row", "block:", "rows:", "memory", "timed:"]
+    headings += ["ratio:", *(f"{name}:" for name in Variant._fields[:5]), "memory", "timed:"]
     return markdown_table(headings, lines)
 
 
-def _manners(works: dict[speed.Work, list[dict[str, Any]]]) -> dict[Manner, list[float]]:
+def _manners(works: dict[speed.Work, list[dict[str, Any]]]) -> dict[str, list[float]]:
     """The time of each manner's fastest shape over the fastest of all, of the largest works."""
-    costs: dict[Manner, list[float]] = {manner: [] for manner in MANNERS}
+    costs: dict[str, list[float]] = {}
     for work, timed in works.items():
-        found = [row for row in timed if row["way"]]
-        if not found or work.rows <= 4096 < max(w.rows for w in works if w.n == work.n):
+        found = [(Variant(*row["way"]).manner, _median(row)) for row in timed if row["way"]]
+        if not found or work.rows < max(other.rows for other in works if other.n == work.n):
             continue
-        least = min(map(_median, found))
-        for manner, taken in costs.items():
-            own = [_median(row) for row in found if _manner(row) == manner]
-            taken += [min(own) / least] if own else []
-    full = max(map(len, costs.values()))
-    return {manner: taken for manner, taken in costs.items() if taken and len(taken) == full}
+        least = min(seconds for _, seconds in found)
+        for manner in dict.fromkeys(name for name, _ in found):
+            own = min(seconds for name, seconds in found if name == manner)
+            costs.setdefault(manner, []).append(own / least)
+    full = max(map(len, costs.values()), default=0)
+    return {manner: taken for manner, taken in costs.items() if len(taken) == full}
 
 
-def _choice(works: dict[speed.Work, list[dict[str, Any]]], manner: Manner) -> list[str]:
+def _choice(works: dict[speed.Work, list[dict[str, Any]]], manner: str) -> list[str]:
     """For each length the shape whose worst time, over the fastest of the manner, is least."""
     lines = []
     for n in sorted({work.n for work in works}):
         costs: dict[tuple[int, int, int], list[float]] = {}
-        large: dict[tuple[int, int, int], dict[str, Any]] = {}
-        for work, timed in works.items():
-            own = [row for row in timed if row["way"] and _manner(row) == manner]
-            if work.n != n or not own:
-                continue
-            least = min(map(_median, own))
-            for shape in {_shape(row) for row in own}:
-                best = min((row for row in own if _shape(row) == shape), key=_median)
-                costs.setdefault(shape, []).append(_median(best) / least)
-                large.setdefault(shape, best)  # the largest work comes first
+        large: dict[tuple[int, int, int], Variant] = {}
+        for timed in (timed for work, timed in works.items() if work.n == n):
+            ways = [(_median(row), Variant(*row["way"])) for row in timed if row["way"]]
+            own = sorted((one for one in ways if one[1].manner == manner), reverse=True)
+            for shape, (seconds, way) in {way.shape: (s, way) for s, way in own}.items():
+                costs.setdefault(shape, []).append(seconds / own[-1][0])
+                large.setdefault(shape, way)  # the largest work comes first
         full = max(map(len, costs.values()), default=0)
-        fitting = [shape for shape, taken in costs.items() if len(taken) == full]
-        if fitting:
+        if fitting := [shape for shape, taken in costs.items() if len(taken) == full]:
             shape = min(fitting, key=lambda one: max(costs[one]))
-            way, words = large[shape]["way"], [f"{n * _BYTES:,}", *map(str, shape)]
-            lines.append(
-                [*words, str(way["threads"]), str(way["rounds"]), f"{max(costs[shape]):.2f}"]
-            )
-    headings = (
-        "bytes of a row:",
-        "vectors:",
-        "lanes:",
-        "cluster:",
-        "block:",
-        "rows:",
-        "worst ratio:",
-    )
-    return markdown_table(headings, lines)
+            cells = [f"{n * _BYTES:,}", *map(str, large[shape][:5])]
+            lines.append([*cells, f"{max(costs[shape]):.2f}"])
+    names = (f"{name}:" for name in Variant._fields[:5])
+    return markdown_table(["bytes of a row:", *names, "worst ratio:"], lines)
 
 
 def tables(rows: list[dict[str, Any]]) -> list[str]:
@@ -318,14 +285,10 @@ def tables(rows: list[dict[str, Any]]) -> list[str]:
     if manners := _manners(works):
         means = {manner: sum(taken) / len(taken) for manner, taken in manners.items()}
         order = sorted(means, key=means.__getitem__)
-        cells = [[str(m), f"{means[m]:.3f}", f"{max(manners[m]):.3f}"] for m in order]
+        cells = [[m, f"{means[m]:.3f}", f"{max(manners[m]):.3f}"] for m in order]
         lines += ["", "## One way to memory for all, large tensors", ""]
         lines += markdown_table(["memory", "mean ratio:", "worst:"], cells)
-        for manner in dict.fromkeys((order[0], Manner())):
-            lines += [
-                "",
-                f"## What launch_table.h would say: {manner}",
-                "",
-                *_choice(works, manner),
-            ]
+        for manner in dict.fromkeys((order[0], USUAL)):
+            lines += ["", f"## What launch_table.h would say: {manner}", ""]
+            lines += _choice(works, manner)
     return lines

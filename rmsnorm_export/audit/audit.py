@@ -11,23 +11,34 @@ from typing import Any
 import onnx_ir as ir
 
 from rmsnorm_export.audit.behaviour import Behaviour, EpsilonPlace, Part, is_centred, norm_of
+from rmsnorm_export.audit.fusing import Fusing
 from rmsnorm_export.audit.operators import (
     ADDITIONS,
     ENDS,
+    NOT_REPEATED,
     SIZES,
     SOME,
-    WITH_ROOTS,
     Operators,
     Traits,
 )
-from rmsnorm_export.audit.parts import Layout, Region, arrays_of, layouts, model_of, region_of, run
+from rmsnorm_export.audit.parts import (
+    Layout,
+    Region,
+    arrays_of,
+    layouts,
+    model_of,
+    region_of,
+    row_of,
+    run,
+)
 from rmsnorm_export.audit.places import TOP, Place, common, source
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.context import FLOATS
+from rmsnorm_export.recognize.context import FLOATS, same_attributes
 from rmsnorm_export.recognize.functions import callees_first, reached
+from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
 from rmsnorm_export.recognize.scan import NATIVE, Recognition
 
@@ -38,6 +49,9 @@ _MOST_BEHIND, _MOST_EXAMINED = 8, 2
 """Values in front of one that it may be a norm of, and those of them that it is examined with."""
 _MOST_TRIED = 32
 """Values that are examined as the norm of one."""
+
+_MOST_PROVED = 512
+"""Norms that are proved, or refused, of one model."""
 
 _COST = 1 << 15
 """Elements that are computed in the time that it takes to cut out and run a node, 0.2 ms."""
@@ -52,12 +66,12 @@ _RUNS = 6
 _HIGHEST, _HIGHEST_HALF = 1e6, 1e4
 
 
-def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
-    """Return the refusals of a recognition, with those of norms that it did not follow.
+def audited(model: ir.Model, recognition: Recognition) -> tuple[list[Match], tuple[Refusal, ...]]:
+    """Return the norms that a recognition did not follow, and the refusals with those among them.
 
     A part of the graph that sums, takes a root and is a function of one value x, of whose shape its
-    output is, is evaluated on rows, where no match and no refusal covers it. A norm takes the
-    place of the look-alikes that recognition saw in it. What cannot be evaluated, because it
+    output is, is evaluated on rows, where no match covers it. A norm takes the place of what
+    recognition said of it, as a match where a proof holds. What cannot be evaluated, because it
     depends on another value than x or is too large, is passed over.
 
     Args:
@@ -67,7 +81,7 @@ def audited(model: ir.Model, recognition: Recognition) -> tuple[Refusal, ...]:
     audit = _Audit(model, recognition)
     audit.run()
     kept = (r for candidate, r in recognition.told.items() if candidate.node not in audit.mistaken)
-    return (*kept, *audit.refusals)
+    return audit.matches, (*kept, *audit.refusals)
 
 
 class _Audit:
@@ -77,25 +91,31 @@ class _Audit:
             node for match in recognition.matches for node in match.nodes
         }
         told = recognition.told.items()
-        settled = (c for c, r in told if r.kind == "norm" or r.reason in _SETTLED)
+        settled = (c for c, r in told if r.reason in _SETTLED)
+        self._refused = {c.node for c, r in told if r.kind == "norm"}
         for candidate in (*recognition.sums, *settled):
             self._explained |= {candidate.node, candidate.root}
-        self._operators = Operators(recognition.types, self._explained)
+        live = reached(model, NATIVE) if model.functions else ()
+        self._functions = {key: model.functions[key] for key in live if key[0] != DOMAIN}
+        holders: list[ir.Graph | ir.Function] = [model.graph, *self._functions.values()]
+        self._nodes = [node for holder in holders for node in holder.all_nodes()]
+        op_types = {node.op_type for node in self._nodes}
+        self._operators = Operators(recognition.types, self._explained, op_types)
         self._places: dict[ir.Value, Place] = {}
         self._tried: dict[Place, int] = {}
         self._sums: set[ir.Node] = set()
         self._known: dict[tuple[object, ...], Any] = {}
+        self._equal: dict[tuple[object, ...], list[ir.Node]] = {}
+        self._twins: dict[ir.Value, ir.Value] = {}
         self._work = _WORK
-        self._functions = tuple(model.functions.values())
+        self._fusing = Fusing(model, recognition.types)
+        self.matches: list[Match] = []
         self.refusals: list[Refusal] = []
         self.mistaken: set[ir.Node] = set()
 
     def run(self) -> None:
-        live = reached(self._model, NATIVE) if self._model.functions else ()
-        functions = {key: self._model.functions[key] for key in live if key[0] != DOMAIN}
-        holders: list[ir.Graph | ir.Function] = [self._model.graph, *functions.values()]
-        nodes = (n for holder in holders for n in holder.all_nodes() if n.op_type in WITH_ROOTS)
-        if not any(map(self._operators.takes_root, nodes)):
+        functions = self._functions
+        if not any(map(self._operators.takes_root, self._nodes)):
             return
         if not functions and not self._may_find(self._model.graph):
             return
@@ -145,7 +165,9 @@ class _Audit:
             roots=any(place.roots for place in ends),
             pieces=any(place.pieces for place in ends),
             mixes=all(place.mixes for place in ends),
-            ends=len(self.refusals) > said or any(place.ends for place in ends),
+            ends=len(self.refusals) > said
+            or not self._refused.isdisjoint(holder.all_nodes())
+            or any(place.ends for place in ends),
         )
 
     def _rows(self, graph: ir.Graph | ir.Function) -> list[ir.Value]:
@@ -170,11 +192,28 @@ class _Audit:
             traits = SOME
         if traits.sums:
             self._sums.add(node)
+        if closed and (first := self._first(node)) is not node:
+            pairs = dict(zip(node.outputs, first.outputs, strict=True))
+            self._twins |= pairs
+            self._places |= {twin: self._places[value] for twin, value in pairs.items()}
+            return
         for value in node.outputs:
             place = self._places[value] = Place(value, parent)
             place.through(before, traits)
             if place.sums and place.roots:
                 self._try(place)
+
+    def _first(self, node: ir.Node) -> ir.Node:
+        """Return the first node of its graph that computes the same."""
+        inputs = tuple(value and self._twins.get(value, value) for value in node.inputs)
+        if standard(node) in NOT_REPEATED:
+            return node
+        alike = self._equal.setdefault((node.graph, node.op_type, inputs), [])
+        same = (one for one in alike if len(one.outputs) == len(node.outputs))
+        first = next((one for one in same if same_attributes(one, node)), node)
+        if first is node:
+            alike.append(node)
+        return first
 
     def _try(self, y: Place) -> None:
         """Examine ``y`` as a norm of the values that it depends on, the nearest first."""
@@ -205,21 +244,43 @@ class _Audit:
     def _is_clear(self, x: Place, start: ir.Value, end: ir.Value) -> bool:
         """Say of a norm that it is one; return whether it is clear what ``end`` is."""
         self._work -= _COST
-        region = region_of(start, end) if self._work > 0 else None
+        region = region_of(start, end, self._twins_of(start)) if self._work > 0 else None
         if region is None:
             return False
         norm = self._norm(region)
-        if norm is not None and not self._is_variance(x, norm):
-            self._report(region, norm)
+        if norm is not None and not self._is_variance(x, norm[0]):
+            self._report(region, *norm)
         return norm is not None
 
-    def _norm(self, region: Region) -> Behaviour | None:
-        """Return the norm that a region is, with the first sizes with which it is one."""
+    def _twins_of(self, value: ir.Value) -> list[ir.Value]:
+        return [twin for twin, first in self._twins.items() if first is value]
+
+    def _weighted(self, region: Region) -> Region | None:
+        """Return a region with the product of its output and a row of weights."""
+        uses, dims = region.y.uses(), self._types.shape(region.y)
+        if len(uses) != 1 or region.y.is_graph_output() or not dims:
+            return None
+        ((node, index),) = uses
+        other = node.inputs[1 - index] if standard(node) == "Mul" else None
+        here = node.graph is region.nodes[-1].graph
+        weighs = here and other is not None and self._types.shape(other) == dims[-1:]
+        return region_of(region.x, node.outputs[0], region.twins) if weighs else None
+
+    def _norm(self, region: Region) -> tuple[Behaviour, Layout] | None:
+        """Return the norm that a region is, with the first sizes with which it is one.
+
+        Those with which its rows are as long as in the file go first.
+        """
         half = self._types.dtype(region.x) in (None, ir.DataType.FLOAT16)
         highest = _HIGHEST_HALF if half else _HIGHEST
         sizes = layouts(self._types.shape(region.x))
-        norms = (self._judged(region, layout, norm_of, highest) for layout in sizes)
-        return next(filter(None, norms), None)
+        dims, found = self._types.shape(region.x), []
+        for layout in sizes:
+            norm = self._judged(region, layout, norm_of, highest)
+            if norm is not None and row_of(dims, norm.axes) == row_of(layout.shape, norm.axes):
+                return norm, layout
+            found += [(norm, layout)] if norm is not None else []
+        return found[0] if found else None
 
     def _is_variance(self, x: Place, norm: Behaviour) -> bool:
         """Return whether the mean was taken from the rows of x: their mean square is a variance."""
@@ -227,7 +288,7 @@ class _Audit:
         for _ in range(_MOST_BEHIND):
             if z.value is None or x.value is None or z.ends != x.ends:
                 break
-            region = region_of(z.value, x.value)
+            region = region_of(z.value, x.value, self._twins_of(z.value))
             sizes = () if region is None else layouts(self._types.shape(z.value))
             if region and any(self._judged(region, s, is_centred, norm.axes) for s in sizes):
                 return True
@@ -247,7 +308,9 @@ class _Audit:
         """
         self._work -= len(region.nodes) * _COST
         try:
-            model = model_of(region, layout, self._types, self._opsets, self._functions)
+            model = model_of(
+                region, layout, self._types, self._opsets, tuple(self._model.functions.values())
+            )
             content = ir.to_proto(model).SerializeToString(deterministic=True)
             key = (content, layout.shape, judge.__name__, about)
             if key not in self._known:
@@ -260,30 +323,47 @@ class _Audit:
         except Exception:  # of any part of any file: what NumPy does not compute is not audited
             return None
 
-    def _report(self, region: Region, norm: Behaviour) -> None:
-        """Refuse a norm by its nodes, once for its sums; look-alikes that were seen there go."""
+    def _report(self, region: Region, norm: Behaviour, layout: Layout) -> None:
+        """Take a norm, or refuse it by its nodes, once for its sums; what was said of them goes."""
         sums = self._sums.intersection(region.nodes)
         if sums <= self.mistaken:
             return
+        match: Match | str = "a file has no more proofs than these"
+        if len(self.matches) + len(self.refusals) < _MOST_PROVED:
+            weighted = self._weighted(region)
+            scaled = None if weighted is None else self._norm(weighted)
+            if weighted is not None and scaled is not None:
+                match = self._fusing.match(weighted, *scaled, self._scope)
+            if not isinstance(match, Match):
+                match = self._fusing.match(region, norm, layout, self._scope)
+        if isinstance(match, Match):
+            self.matches.append(match)
+        elif self._refused.isdisjoint(sums):
+            self.refusals.append(self._refusal(region, norm, match))
+        else:
+            return
         self.mistaken |= sums
-        dims, (first, last) = self._types.shape(region.x), norm.axes
-        row = list(dims or ())[len(dims or ()) + first : len(dims or ()) + last + 1]
+
+    def _refusal(self, region: Region, norm: Behaviour, why: str) -> Refusal:
+        first, last = norm.axes
+        row = row_of(self._types.shape(region.x), norm.axes)
         n = math.prod(size for size in row if isinstance(size, int))
-        rows = f"rows of {norm.n if norm.part else n}"
-        if not norm.part and not (row and all(isinstance(size, int) for size in row)):
+        rows = f"rows of {n if norm.groups == 1 else norm.n}"
+        if norm.groups == 1 and not (row and all(isinstance(size, int) for size in row)):
             rows = f"rows over axes {list(range(first, last + 1))}"
         epsilon = _EPSILONS[norm.place].format(f"{norm.epsilon:.3g}")
         if any(self._types.shape(value) in (None, (), (1,)) for value in region.parameters):
             epsilon = "an epsilon that the caller may give"
         begin, end = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
-        self.refusals.append(refuse(
+        return refuse(
             region.nodes[-1], "spelling-unknown",
             f"computes {'an L2 norm' if norm.length else 'an RMSNorm'} of {rows} with {epsilon}, "
             f"by nodes from {begin} to {end} that recognition does not follow",
-            f"{plural(len(region.nodes), 'node')} from {self._described(region.x)}",
+            f"{plural(len(region.nodes), 'node')} from {self._described(region.x)}, and no proof: "
+            f"{why}",
             "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
             "is one to be followed", self._scope,
-        ))  # fmt: skip
+        )  # fmt: skip
 
     def _described(self, x: ir.Value) -> str:
         dtype, dims = self._types.info(x)

@@ -25,7 +25,7 @@ Part = Callable[[Array], Sequence[Array]]
 """Computes y from x, and then the parts of rows that the squares may be taken of."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Behaviour:
     """``y = x * gain * (M + epsilon) ** -0.5``, with M the mean square of ``rows``.
 
@@ -34,16 +34,20 @@ class Behaviour:
         epsilon: fitted; 0 where it is too small to be seen.
         place: of the epsilon: under the root, behind it, or the least that the root may be.
         axes: first and last of the normalised ones, negative.
-        part: M is that of a part of these, or of groups.
+        groups: M is that of one of so many parts of equal length; 0: of another part.
         length: the gain is 1 / sqrt(n): rows of length one.
+        gain: in the shape of x.
+        keeps_zeros: among other numbers.
     """
 
     n: int
     epsilon: float
     place: EpsilonPlace
     axes: tuple[int, int]
-    part: bool
+    groups: int
     length: bool
+    gain: Array
+    keeps_zeros: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,9 +88,13 @@ def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Behaviour | 
             return None
         samples.append((x, outputs))
         gains.append(_inverse(x, outputs[0]))
-        if not _alike(gains[0], gains[-1]):  # most parts are told from a norm by one look or two
+        # Most parts are told from a norm by one look or two: y of the largest rows is the smaller
+        # multiple of x.
+        scaled = np.isfinite(gains[0])
+        sizes = [np.abs(gain[scaled]) for gain in gains[:2]]
+        grows = len(gains) != 2 or (sizes[0] > (1 + _TOLERANCE) * sizes[1]).all()
+        if not (grows and _alike(gains[0], gains[-1])):
             return None
-    scaled = np.isfinite(gains[0])
     if scaled.mean() < 0.5:
         return None
     for rows in _rows(shape, [part.shape for part in samples[0][1][1:]]):
@@ -97,8 +105,10 @@ def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Behaviour | 
         if fitted is not None:
             place, epsilon, gain = fitted
             length = bool(np.allclose(gain[scaled] ** 2 * rows.n, 1, rtol=_TOLERANCE))
-            part = rows.part >= 0 or rows.groups > 1
-            return Behaviour(rows.n, epsilon, place, rows.axes, part, length)
+            groups = rows.groups if rows.part < 0 else 0
+            gain = np.copysign(gain, gains[0])
+            zeros = all((outputs[0][x == 0] == 0).all() for x, outputs in samples)
+            return Behaviour(rows.n, epsilon, place, rows.axes, groups, length, gain, zeros)
     return None
 
 
@@ -135,13 +145,12 @@ def _alike(one: Array, other: Array) -> bool:
 
 
 def _rows(shape: Sequence[int], parts: Sequence[Sequence[int]]) -> Iterator[_Rows]:
-    """Give what the mean square may be taken over: never over the batch, the first of the axes."""
+    """Give what the mean square may be taken over, the last axes first; never the whole tensor."""
     rank = len(shape)
     runs = itertools.combinations_with_replacement(range(-1, -rank - 1, -1), 2)
-    runs_of = [(b, a) for a, b in runs if b > -rank or rank == 1]
-    for first, last in runs_of:
+    for last, first in runs:
         n = math.prod(shape[rank + first : rank + last + 1])
-        if n > 1:
+        if n > 1 and (rank == 1 or last - first + 1 < rank):
             yield _Rows(n, (first, last))
     for index, part in enumerate(parts):
         for axis in range(-rank, 0):

@@ -38,6 +38,11 @@ SOME = Traits(sums=True)
 _SUM, _ROOT = Traits(sums=True, mixes=True), Traits(roots=True)
 
 SIZES, ADDITIONS = ("Shape", "Size"), ("Add", "Sum", "Mean")
+NOT_REPEATED = frozenset((
+    "", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli",
+    "Multinomial", "Dropout",
+))  # fmt: skip
+"""Operators, and functions, that may compute something else the next time."""
 _CENTRED = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization",
@@ -51,14 +56,15 @@ _FIXED: Mapping[str, Traits] = {
     **dict.fromkeys(("ReduceL2", "ReduceLogSumExp", "LpPool", "GlobalLpPool"),
                     Traits(sums=True, roots=True, mixes=True)),
     "LpNormalization": Traits(sums=True, roots=True),
-    **dict.fromkeys(("Sqrt", "Exp"), _ROOT),
+    "Sqrt": _ROOT,
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli",
                      "Multinomial", "RandomNormalLike", "RandomUniformLike",
                      native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
 }  # fmt: skip
 _LINEAR = ("MatMul", "Gemm", "Conv")
-_OTHERS = frozenset((*_FIXED, *_CENTRED, *_LINEAR, "Pow", "Einsum"))
-WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow"))
+_OTHERS = frozenset((*_FIXED, *_CENTRED, *_LINEAR, "Pow", "Einsum", "Exp"))
+_WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow", "Exp"))
+_LOGARITHMS = frozenset(("Log", "ReduceLogSum", "ReduceLogSumExp"))
 _FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
 
 _MOST_READ = 1 << 20
@@ -75,17 +81,21 @@ class Operators:
     Args:
         types: element types and shapes.
         explained: nodes of which recognition has said what they are.
+        op_types: of all nodes: where there is no logarithm, an exponential is no root.
         calls: what is known of functions; those of the callees are to be there before a caller.
     """
 
-    def __init__(self, types: Types, explained: Collection[ir.Node | None]) -> None:
+    def __init__(
+        self, types: Types, explained: Collection[ir.Node | None], op_types: Collection[str]
+    ) -> None:
         self._types, self._explained = types, explained
+        self._exponential = NOTHING if _LOGARITHMS.isdisjoint(op_types) else _ROOT
         self._constants = Constants()
         self.calls: dict[ir.OperatorIdentifier, Traits] = {}
 
     def takes_root(self, node: ir.Node) -> bool:
-        """Return whether one of ``WITH_ROOTS`` takes a root that nobody has explained."""
-        return self.traits(node, ()).roots
+        """Return whether a node takes a root that nobody has explained."""
+        return node.op_type in _WITH_ROOTS and self.traits(node, ()).roots
 
     def traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         """Return what ``node`` does to those of its inputs that are no constants."""
@@ -102,6 +112,8 @@ class Operators:
 
     def _traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         op, (first, *others) = node.op_type, (*node.inputs, None)
+        if op == "Exp":
+            return self._exponential
         if op in _LINEAR:
             return self._product(node, variables)
         if op == "Einsum":

@@ -36,7 +36,10 @@ class Region:
         nodes: those that depend on x, in topological order.
         weights: stored constants that they, and the nodes of constants, read.
         parameters: vectors and numbers that the caller gives.
+        given: they, and what is computed from them without x.
+        constants: what ``nodes`` read that does not depend on x.
         pieces: of rows of x, of which the squares may be taken.
+        twins: values that nodes equal to that of x make.
     """
 
     x: ir.Value
@@ -44,11 +47,17 @@ class Region:
     nodes: tuple[ir.Node, ...]
     weights: tuple[ir.Value, ...]
     parameters: tuple[ir.Value, ...]
+    given: frozenset[ir.Value]
+    constants: tuple[ir.Value, ...]
     pieces: tuple[ir.Value, ...]
+    twins: tuple[ir.Value, ...]
 
 
-def region_of(x: ir.Value, y: ir.Value) -> Region | None:
-    """Return what makes ``y``, all of which depends on x or on constants alone; None: too much."""
+def region_of(x: ir.Value, y: ir.Value, twins: Sequence[ir.Value]) -> Region | None:
+    """Return what makes ``y``, all of which depends on x or on constants alone; None: too much.
+
+    ``twins``: values that nodes equal to that of x make.
+    """
     order: list[ir.Node] = []
     leaves: dict[ir.Value, None] = {}
     seen: set[ir.Node] = set()
@@ -56,7 +65,7 @@ def region_of(x: ir.Value, y: ir.Value) -> Region | None:
     while stack:
         value, done = stack.pop()
         node = value.producer()
-        if value is x:
+        if value is x or value in twins:
             continue
         if node is None:
             leaves[value] = None
@@ -71,17 +80,26 @@ def region_of(x: ir.Value, y: ir.Value) -> Region | None:
     weights = [v for v in leaves if v.const_value is not None and not v.is_graph_input()]
     if any(v.const_value is not None and v.const_value.size > _MOST_WEIGHT for v in weights):
         return None
-    reached, nodes = {x}, []
+    parameters = tuple(value for value in leaves if value not in weights)
+    reached, given, nodes = {x, *twins}, set(parameters), []
     for node in order:
-        if not reached.isdisjoint(node.inputs):
+        inputs = node.inputs[:1] if standard(node) == "CastLike" else node.inputs
+        if not reached.isdisjoint(inputs):
             reached.update(node.outputs)
             nodes.append(node)
+        elif not given.isdisjoint(inputs):
+            given.update(node.outputs)
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    constants = tuple(value for value in read if value not in reached)
+    used = tuple(value for value in twins if value in read)
     pieces = [
         value for node in nodes if standard(node) in _PIECES and node.inputs[0] is x
         for value in node.outputs
     ]  # fmt: skip
-    parameters = tuple(value for value in leaves if value not in weights)
-    return Region(x, y, tuple(nodes), tuple(weights), parameters, tuple(pieces[:_MOST_PIECES]))
+    return Region(
+        x, y, tuple(nodes), tuple(weights), parameters, frozenset(given), constants,
+        tuple(pieces[:_MOST_PIECES]), used,
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +108,12 @@ class Layout:
 
     shape: tuple[int, ...]
     symbols: Mapping[str, int]
+
+
+def row_of(dims: Dims, axes: tuple[int, int]) -> tuple[int | str | None, ...]:
+    """Return the sizes of the axes from the first to the last of these, which are negative."""
+    first, last = axes
+    return () if dims is None else tuple(dims[len(dims) + first : len(dims) + last + 1])
 
 
 def layouts(dims: Dims) -> Iterator[Layout]:
@@ -125,8 +149,9 @@ def model_of(
     types: Types,
     opset_imports: Mapping[str, int],
     functions: Sequence[ir.Function],
+    outputs: Sequence[ir.Value] = (),
 ) -> ir.Model:
-    """Return a region as a model of its own, with outputs for y and the pieces.
+    """Return a region as a model of its own, with outputs for y and the pieces, or for others.
 
     Raises:
         InputError: it needs another value than x and constants, or cannot be cut out.
@@ -138,9 +163,10 @@ def model_of(
             layout.symbols.get(size) if isinstance(size, str) else size for size in dims
         ]  # fmt: skip
 
+    inputs, outputs = (region.x, *region.parameters), outputs or (region.y, *region.pieces)
     return cut(
-        (region.y, *region.pieces), (region.x, *region.parameters), opset_imports=opset_imports,
-        functions=functions, type_of=types.dtype, sizes_of=sizes_of, constants=region.weights,
+        outputs, inputs, opset_imports=opset_imports, functions=functions, type_of=types.dtype,
+        sizes_of=sizes_of, constants=region.weights, aliases=dict.fromkeys(region.twins, region.x),
     )  # fmt: skip
 
 

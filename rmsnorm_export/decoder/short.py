@@ -36,7 +36,7 @@ def fill_states(model: ir.Model) -> None:
         tape = ir.tape.Tape()
         zeros = tape.op("Constant", [], {"value": ir.tensor(before.reshape(-1))})
         padded = tape.op("Pad", [source, zeros])
-        padded.dtype = source.dtype
+        padded.type = source.type
         for added in tape.nodes:
             added.name = names(f"state/{added.op_type}")
             added.outputs[0].name = names(f"{added.name}_output")

@@ -60,7 +60,7 @@ def as_text(graph: ir.Graph, held: Held | None = None) -> Prepare:
     ranks = {str(v.name): len(v.shape) for v in graph.outputs if v.shape is not None}
 
     def prepare(feeds: dict[str, Array]) -> Defined:
-        filled = pad_first_row(feeds, states, held and held.tokens)
+        filled = pad_first_row(feeds, states, None if held is None else held.tokens)
         mask, ids = feeds.get("attention_mask"), feeds.get("input_ids")
         if mask is not None and ids is not None and mask.shape == ids.shape and mask.shape[1] > 1:
             tokens = {"logits": 1, **dict.fromkeys(states.values(), 2)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rmsnorm_export.health.half import FileNames, in_half, node_name
 from rmsnorm_export.health.overflows import Overflows
 from rmsnorm_export.health.ranges import Candidates, Measured, Ranges, Rounding, measure
 from rmsnorm_export.health.result import END, KEEP, HealthRun
-from rmsnorm_export.health.sites import Sites, nodes_in
+from rmsnorm_export.health.sites import Sites
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import HALF_TYPES
@@ -182,7 +182,7 @@ class _Runs:
             health = dataclasses.replace(site.health, measured=wide.get(site.row))
             own = [node for node in site.nodes if node in kept]
             if site.row in unfit or (own and health.kind != "norm"):
-                names = self._names.kept(v for node in own for v in node.outputs)
+                names = self._names.kept(own)
                 helps = KEEP if names else ""
                 health = dataclasses.replace(health, cure=helps, keep=names if helps else ())
             site.health = health
@@ -201,20 +201,15 @@ class _Runs:
             helps = f"{END:.0f} in place of the infinity in {source}"
         return dataclasses.replace(
             run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
-            op=node.op_type, module=module_path(node), site=self._norm_at(node),
+            op=node.op_type, module=module_path(node),
+            site=self._norm_at(node, overflows.nodes),
             cure="" if cure is None else helps, odd=len(overflows.bad(ranges)), constant=source,
         )  # fmt: skip
 
-    def _norm_at(self, node: ir.Node) -> str:
+    def _norm_at(self, node: ir.Node, nodes: Sequence[ir.Node]) -> str:
         """Return the name of the norm or sum that a node is in, or of the last one before it."""
-        last = ""
-        for one in nodes_in(self._model.graph):
-            site = self._near.get(one)
-            if site is not None and site.health.is_norm:
-                last = site.health.site
-            if one is node:
-                break
-        return last
+        sites = (self._near.get(one) for one in nodes[: nodes.index(node) + 1])
+        return ["", *(one.health.site for one in sites if one and one.health.is_norm)][-1]
 
 
 def _distance(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:

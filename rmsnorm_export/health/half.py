@@ -54,7 +54,7 @@ def node_name(node: ir.Node) -> str:
 
 
 class FileNames:
-    """FileNames of the values of a model ``in_half``.
+    """Names of the values of a model ``in_half``.
 
     Args:
         source: the graph before, whose names they are.
@@ -72,14 +72,14 @@ class FileNames:
             return self.of(node.inputs[0])  # a stored weight, cast to float16
         return node.metadata_props.get(_OUTPUT, "")
 
-    def kept(self, values: Iterable[ir.Value]) -> tuple[str, ...]:
-        """Return the names of values that a converter can keep in float32.
+    def kept(self, nodes: Iterable[ir.Node], *, inside: bool = True) -> tuple[str, ...]:
+        """Return the names of what nodes compute that are kept in float32.
 
-        Not of those inside this package's operators, which are of the type that these say.
+        Args:
+            nodes: of the model.
+            inside: nodes of this package's operators, which say themselves in which type they
+                compute, are kept by keeping these.
         """
-        makers = ((value, value.producer()) for value in values)
-        names = (
-            self.of(value) for value, node in makers
-            if node is not None and _OWN not in node.metadata_props
-        )  # fmt: skip
+        own = (node for node in nodes if inside or _OWN not in node.metadata_props)
+        names = (self.of(value) for node in own for value in node.outputs)
         return tuple(dict.fromkeys(filter(None, names)))

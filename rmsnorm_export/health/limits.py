@@ -182,10 +182,9 @@ class Limits:
             cure = f"--target portable {cure}"
         ends = (trial.output, match.sum if isinstance(match, Match) else None)
         inner = (v for v in trial.values if v not in ends and types.dtype(v) == FLOAT16)
-        return facts | {
-            "cure": cure,
-            "keep": self._names.kept(inner) if kept or cure == STORED else (),
-        }
+        nodes = [maker for value in inner if (maker := value.producer()) is not None]
+        keep = self._names.kept(nodes, inside=False) if kept or cure == STORED else ()
+        return facts | {"cure": cure, "keep": keep}
 
     def _refuses(self, match: Match) -> bool:
         """Return whether the target has no node for a norm, which the portable one has."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.errors import InputError
+from rmsnorm_export.audit.parts import region_of
 from rmsnorm_export.health.result import KEEP, STORED
 from rmsnorm_export.health.trial import Trial
 from rmsnorm_export.op.dtypes import Array
@@ -23,8 +23,7 @@ from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.types import Types
 
-_MEANS = ("ReduceMean", "GlobalAveragePool")
-_SUMS = (*_MEANS, "ReduceSum", "ReduceSumSquare", "ReduceL2")
+_SUMS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
 _MOVES = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand")
 _BEFORE = (*_MOVES[:2], "Pow", "Mul", "Div", "Abs")
 """What may be done to a row before it is summed up."""
@@ -64,29 +63,24 @@ def part_of(node: ir.Node, types: Types, stored: Collection[ir.Value]) -> Part |
         types: of the model.
         stored: values that are made of constants alone.
     """
-    if standard(node) not in _SUMS or node.inputs[0] is None:
+    read = node.inputs[0] if standard(node) in _SUMS else None
+    end = None if read is None else _end(node, stored)
+    if read is None or end is None:
         return None
-    row = row_of(node.inputs[0], stored)
-    end = _end(node, stored)
-    if end is None:
-        return None
-    y, epsilon = end
+    (y, epsilon), row = end, row_of(read, stored)
     x = _before_centring(row, stored)
-    axes, dims = _axes(node), types.shape(x)
-    dtype = types.dtype(y)
-    if dims is None or dtype not in FLOAT_TYPES or types.dtype(x) != dtype:
+    dims, dtype, region = types.shape(x), types.dtype(y), region_of(x, y, ())
+    if dims is None or region is None or node not in region.nodes:
         return None
-    axes = tuple(axis % len(dims) for axis in axes or range(len(dims)))
-    sizes = [dims[axis] for axis in axes]
-    if any(not isinstance(size, int) and standard(node) not in _MEANS for size in sizes):
+    if dtype is None or dtype not in FLOAT_TYPES or types.dtype(x) != dtype:
         return None
-    shape = [1] * len(dims)
-    for axis, size in zip(axes, sizes, strict=True):
-        shape[axis] = size if isinstance(size, int) else 8
-    nodes = tuple(_path(x, y, stored))
-    if math.prod(shape) > _LONGEST or node not in nodes:
+    axes = tuple(axis % len(dims) for axis in _axes(node) or range(len(dims)))
+    open_sizes = any(not isinstance(dims[axis], int) for axis in axes)
+    sizes = (size if isinstance(size, int) else 8 for size in dims)
+    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(sizes))
+    if math.prod(shape) > _LONGEST or (open_sizes and standard(node) != "ReduceMean"):
         return None
-    return Part(x, y, nodes, int(dtype), axes, tuple(shape), x is not row, epsilon)
+    return Part(x, y, region.nodes, int(dtype), axes, shape, x is not row, epsilon)
 
 
 def _variables(node: ir.Node, stored: Collection[ir.Value]) -> set[ir.Value]:
@@ -113,7 +107,7 @@ def _before_centring(row: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
         return row
     x, mean = node.inputs
     found = None if mean is None else row_of(mean, stored).producer()
-    if x is None or found is None or standard(found) not in _MEANS or found.inputs[0] is None:
+    if x is None or found is None or standard(found) != "ReduceMean" or found.inputs[0] is None:
         return row
     one, other = (row_of(value, stored) for value in (found.inputs[0], x))
     return one if one is other else row
@@ -140,28 +134,9 @@ def _end(node: ir.Node, stored: Collection[ir.Value]) -> tuple[ir.Value, float |
 
 
 def _axes(node: ir.Node) -> tuple[int, ...]:
-    if node.op_type == "GlobalAveragePool":
-        return (-1, -2)
     stated = node.attributes.get_ints("axes", ())
     given = Constants().ints(node.inputs[1]) if len(node.inputs) > 1 else None
     return tuple(stated or given or ())
-
-
-def _path(x: ir.Value, y: ir.Value, stored: Collection[ir.Value]) -> Iterator[ir.Node]:
-    """Yield the nodes between two values, in order, as far as all of y depends on x."""
-    order: dict[ir.Node, None] = {}
-    stack = [(y, False)]
-    while stack and len(order) <= 4 * _MOST_STEPS:
-        value, done = stack.pop()
-        node = value.producer()
-        if value is x or value in stored or node is None or node in order:
-            continue
-        if done:
-            order[node] = None
-        else:
-            stack.append((value, True))
-            stack += [(one, False) for one in node.inputs if one is not None]
-    yield from order
 
 
 class PartTrial(Trial):
@@ -188,16 +163,10 @@ class PartTrial(Trial):
         if cure != STORED:
             return super().cured(cure)
         model, end = super().cured(KEEP)
-        constants, count = Constants(), 0
+        epsilon = ir.val("epsilon", const_value=ir.tensor(np.float32(limits(self.dtype)[1])))
+        model.graph.initializers.add(epsilon)
         for node in model.graph:
-            for index, value in enumerate(node.inputs):
-                if standard(node) == "Add" and constants.scalar(value) == 0:
-                    number = np.array(limits(self.dtype)[1], np.float32)
-                    constant = ir.val(f"epsilon{count}", const_value=ir.tensor(number))
-                    model.graph.initializers.add(constant)
-                    node.replace_input_with(index, constant)
-                    count += 1
-        if not count:
-            found, fix = "no sum with 0", "look at the nodes of the norm"
-            raise InputError("The norm has no epsilon of 0.", found=found, fix=fix)
+            for index, value in enumerate(node.inputs if standard(node) == "Add" else ()):
+                if Constants().scalar(value) == 0:
+                    node.replace_input_with(index, epsilon)
         return model, end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import onnx_ir as ir
 
@@ -19,7 +20,6 @@ from rmsnorm_export.proof.feeds import limits
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.match import Match, module_path
-from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import recognize
 
 _NORM_OPERATORS = (
@@ -79,7 +79,8 @@ class Sites:
             if node in norms:
                 self._add_norm(norms[node], norm_limits)
             elif node in refused and node not in inside:
-                self._add_refused(node, refused[node])
+                row = row_of(node.inputs[0] or node.outputs[0], self.stored)
+                self._add(node, "norm", row, problem=refused[node].message)
             elif node not in inside and node.op_type in (*_NORM_OPERATORS, *_REDUCTIONS):
                 self._add_reduction(node)
 
@@ -91,12 +92,11 @@ class Sites:
         self._add_sum(row, norm, fused=match is not None and match.sum is not None)
         self.sites.append(Site(norm_limits.of(part, norm), row, part.nodes))
 
-    def _add_refused(self, node: ir.Node, refusal: Refusal) -> None:
-        """Add a norm that nothing is known of but that it is one, and its range."""
-        dtype = int(self.types.dtype(node.outputs[0]) or FLOAT16)
-        health = dataclasses.replace(self._health(node, "norm", dtype), problem=refusal.message)
-        read = node.inputs[0] or node.outputs[0]
-        self.sites.append(Site(health, row_of(read, self.stored), (node,)))
+    def _add(self, node: ir.Node, kind: str, row: ir.Value, **facts: Any) -> Site:
+        dtype = int(self.types.dtype(row) or FLOAT16)
+        health = dataclasses.replace(self._health(node, kind, dtype), **facts)
+        self.sites.append(Site(health, row, (node,)))
+        return self.sites[-1]
 
     def _add_sum(self, row: ir.Value, norm: Health, *, fused: bool = False) -> None:
         """Add the residual sum that a norm reads, if its row is one."""
@@ -111,20 +111,16 @@ class Sites:
         self.sites.append(Site(added, row, (add,)))
 
     def _add_reduction(self, node: ir.Node) -> None:
-        """Add a node of which nothing but the range of its result is known."""
+        """Add a node that sums up, and the residual sum that it normalises."""
         value = node.outputs[0]
-        if self.types.dtype(value) != FLOAT16 or value in self.stored:
-            return
-        health = dataclasses.replace(self._health(node, node.op_type, FLOAT16), largest=END)
-        if node.op_type in _NORM_OPERATORS and node.inputs[0] is not None:
-            self._add_sum(node.inputs[0], health)
-        self.sites.append(Site(health, value, (node,)))
+        if self.types.dtype(value) == FLOAT16 and value not in self.stored:
+            if node.op_type in _NORM_OPERATORS and node.inputs[0] is not None:
+                self._add_sum(node.inputs[0], self._health(node, "", FLOAT16))
+            self.add_value(value, node)
 
     def add_value(self, value: ir.Value, node: ir.Node) -> Site:
-        """Add a value that is none of these, and that float16 does not hold."""
-        health = dataclasses.replace(self._health(node, node.op_type, FLOAT16), largest=END)
-        self.sites.append(Site(health, value, (node,)))
-        return self.sites[-1]
+        """Add a value of which nothing but the range is known."""
+        return self._add(node, node.op_type, value, largest=END)
 
     def _health(
         self, node: ir.Node, kind: str, dtype: int, *, module: str | None = None

@@ -14,8 +14,9 @@ from rmsnorm_export.recognize.match import module_path
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.runtime.metrics import FINFO
 
-MARGIN = 4.0
-"""Times a measured magnitude: other inputs have larger ones."""
+MARGIN = 32.0
+"""Times a measured magnitude: other inputs have larger ones, as single tokens of a text do. With it
+3 of 271 products of SmolLM2-135M are float32, with 4 one, whose result reaches 23,000."""
 
 Sizes = Mapping[ir.Value, float]
 """The largest finite magnitude of each value that is known."""
@@ -134,7 +135,7 @@ class Decision:
         for unit in inside:
             unit.keep("between", "all around it is float32")
         light = [unit for unit in self._units if unit.op not in PRODUCTS and not unit.is_end]
-        while any([self._saves_casts(unit) for unit in light if not unit.kind]):
+        while any(self._saves_casts(unit) for unit in light if not unit.kind):
             pass
 
     def _saves_casts(self, unit: Unit) -> bool:

@@ -55,7 +55,7 @@ def to_half(
     source = _source({types.dtype(value) for value in values}, half)
     own, already = {value for value in values if types.dtype(value) == source}, source == half
     sizes, references = run_in_float32(model, own, samples, prepare)
-    sizes |= stored_sizes(v for v in own if v.is_initializer() and not v.is_graph_input())
+    sizes |= stored_sizes(value for value in own if value.is_initializer())
 
     def decided(one: ir.DataType) -> list[Unit]:
         units = units_of(model, types, source, one, io=io or already)
@@ -65,7 +65,7 @@ def to_half(
     (other,) = set(TYPES.values()) - {half}
     against = () if already else kept(decided(other), sizes)
     units = decided(half)
-    _check(units, sizes, half, already=already)
+    _check_units(units, sizes, half, already=already)
     products = [unit.kind is not None for unit in units if unit.op in PRODUCTS]
     wide, bytes_before, casts = kept(units, sizes), _stored_bytes(model), _count_casts(model)
     convert(model, units, source, half)
@@ -126,7 +126,7 @@ def _source(held: set[ir.DataType | None], half: ir.DataType) -> ir.DataType:
     return half if halves else ir.DataType.FLOAT
 
 
-def _check(units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: bool) -> None:
+def _check_units(units: Sequence[Unit], sizes: Sizes, half: ir.DataType, *, already: bool) -> None:
     """Check that there is something to do, and that the interface can change where it is to.
 
     Raises:

@@ -39,7 +39,8 @@ def run_in_float32(
     """
     copy = model.clone()
     both = ([v for g in graphs_in(one.graph) for v in values_in(g)] for one in (copy, model))
-    ours = {mine: theirs for mine, theirs in zip(*both, strict=True) if theirs in own}
+    pairs = zip(*both, strict=True)
+    ours = {mine: of for mine, of in pairs if of in own and not of.is_initializer()}
     retype(copy, _WIDE)
     marks = Marks({*ours}, Rounding(), odd=0.0).add(copy.graph)
     names = [value.name or "" for value in copy.graph.outputs]
@@ -95,8 +96,10 @@ def compare(
             if one.outputs
         ]
     except comparison.WrongError as error:
-        return "", "", f"an output is not finite where it is in float32: {error}"
-    if unknown := next((one.unknown for one in seen if one.unknown), "" if seen else "no float"):
+        return "", "", f"infinities or NaN are where float32 has none, or the other way: {error}"
+    if unknown := next(
+        (one.unknown for one in seen if one.unknown), "" if seen else "no output is a float tensor"
+    ):
         return "", unknown, ""
     same, rows = sum(one.same for one in seen), sum(one.rows for one in seen)
     words = max(seen, key=lambda one: one.share).words()

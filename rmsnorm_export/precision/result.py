@@ -54,7 +54,7 @@ class Precision:
             a model that was in half precision already.
         compared: how the outputs differ from those in float32, or "".
         not_compared: why they were not compared, or "".
-        problem: an output that is not finite where it is in float32, or "".
+        problem: an output whose infinities and NaN are not those of float32, or "".
     """
 
     dtype: str
@@ -76,10 +76,10 @@ class Precision:
     problem: str = ""
 
     def summary(self) -> str:
-        """One line: ``float16: 95 of 100 nodes, 8 of 8 products; 12 Casts more; 8.4 to 4.2 MB``."""
+        """One line: ``float16: 95 of 99 nodes, 8 of 8 products; 2 Casts more; 84 to 42 bytes``."""
         half = self.nodes - len(self.kept), self.products - self.products_kept
-        sizes = " to ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
+        sizes = f"{self.bytes_before:,} to {self.bytes_after:,} bytes"
         return (
             f"{self.dtype}: {half[0]:,} of {plural(self.nodes, 'node')}, {half[1]} of "
-            f"{plural(self.products, 'product')}; {plural(self.casts, 'Cast')} more; {sizes} MB"
+            f"{plural(self.products, 'product')}; {plural(self.casts, 'Cast')} more; {sizes}"
         )

@@ -72,7 +72,11 @@ def on_random_inputs(kind: Quantize, *, seed: int = 0, prepare: Prepare = lambda
 
 
 def quantize(
-    model: ir.Model, kind: Quantize, *, measure: Measure | None = None
+    model: ir.Model,
+    kind: Quantize,
+    *,
+    measure: Measure | None = None,
+    rounded: bool = True,
 ) -> tuple[ir.Model, Quantization]:
     """Return the model with the weights of its products quantized, and what that costs.
 
@@ -83,6 +87,7 @@ def quantize(
         model: whose norms are one node; left as it is.
         kind: int4 or int8: MatMulNBits of as many bits, in blocks with a scale each.
         measure: what compares the two; None: `on_random_inputs`.
+        rounded: activations may be rounded.
 
     Raises:
         InputError: the model has no product, or ONNX Runtime fails to quantize or to run it.
@@ -108,9 +113,9 @@ def quantize(
             fix="omit --quantize, or update onnxruntime",
         ) from error
     products, kept = counts
-    loss = compare(quantized)
+    loss = compare(quantized) if rounded else None
     rounds = [node for node in quantized.graph.all_nodes() if LEVEL in node.attributes]
-    if loss.problem and rounds:
+    if loss is None or (loss.problem and rounds):
         for node in rounds:
             node.attributes.pop(LEVEL)
         loss, rounds = compare(quantized), []

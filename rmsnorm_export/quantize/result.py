@@ -43,8 +43,8 @@ class Quantization:
     not_compared: str = ""
 
     def summary(self) -> str:
-        """One line: ``int8: weights of 7 products, activations in int8, 2 kept; 8.7 to 2.3 MB``."""
-        sizes = " to ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
+        """One line: ``int8: weights of 7 products, activations in int8, 2 kept; 8 to 2 bytes``."""
+        sizes = f"{self.bytes_before:,} to {self.bytes_after:,} bytes"
         products = plural(self.products, "product")
         words = f"weights of {products}, activations {self.activations}, {self.kept} kept"
-        return f"{self.kind}: {words}; {sizes} MB"
+        return f"{self.kind}: {words}; {sizes}"

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.recognize.shape_values import rearranged
+from rmsnorm_export.recognize.shape_values import multiplied, rearranged
 
 MAX_ELEMENTS = 8
 _MOST_REPEATED = 1 << 16
@@ -137,7 +137,9 @@ class Constants:
         if node.op_type in ("Shape", "Size"):
             dims = self._dims(value)
             sizes = None if dims is None else _static(dims)
-            return np.prod(sizes) if sizes is not None and node.op_type == "Size" else sizes
+            if sizes is not None and node.op_type == "Size":
+                return np.array(math.prod(sizes.tolist()), np.int64)
+            return sizes
         if node.op_type not in _FOLLOWED:
             return None
         sources = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
@@ -192,7 +194,9 @@ def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | No
                 floats = data.dtype.kind not in "iub"
                 return np.asarray(_UNARY[op](data)).astype(data.dtype) if floats else None
             if op == "ReduceProd":
-                return _product(node, parts)
+                exact = data.dtype.kind in "iu"  # a product of floats is rounded
+                product = multiplied(node, data.astype(object), parts[1:]) if exact else None
+                return None if product is None else product.astype(data.dtype)
             if op not in _REARRANGED:
                 return _converted(data, to or node.attributes.get_int("to", 0))
             moved = rearranged(node, parts)
@@ -209,18 +213,6 @@ def _static(array: np.ndarray) -> np.ndarray | None:
         return array
     static = all(isinstance(size, int) for size in array.reshape(-1))
     return array.astype(np.int64) if static else None
-
-
-def _product(node: ir.Node, parts: list[np.ndarray]) -> np.ndarray | None:
-    """Return the product of a row of integers, which is exact."""
-    data, axes = parts[0], parts[1] if len(parts) > 1 else node.attributes.get_ints("axes", [])
-    named = {int(axis) for axis in np.reshape(axes, -1)}
-    if data.ndim != 1 or data.dtype.kind not in "iu" or not named <= {0, -1}:
-        return None
-    if not named and node.attributes.get_int("noop_with_empty_axes", False):
-        return data
-    shape = (1,) if node.attributes.get_int("keepdims", 1) else ()
-    return np.full(shape, math.prod(data.tolist()), data.dtype)
 
 
 def _binary(op: str, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:

@@ -14,14 +14,11 @@ import onnx_ir as ir
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.radial import same_dims
-from rmsnorm_export.recognize.shape_rules import Dims, axes_of
+from rmsnorm_export.recognize.shape_rules import ENDLESS, Dims, axes_of
 from rmsnorm_export.recognize.weights import keeps_shape
 
 _MOST_STEPS = 8
 """Views that are followed back from the one that may undo them."""
-
-_ENDLESS = 10**9
-"""From here on the end of a Slice is that of any axis: the least that exporters write for it."""
 
 _RESHAPES = ("Reshape", "Unsqueeze", "Squeeze", "Flatten")
 
@@ -136,7 +133,7 @@ def _whole_slice(ctx: Context, node: ir.Node) -> ir.Value | None:
     steps = bounds[3] if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
     if not starts or not ends or steps is None or set(steps) != {1} or set(starts) != {0}:
         return None
-    whole = min(ends) >= _ENDLESS or (
+    whole = min(ends) >= ENDLESS or (
         node.inputs[0] is not None and _of_shape(ctx, node.outputs[0], node.inputs[0])
     )
     return node.inputs[0] if whole else None

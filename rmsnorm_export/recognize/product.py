@@ -10,7 +10,7 @@ from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.addition import add_epsilon, add_to_square, with_squared_mean
 from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
-from rmsnorm_export.recognize.consts import producer_of, standard
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -280,7 +280,9 @@ def normalise(
                 "take the mean of the squares, add epsilon, and divide by the root",
             )  # fmt: skip
         return
-    if part is None and ctx.same(_unquantized(view.root), _unquantized(radial.x.root)):
+    if part is None and ctx.same(
+        radials.unquantized(view.root), radials.unquantized(radial.x.root)
+    ):
         ctx.flaw(candidate, node, *radials.quantized(node))
         return
     if part is None:
@@ -308,16 +310,6 @@ def normalise(
     norm = Norm(view, radial, product, dtype, events, scale, partial=part, association=association)
     norm.inverted = node.op_type == "Mul"
     extend(ctx, node, norm)
-
-
-def _unquantized(value: ir.Value) -> ir.Value:
-    """Return what was quantized and made a float again; itself where it was not."""
-    for op_type in ("DequantizeLinear", "QuantizeLinear"):
-        node = producer_of(value, op_type)
-        if node is None or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    return value
 
 
 def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
@@ -395,6 +387,8 @@ def multiply_norm(
     ctx: Context, node: ir.Node, value: ir.Value, norm: Norm, other: ir.Value
 ) -> None:
     """A scale, a gate, or something that ends the norm."""
+    if radials.by_quantized_number(ctx, node, norm, other):
+        return
     number = ctx.constants.scalar(other)
     if number is not None and _of_length_one(value, norm, node):
         _root_of_n(ctx, node, norm, other, number)
@@ -465,8 +459,7 @@ def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     output, radial = node.outputs[0], norm.radial
     if radial is not None and radial.beyond is not None:  # a row of length one was quantized
         if complete(ctx, norm, output) is not None:
-            radial.candidate.flaw = None  # that of the row before its factor
-            ctx.flaw(radial.candidate, node, *radials.quantized(radial.beyond))
+            radials.tell_quantized(ctx, node, radial, radial.beyond)
         ctx.facts[output] = norm
         return
     norm = dataclasses.replace(norm, unit=norm.unit or unit_row(ctx, norm, output))

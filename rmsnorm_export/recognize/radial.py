@@ -175,6 +175,34 @@ def quantized(node: ir.Node) -> Flaw:
     )  # fmt: skip
 
 
+def unquantized(value: ir.Value) -> ir.Value:
+    """Return what was quantized and made a float again; itself where it was not."""
+    for op_type in ("DequantizeLinear", "QuantizeLinear"):
+        node = producer_of(value, op_type)
+        if node is None or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+def tell_quantized(ctx: Context, node: ir.Node, radial: Radial, quantizer: ir.Node) -> None:
+    """Refuse a norm for its quantized row of length one, and not for the missing factor of that."""
+    radial.candidate.flaw = None
+    ctx.flaw(radial.candidate, node, *quantized(quantizer))
+
+
+def by_quantized_number(ctx: Context, node: ir.Node, norm: Norm, other: ir.Value) -> bool:
+    """Refuse a quantized row of length one that a stored, quantized tensor is multiplied with: it
+    may hold the root of n. Return whether it is one."""
+    quantizer, stored = None if norm.radial is None else norm.radial.beyond, unquantized(other)
+    if norm.radial is None or quantizer is None or stored is other:
+        return False
+    if not stored.is_initializer() and ctx.constants.array(stored) is None:
+        return False
+    tell_quantized(ctx, node, norm.radial, quantizer)
+    return True
+
+
 def not_followed(ctx: Context, node: ir.Node) -> None:
     """What is computed of one mean square and constants, or of squares that change places, where
     there is no rule for it: a norm, as far as the file tells, if it divides x."""

@@ -199,8 +199,7 @@ def _transfer(ctx: Context, node: ir.Node, in_function: bool) -> None:
     except Exception as error:  # a defect of ours, told as one, costs one norm and not the command
         ctx.opaque.append(refuse(
             node, "recognition-failed", "recognition failed at this node",
-            f"{type(error).__name__}: {error}", "please report this model; the node is left as it "
-            "is", ctx.scope,
+            f"{type(error).__name__}: {error}", "please report this model", ctx.scope,
         ))  # fmt: skip
 
 

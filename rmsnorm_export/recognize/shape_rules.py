@@ -9,12 +9,22 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import Constants
-from rmsnorm_export.recognize.shape_values import MAX_INT64, Dim, Elements, Unnamed, slice_range
+from rmsnorm_export.recognize.shape_values import (
+    MAX_INT64,
+    Dim,
+    Elements,
+    Unnamed,
+    factors,
+    slice_range,
+)
 
 Dims = Elements
 Info = tuple[ir.DataType | None, Dims]
 
 UNKNOWN: Info = (None, None)
+
+ENDLESS = 10**9
+"""From here on the end of a Slice is that of any axis: the least that exporters write for it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -149,10 +159,11 @@ def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
             continue
         if isinstance(d, int):
             others *= d
-        elif d is not None and d in symbols:
-            symbols.remove(d)
-        else:
-            return None
+            continue
+        for factor in (None,) if d is None else factors(d):
+            if factor not in symbols:
+                return None
+            symbols.remove(factor)
     if others == 0 or total % others or max(total, others) > MAX_INT64:
         return None
     if not symbols:
@@ -172,9 +183,13 @@ def _slice(call: Call) -> Info:
     for position, axis in enumerate(axes):
         size = dims[axis]
         result[axis] = None
-        if starts and ends and steps and isinstance(size, int):
-            cut = slice_range(starts[position], ends[position], steps[position], size)
-            result[axis] = len(cut)
+        if not (starts and ends and steps):
+            continue
+        cut = starts[position], ends[position], steps[position]
+        if isinstance(size, int):
+            result[axis] = len(slice_range(*cut, size))
+        elif cut[0] == 0 and cut[1] >= ENDLESS and cut[2] == 1:
+            result[axis] = size
     return (dtype, tuple(result))
 
 

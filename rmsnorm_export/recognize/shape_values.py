@@ -39,6 +39,14 @@ class Unnamed(str):
 
 MAX_INT64 = 2**63 - 1
 
+_TIMES = "\1"
+"""Between the symbols of a product; no name of a file has it."""
+
+
+def factors(size: str) -> list[str]:
+    """The symbols of which a symbol is the product: itself, or several."""
+    return size.split(_TIMES)
+
 
 def common(shapes: Sequence[Elements]) -> Elements:
     """The dimensions on which several shapes agree."""
@@ -79,7 +87,8 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 OPERATORS = frozenset((
     *_ARITHMETIC, "Div", "Mod", "Equal", "Shape", "Concat", "Slice", "Gather", "Where", "Identity",
-    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose",
+    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Max",
+    "ReduceProd",
 ))  # fmt: skip
 """Those that ``elements`` follows."""
 
@@ -116,7 +125,7 @@ def elements(
     present = [part for part in parts if part is not None]
     if len(present) < len(parts) or dtype is None or node.op_type not in OPERATORS:
         return None
-    if node.op_type in (*_ARITHMETIC, "Div", "Mod") and not dtype.is_integer():
+    if node.op_type in (*_ARITHMETIC, "Div", "Mod", "ReduceProd") and not dtype.is_integer():
         return None  # a quotient of floats is another
     try:
         result = _computed(node, present)
@@ -131,9 +140,12 @@ def elements(
 
 
 def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
-    """The element where ``dtype`` certainly holds it, as it is; no size is 2**31."""
+    """The element where ``dtype`` certainly holds it, as it is; no size is 2**31, but a product of
+    sizes may be."""
     if isinstance(element, str) or element is None:
-        return element if dtype in (ir.DataType.INT64, ir.DataType.INT32) else None
+        wide = dtype == ir.DataType.INT64
+        one = dtype == ir.DataType.INT32 and _TIMES not in (element or "")
+        return element if wide or one else None
     if dtype == ir.DataType.BOOL:
         return element if element in (0, 1) else None
     if dtype.is_integer():
@@ -169,6 +181,10 @@ def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
         return _filled(node, _integers(data))
     if op in (*_ARITHMETIC, "Div", "Mod", "Equal"):
         return _by_element(lambda a, b: _arithmetic(op, a, b), parts)
+    if op == "Max":
+        return _by_element(_largest, parts)
+    if op == "ReduceProd":
+        return multiplied(node, data, parts[1:])
     return rearranged(node, parts)
 
 
@@ -257,6 +273,33 @@ def _filled(node: ir.Node, sizes: list[int] | None) -> Held:
     if sizes is None or not isinstance(number, int) or math.prod(sizes) > _MOST:
         return None
     return np.full(sizes, number, object)
+
+
+def _largest(*sizes: Dim) -> Dim:
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) == len(sizes):
+        return max(numbers)
+    return sizes[0] if len(set(sizes)) == 1 else None
+
+
+def multiplied(
+    node: ir.Node, data: npt.NDArray[np.object_], given: Sequence[npt.NDArray[Any]]
+) -> Held:
+    """The product of all sizes of a row: a number, or one of symbols alone."""
+    axes = given[0].reshape(-1).tolist() if given else node.attributes.get_ints("axes", [])
+    if data.ndim != 1 or not set(axes) <= {0, -1}:
+        return None
+    if not axes and node.attributes.get_int("noop_with_empty_axes", False):
+        return data
+    sizes = data.tolist()
+    number = math.prod(size for size in sizes if isinstance(size, int))
+    symbols = sorted(size for size in sizes if isinstance(size, str))
+    product: Dim = number
+    if None in sizes or (symbols and number != 1):
+        product = None
+    elif symbols:
+        product = symbols[0] if len(symbols) == 1 else Unnamed(_TIMES.join(symbols))
+    return np.full((1,) if node.attributes.get_int("keepdims", 1) else (), product, object)
 
 
 def _by_element(function: Callable[..., Dim], parts: list[npt.NDArray[np.object_]]) -> Held:

@@ -40,14 +40,14 @@ def optimize_model(source: Source, options: OptimizeOptions) -> Result:
     with no_gc():
         loaded = load_model(source)
         contract = Contract(loaded.model)
-        source_model = loaded.model.clone() if options.prove else None
+        before = dataclasses.replace(loaded, model=loaded.model.clone()) if options.prove else None
         opset, nodes = default_opset(loaded.model), count_nodes(loaded.model)
         loaded = normalise(loaded, options)
         loaded, plan = plan_at_opset(loaded, options)  # recognise and lower
         plan, proofs = prove_sites(plan, options)
         report = describe_plan(loaded, plan, options, proofs, opset=opset, nodes=nodes)
         model, report = _carried_out(plan, report, options, contract)
-        report = prove_loading(model, report, options, source_model)
+        report = prove_loading(model, report, options, before)
     return Result(model, dataclasses.replace(report, seconds=time.perf_counter() - start))
 
 

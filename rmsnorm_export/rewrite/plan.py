@@ -107,7 +107,9 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
         }
         parts = dict.fromkeys(_named(named, options.sites))
     else:
-        refusals += audited(model, recognition)
+        found, told = audited(model, recognition)
+        parts |= dict.fromkeys(found)
+        refusals += told
     if options.sites and row.form == "one node":
         named = {match: _site_names(match) for match in parts}
         allowed = {match.output for match in _named(named, options.sites)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import onnx_ir as ir
 from packaging.version import Version
 
 from rmsnorm_export.errors import Error
-from rmsnorm_export.graph.load import serialize
-from rmsnorm_export.graph.tensors import LARGE_BYTES, tensor_slots
+from rmsnorm_export.graph.load import LoadedModel, serialize
+from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots, tensor_slots
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import executed
@@ -50,7 +51,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
 
 
 def prove_loading(
-    model: ir.Model, report: Report, options: RewriteOptions, source: ir.Model | None = None
+    model: ir.Model, report: Report, options: RewriteOptions, source: LoadedModel | None = None
 ) -> Report:
     """Return the report with the outcome of a session of the whole result, where asked for.
 
@@ -59,6 +60,9 @@ def prove_loading(
     the source, in which nodes and norms are counted, is not.
     """
     changed = report.fused or report.opset_before != report.opset_after
+    if options.prove and source is not None and not changed:
+        note = "nothing was rewritten, so that there was nothing to prove"
+        return dataclasses.replace(report, notes=(*report.notes, note))
     if not (options.prove and changed):
         return report
     version, named = version_of(_ONNXRUNTIME), options.consumer
@@ -74,14 +78,13 @@ def prove_loading(
         try:
             open_session(serialize(small), threads=1, kernels=options.kernels)
             after = executed(model, options.kernels)
-            # A later step has no source of its own.
-            earlier = None if report.loading is None else report.loading.before
-            before = earlier if source is None else _executed_before(source)
-            loading = dataclasses.replace(loading, before=before, after=after)
-            if after is not None:  # else it is too large to be made here
-                size = None if report.loading is None else report.loading.bytes
-                at_first = _total_bytes(source) if source is not None else size and size[0]
-                loading = dataclasses.replace(loading, bytes=(at_first, _total_bytes(model)))
+            earlier = report.loading or loading  # a later step has no source of its own
+            before, size = earlier.before, (earlier.bytes or (None,))[0]
+            if source is not None:
+                before = _executed_before(source.model)
+                size = _total_bytes(source.model, source.identity and source.identity[1])
+            sizes = (size, _total_bytes(model))
+            loading = dataclasses.replace(loading, before=before, after=after, bytes=sizes)
         except Error as error:
             problem = one_line(error.found, 300)
             loading = dataclasses.replace(loading, problem=problem)
@@ -101,10 +104,19 @@ def _executed_before(source: ir.Model) -> tuple[int, int] | None:
         return None
 
 
-def _total_bytes(model: ir.Model) -> int:
-    """Return the bytes of a model and its weights."""
-    external = sum(slot.nbytes for slot in tensor_slots(model) if slot.is_external)
-    return len(serialize(model)) + external
+def _total_bytes(model: ir.Model, file: int | None = None) -> int:
+    """Return the bytes of a model, of its file where that is known, and its external weights.
+
+    Large weights are not copied for it, so that some bytes of each, which frame it, may be missing.
+    """
+    apart = 0
+    with lent_slots(model) as slots:
+        for slot in slots:
+            if slot.is_external or (slot.nbytes >= LARGE_BYTES and file is None):
+                apart += slot.nbytes
+            if not slot.is_external and slot.nbytes >= LARGE_BYTES:
+                slot.put(ir.Tensor(np.empty(0, slot.tensor.dtype.numpy()), slot.tensor.dtype))
+        return apart + (len(serialize(model)) if file is None else file)
 
 
 def _without_weights(model: ir.Model) -> ir.Model:

@@ -127,7 +127,7 @@ class Loading:
         not_loaded: of what nothing is known, half a sentence, or "".
         before, after: of the source and the result, how many nodes a session executes by its
             default optimization, and how many norms as one kernel; None: they were not counted.
-        bytes: of the source, where that is known, and the result, with their weights.
+        bytes: of the source, where that is known, and the result, with their weights; about.
     """
 
     runtime: str
@@ -249,8 +249,9 @@ class Report(Shown):
     def _overflows(self) -> VerificationError | None:
         if self.precision is None or not self.precision.problem:
             return None
-        what = f"The model in {self.precision.dtype} overflows."
-        return VerificationError(what, found=self.precision.problem, fix="please report this model")
+        what = f"The model in {self.precision.dtype} has other infinities or NaN than in float32."
+        fix = "give --inputs that show its magnitudes; or please report this model"
+        return VerificationError(what, found=self.precision.problem, fix=fix)
 
     def apart(self, *kinds: RefusalKind) -> tuple[Refusal, ...]:
         """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""

@@ -36,6 +36,8 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
                 bars = [(timing.low, timing.ratio, timing.high) for timing in timings]
                 numbers = _HEADS[1:-1]
                 lines.append(Table(title, _HEADS, rows, numbers, styles=styles, bars=bars))
+    if verbose > 0 and result.timings:
+        lines.append("raw again: a second session of the same file, whose difference is noise")
     unranked = [f"  {name}: {one_line(why)}" for name, why in result.unranked.items()]
     lines += titled("not ranked", unranked)
     return lines + (["", *note_lines(result.notes)] if result.notes else [])

@@ -82,7 +82,7 @@ def _run(run: HealthRun) -> list[Line]:
         off = "" if run.off is None else f"; outputs are off by {number(run.off)} of their largest"
         return [f"{how}none of {plural(run.values, 'value')} overflows or is NaN{off}"]
     what = "beyond float16 or NaN" if run.computed == "in float32" else "infinite or NaN"
-    lines: list[Line] = [f"{how}{run.odd} of {plural(run.values, 'value')} are {what}"]
+    lines: list[Line] = [f"{how}{run.odd} of {plural(run.values, 'value')} {what}"]
     module = f", module {run.module}" if run.module else ""
     where = f"{run.op} {run.node}{module}, at or after {run.site or 'no norm'}"
     first = f"{run.tensor} reaches {number(run.size)}: {where}"

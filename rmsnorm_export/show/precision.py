@@ -30,9 +30,10 @@ def precision_lines(precision: Precision, *, brief: bool) -> list[Line]:
         lines.append((f"  lost: {one_line(precision.problem)}", "bad"))
     if precision.not_compared:
         lines.append((f"  not compared: {one_line(precision.not_compared)}", "warn"))
+    runs = plural(precision.runs, "run")
     lines.append(
-        f"  measured in {plural(precision.runs, 'run')} in float32 ({one_line(precision.inputs)}), "
-        f"times {precision.margin:g}; {precision.dtype} ends at {number(precision.limit)}"
+        f"  magnitudes: {precision.margin:g} times those of {runs} in float32"
+        f" ({one_line(precision.inputs)}); {precision.dtype} ends at {number(precision.limit)}"
     )
     for kind, words in _KEPT_FOR.items():
         kept = [one for one in precision.kept if one.kind == kind]

@@ -128,7 +128,7 @@ def gain_table(report: Report) -> Table | None:
     """Return the file and its session before and after; None where nothing was made of it."""
     if report.planned:
         return None
-    counts: dict[str, tuple[int | None, int]] = {
+    counts: dict[str, tuple[float | None, float]] = {
         "nodes in the file": (report.nodes_before, report.nodes_after)
     }
     loading, head = report.loading, "what was gained"
@@ -140,7 +140,8 @@ def gain_table(report: Report) -> Table | None:
         }
         head = f"in {loading.runtime}, by default"
         if loading.bytes is not None:
-            counts["bytes with weights"] = loading.bytes
+            first, last = loading.bytes
+            counts["KiB with weights"] = (first and round(first / 1024, 1), round(last / 1024, 1))
     rows = [
         [f"  {what}", "not known" if before is None else f"{before:,}", f"{after:,}"]
         for what, (before, after) in counts.items()

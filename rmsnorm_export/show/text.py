@@ -66,11 +66,6 @@ class Table:
         title = [(self.title, "bold")] if self.title else []
         return ["", *title, (heads, "bold"), *zip(rows, styles, strict=True)]
 
-    @property
-    def longest(self) -> float:
-        """Where the longest bar ends."""
-        return max(max(bar) for bar in self.bars)
-
 
 Block = Line | Table
 

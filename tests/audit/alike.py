@@ -76,11 +76,6 @@ def _attention(w: Writer) -> str:
     return w.op("Add", w.disguised(w.op("MatMul", mixed, v)), w.x)
 
 
-def _batch(w: Writer) -> str:
-    mean = w.g.reduce("ReduceMean", w.draw(SQUARES, w.x), [0], 1)
-    return w.op("Mul", w.disguised(w.x), _rsqrt(w, mean))
-
-
 def _everything(w: Writer) -> str:
     mean = w.g.reduce("ReduceMean", w.draw(MEANS, w.draw(SQUARES, w.x)), [0, 1], 1)
     wide = w.op("Expand", mean, w.g.ints(1, S, 1))
@@ -174,7 +169,7 @@ def _spread(w: Writer) -> str:
 
 ALIKE: list[Callable[[Writer], str]] = [
     _layer_norm, _layer_norm_twice_centred, _over_deviation, _variance_by_difference, _softmax,
-    _root_of_softmax, _cosine, _of_another_row, _attention, _batch, _everything, _groups_across,
+    _root_of_softmax, _cosine, _of_another_row, _attention, _everything, _groups_across,
     _sizes, _largest, _fourth, _without_root, _times_root, _shifted, _permuted,
     _of_those_not_zero, _positive, _without_signs, _weighted_mean, _clamped, _negative,
     _two_epsilons, _spread,

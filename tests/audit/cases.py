@@ -1,7 +1,8 @@
-"""Norms that recognition does not follow, each with words of what is to be said of it."""
+"""Norms that recognition does not follow: those that a proof takes, and those that are named."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 
 from tests.recognize import text_models as text
@@ -53,42 +54,54 @@ _BESIDE = (
     "z, t = Split<axis = -1>(l)\n y = Mul(z, w)"
 )
 
-CASES: dict[str, tuple[onnx.ModelProto, str]] = {
-    "plain": (
-        built(NORM), "an RMSNorm of rows of 8 with epsilon 1e-05, by nodes from 'a' to 'y' "
-    ),
+FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
+    "plain": (built(NORM), 8, 1e-5, {}),
     "float16": (
         built(changed(("e = Add(m, eps)", "k = CastLike(eps, x)\n e = Add(m, k)")),
-              "float16[B,S,8]"), "rows of 8 with epsilon 1e-05,",
+              "float16[B,S,8]"), 8, float(np.float16(1e-5)), {"stash_type": 10},
     ),
+    "a long row": (built(NORM, "float[1,512,4096]"), 4096, 1e-5, {}),
+    "a large image": (
+        built(changed(("[-1]", "[1]")), "float[1,320,64,64]"), 320, 1e-5,
+        {"axis": -3, "last_axis": -3},
+    ),
+    "channels": (
+        built(changed(("[-1]", "[1]")), IMAGE), 6, 1e-5, {"axis": -3, "last_axis": -3}
+    ),
+    "two axes": (
+        built(changed(("[-1]", "[2, 3]")), "float[B,6,3,4]"), 12, 1e-5, {"axis": -2}
+    ),
+    "epsilon behind": (
+        built(changed(("Add(m, eps)", "Identity(m)"), (LAST, "s = Add(r, eps)\n y = Div(x, s)"))),
+        8, 1e-5, {"epsilon_outside": 1},
+    ),
+    "floor": (built(changed(("Add(m", "Max(m"))), 8, 1e-5**0.5, {"epsilon_clamp": 1}),
+    "part of a row": (
+        built(f"h, t = Split<axis = -1>(x)\n {changed(('Abs(x)', 'Abs(h)'))}"), 8, 1e-5,
+        {"partial_size": 4},
+    ),
+    "groups": (
+        built(f"g = Reshape(x, cut)\n {changed(('(x', '(g'), ('y =', 'n ='))}\n "
+              "y = Reshape(n, joined)"), 4, 1e-5, {},
+    ),
+    "gain first": (built(changed((LAST, "v = Mul(x, w)\n y = Div(v, r)"))), 8, 1e-5, {}),
+    "gain last": (built(f"{changed(('y =', 'v ='))}\n y = Mul(w, v)"), 8, 1e-5, {}),
+    "gain of the caller": (
+        built(changed((LAST, "i = Div(given, r)\n y = Mul(x, i)")), given=", float[8] given"),
+        8, 1e-5, {},
+    ),
+    "branch": (built(_BRANCH), 8, 1e-5, {}),
+}  # fmt: skip
+"""Norms with what is to be read of them: length of a row, epsilon, attributes."""
+
+NAMED: dict[str, tuple[onnx.ModelProto, str]] = {
     "rows of any length": (built(NORM, "float[B,S,D]"), "rows over axes [-1] with epsilon 1e-05,"),
-    "a long row": (built(NORM, "float[1,512,4096]"), "rows of 4096 "),
-    "a large image": (built(changed(("[-1]", "[1]")), "float[1,320,64,64]"), "rows of 320 "),
-    "channels": (built(changed(("[-1]", "[1]")), IMAGE), "rows of 6 "),
-    "two axes": (built(changed(("[-1]", "[2, 3]")), IMAGE), "rows over axes [-2, -1] "),
+    "two axes of any length": (built(changed(("[-1]", "[2, 3]")), IMAGE), "over axes [-2, -1] "),
     "length": (
         built(changed((MEAN, ""), ("e = Add(m, eps)", "e = ReduceSum(q, last)"))),
         "an L2 norm of rows of 8 with epsilon 0,",
     ),
-    "epsilon behind": (
-        built(changed(("Add(m, eps)", "Identity(m)"), (LAST, "s = Add(r, eps)\n y = Div(x, s)"))),
-        "epsilon 1e-05 behind the root,",
-    ),
-    "floor": (built(changed(("Add(m", "Max(m"))), "a root of 0.00316 at least,"),
-    "part of a row": (
-        built(f"h, t = Split<axis = -1>(x)\n {changed(('Abs(x)', 'Abs(h)'))}"), "rows of 4 "
-    ),
-    "groups": (
-        built(f"g = Reshape(x, cut)\n {changed(('(x', '(g'), ('y =', 'n ='))}\n "
-              "y = Reshape(n, joined)"), "rows of 4 ",
-    ),
     "beside its negative": (built(_BESIDE), "rows of 8 with epsilon 1e-05, by nodes from 'n' "),
-    "gain first": (built(changed((LAST, "v = Mul(x, w)\n y = Div(v, r)"))), "rows of 8 "),
-    "gain of the caller": (
-        built(changed((LAST, "i = Div(given, r)\n y = Mul(x, i)")), given=", float[8] given"),
-        "rows of 8 ",
-    ),
-    "branch": (built(_BRANCH), "rows of 8 "),
     "function": (
         built("y = my.Norm(x, eps)", functions=f"{_HEAD}Norm (x, k) => (y) {{{_IN_FUNCTION}}}"),
         "rows of 8 ",
@@ -103,3 +116,44 @@ CASES: dict[str, tuple[onnx.ModelProto, str]] = {
         "by nodes from 'm' to 'y' ",
     ),
 }  # fmt: skip
+
+_LATE = (
+    "zero = Constant<value_ints = [0]>()\n many = Constant<value_ints = [100]>()\n "
+    "end = Constant<value_ints = [99999]>()\n h = Slice(q, zero, many, zero)\n "
+    "t = Slice(q, many, end, zero)\n u = Mul(t, two)\n c = Concat<axis = 0>(h, u)\n "
+    "m = ReduceMean<axes = [-1]>(c)\n "
+)
+_COUNTED = (
+    "s = Size(q)\n u = Cast<to = 1>(s)\n many = Constant<value_float = 9999.0>()\n "
+    "g = Max(u, many)\n h = Div(g, many)\n c = Mul(q, h)\n m = ReduceMean<axes = [-1]>(c)\n "
+)
+_OF_TWO = (
+    "i = Constant<value_ints = [0]>()\n j = Constant<value_ints = [1]>()\n "
+    "u = Constant<value_float = 5000.0>()\n g = Gather<axis = -1>(a, i)\n "
+    "h = Gather<axis = -1>(a, j)\n k = Mul(h, u)\n o = Sub(g, k)\n s = Relu(o)\n t = Add(q, s)\n "
+    "m = ReduceMean<axes = [-1]>(t)\n "
+)
+_OVERFLOWS = (
+    "b = Constant<value_float = 1e30>()\n c = Mul(q, b)\n o = Mul(c, b)\n "
+    "s = ReduceMean<axes = [-1]>(o)\n t = Div(s, b)\n m = Div(t, b)\n "
+)
+TRAPS: dict[str, tuple[onnx.ModelProto, str]] = {
+    "clamp": (
+        built(changed((MEAN, "b = Constant<value_float = 1e30>()\n c = Min(q, b)\n "
+                             "m = ReduceMean<axes = [-1]>(c)\n "))), "Min 'c' may do otherwise",
+    ),
+    "late rows": (built(changed((MEAN, _LATE))), "Slice 'h' may do otherwise"),
+    "many rows": (built(changed((MEAN, _COUNTED))), "Cast 'u' may do otherwise"),
+    "two elements": (built(changed((MEAN, _OF_TWO))), "Relu 's' may do otherwise"),
+    "a cast": (
+        built(changed((MEAN, "c = Cast<to = 10>(q)\n b = Cast<to = 1>(c)\n "
+                             "m = ReduceMean<axes = [-1]>(b)\n "))), "Cast 'c' may do otherwise",
+    ),
+    "zero elements": (
+        built(changed(("Add(m, eps)", "Identity(m)"),
+                      (LAST, "o = Div(x, x)\n v = Mul(x, o)\n y = Div(v, r)"))), "leave zeros",
+    ),
+    "digits": (built(changed((MEAN, _OVERFLOWS))), "none of ordinary rows"),
+    "gain": (built(changed((LAST, "v = Mul(x, w)\n u = Mul(v, w)\n y = Div(u, r)"))), "its gain"),
+}  # fmt: skip
+"""Norms on the rows of any proof, that are not to be fused, and why."""

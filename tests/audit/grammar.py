@@ -31,7 +31,7 @@ class Writer:
         self.is_whole = False  # the mean stands in every place of a row
 
     def input(self, name: str) -> str:
-        dims = self.rng.choice((SHAPE, ("batch", "length", N)))
+        dims = self.rng.choice((SHAPE, ("batch", S, N)))
         return self.g.input(name, np.zeros(SHAPE, np.float32), dims)
 
     def model(self, y: str) -> onnx.ModelProto:
@@ -313,9 +313,9 @@ WHOLE: list[Callable[[Writer, str, str], str]] = [
 PRODUCTS = [*WHOLE, _by_rows, _in_parts]
 
 
-def norm(seed: int) -> onnx.ModelProto:
+def norm(seed: int, writer: Writer | None = None) -> onnx.ModelProto:
     """Return an RMSNorm in a random spelling."""
-    w = Writer(seed)
+    w = writer or Writer(seed)
     row = w.x
     scale = w.rng.choice((None, None, 0.5, N**-0.5))
     squared = row if scale is None else w.op("Mul", row, scale)

@@ -51,7 +51,7 @@ def test_for_the_cuda_provider_a_sum_in_half_precision_is_in_the_node() -> None:
     run = Measurement(load_model(source(body, dtype=10, **ends)), BenchOptions(**FAST))
     run.prepare(("cpu",))
     for target in ("ort", GPU):
-        run.make(run.loaded.model, target)
+        run.make(target)
     assert run.variants["ort"].nodes == run.variants[GPU].nodes + 1
     run.measure("cpu")
     assert GPU in {one.variant for one in run.timings}

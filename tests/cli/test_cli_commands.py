@@ -197,5 +197,10 @@ def test_next_is_never_what_was_done(run: Run, three: Path) -> None:
     lines = [line.split() for line in done.text.splitlines()]
     assert ["norms", "as", "one", "kernel", "0", "3"] in lines
     assert ["nodes", "in", "the", "file", "25", "7"] in lines
+    files = (three, three.with_name("fused.onnx"))
+    sizes = [str(round(path.stat().st_size / 1024, 1)) for path in files]
+    assert ["KiB", "with", "weights", *sizes] in lines
     assert "next: run it in onnxruntime" in run("inspect", "fused.onnx").text
+    again = run("optimize", "fused.onnx", "-o", "again.onnx", "--prove").text
+    assert "note: nothing was rewritten, so that there was nothing to prove" in again
     assert "next:" not in run("optimize", three, "-o", "o.onnx", "--for", "onnxruntime").text

@@ -28,6 +28,14 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]
 
 SIZES = {"hidden_size": 64, "head_dim": 16}
 THOROUGH = pytest.mark.thorough
+STEPS = [
+    "exporting to ONNX",
+    "exporting to ONNX: decode",
+    "recognising the norms: decode",
+    "running the graph before its fusions",
+    "fusing, and comparing",
+]
+"""What an export tells while it works: each takes more than some seconds of a real model."""
 
 
 def exported(kind: str, place: Path, **options: object) -> tuple[object, Fusions]:
@@ -55,7 +63,10 @@ def test_one_graph_is_fused_as_two_are(
     kind: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     """A row of the two is padded on the left."""
+    steps: list[str] = []
+    options = {**options, "progress": lambda work, *_: steps.append(work)}
     model, fusions = exported(kind, tmp_path / "made", **options)
+    assert [*dict.fromkeys(steps)] == STEPS
     assert fusions.operators["GroupQueryAttention"] == (0, 2)
     assert fusions.operators["Softmax"] == (2, 0)
     assert (fusions.left_out, fusions.apart, fusions.one_row) == (ROTARY, {}, True)

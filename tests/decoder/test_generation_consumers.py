@@ -318,15 +318,23 @@ def optimum(tmp_path_factory: pytest.TempPathFactory) -> str:
     return place
 
 
-@pytest.mark.thorough
+IN_OPTIMUM = ["qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "deepseek_v3", *ENCODED]
+
+
 @pytest.mark.parametrize(
-    "kind",
-    ["llama", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "deepseek_v3", *ENCODED],
+    ("kind", "fusions"),
+    [
+        ("llama", None),
+        ("llama", "cpu"),
+        *(pytest.param(kind, None, marks=pytest.mark.thorough) for kind in IN_OPTIMUM),
+    ],
 )
-def test_optimum_writes_the_tokens_of_pytorch(kind: str, optimum: str, tmp_path: Path) -> None:
+def test_optimum_writes_the_tokens_of_pytorch(
+    kind: str, fusions: Any, optimum: str, tmp_path: Path
+) -> None:
     """Greedily, with beams, and at random with a seed; a row is padded on the left."""
     model = model_of(kind)
-    rx.export_generation(model, tmp_path / "made", names="optimum")
+    rx.export_generation(model, tmp_path / "made", names="optimum", fusions=fusions)
     python = f"env PYTHONPATH={optimum} {sys.executable}"
     assert_same_tokens("optimum", model, tmp_path / "made", python)
 

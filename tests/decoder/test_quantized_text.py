@@ -89,20 +89,37 @@ def test_perplexity_is_that_of_the_logits(folder: Path) -> None:
     assert compare(broken).problem.startswith("the perplexity is ")
 
 
-def test_a_graph_of_single_tokens_is_measured_on_windows_of_a_text(source: Path) -> None:
-    """With the same words for both graphs where the windows are the same."""
+@pytest.fixture(scope="module")
+def two(source: Path) -> Path:
+    """Two graphs."""
     made = source.parent / "two"
     command = ["export", source, "--task", "generation", "-o", made]
     assert main([str(argument) for argument in command]) == 0
-    tokens = tokens_of(made / "tokenizer.json", None)
+    return made
+
+
+def test_a_graph_of_single_tokens_is_measured_on_windows_of_a_text(two: Path) -> None:
+    """With the same words for both graphs where the windows are the same."""
+    tokens = tokens_of(two / "tokenizer.json", None)
     assert tokens is not None
     ids, name = tokens
     losses = []
     for part, given in (("prefill", ids[:, :32]), ("decode", ids[:, :32])):
-        model = ir.load(made / f"{part}.onnx")
+        model = ir.load(two / f"{part}.onnx")
         losses.append(on_text(given, name, "int8", otherwise)(model)(model))
     assert losses[0] == losses[1]
-    reports = rx.optimize(made, quantize="int8").reports
+    reports = rx.optimize(two, quantize="int8").reports
     counts = {"prefill": "511 tokens of page.txt", "decode": "496 tokens of page.txt"}
     for part, words in counts.items():
         assert words in reports[part].quantized.compared
+
+
+def test_activations_are_rounded_where_a_token_is_taken_alone(two: Path) -> None:
+    """In 4 bits ONNX Runtime takes a prompt faster with activations as they are."""
+    made = rx.optimize(two, quantize="int4")
+    losses = {part: result.report.quantized for part, result in made.results.items()}
+    assert losses["prefill"].activations == "as they are"
+    assert losses["decode"].activations == "in int8"
+    graphs = [made.results[part].model.graph for part in ("prefill", "decode")]
+    rounding = [any("accuracy_level" in n.attributes for n in graph) for graph in graphs]
+    assert rounding == [False, True]

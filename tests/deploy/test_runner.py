@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper
 
@@ -18,6 +19,7 @@ from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
 from tests.deploy.pipelines import assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
+from tests.proof.sites import LLAMA, source
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -75,6 +77,20 @@ def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
     assert ran(rx.run_pipeline(path)) == ["verify"]
     with pytest.raises(rx.UsageError, match="no such step"):
         rx.run_pipeline(path, until="bench")
+
+
+def test_a_pipeline_for_a_server_with_a_gpu(tmp_path: Path) -> None:
+    """Its norms have their residual sum in the node, which the CUDA provider squares in float32."""
+    body = f"  h = Add (x, q)\n  xf = Cast <to = 1> (h)\n{LLAMA}"
+    ends = {"inputs": ("x", "q", "w"), "outputs": ("y", "h"), "row": "xf"}
+    onnx.save(ir.to_proto(source(body, dtype=10, **ends)), tmp_path / "half.onnx")
+    tables = ('[model]\npath = "half.onnx"', '[optimize]\nfor = "onnxruntime-gpu"\nprove = true')
+    done = rx.run_pipeline(write(tmp_path, *tables, '[package]\nkind = "gpu"'))
+    assert ran(done) == ["optimize", "package"], done.failed
+    repository = tmp_path / "out/repository/net"
+    assert "instance_group { kind: KIND_GPU " in (repository / "config.pbtxt").read_text()
+    (node,) = onnx.load(repository / "1/model.onnx").graph.node
+    assert node.op_type == "SkipSimplifiedLayerNormalization"
 
 
 BENT = '[model]\npath = "bent.onnx"'

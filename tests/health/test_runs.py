@@ -74,7 +74,7 @@ def test_a_mask_that_becomes_nan_is_counted_and_its_constant_named(stored: bool)
     assert np.isfinite(run_session(cured, feeds)["y"]).all()
 
 
-@pytest.mark.parametrize("low", [LOWEST, "-inf"])
+@pytest.mark.parametrize("low", [LOWEST, "-inf", -1e9])
 def test_a_mask_that_stays_one_is_not_counted(low: float | str) -> None:
     body = MASKED.replace("Mul (unseen, low)", "Where (unseen, low, zero)")
     source = model(body, "float[B, 8] x, bool[B, 8] unseen", "float low = {1}, float zero = {0}")
@@ -215,6 +215,21 @@ def test_caches_whose_heads_and_width_are_names_are_given_sizes_that_run() -> No
     inputs = "float[B, heads, P, width] past, float[B, 3, S, 5] new"
     report = rx.inspect(model(body, inputs, output="float[B, 3, T, 5] y"), health=True)
     assert [(run.problem, run.values > 0) for run in report.health_runs] == [("", True)] * 2
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+def test_a_norm_of_a_sum_that_is_kept_is_kept_as_well(target: str) -> None:
+    """A converter gives an operator that is not kept the sum in float16."""
+    made = rx.optimize(residual_network(np.float32, [7000.0, 7000.0, 0.1]), target=target).model
+    feeds = {"x": np.ones((2, 8), np.float32), "seen": np.ones((2, 1), bool)}
+    report = rx.inspect(made, inputs=feeds)
+    large = [one for one in report.health if (one.measured or 0) > END]
+    norms = [one for one in large if one.kind == "norm"]
+    assert [one.cure for one in large] == [KEEP] * len(large)
+    outputs = {name_of(node): {v.name for v in node.outputs} for node in made.graph}
+    assert norms
+    assert all(outputs[one.site].intersection(one.keep) for one in norms)
+    assert report.health_runs[-1].odd == 0
 
 
 def joined(source: onnx.ModelProto) -> onnx.ModelProto:

@@ -58,7 +58,7 @@ def test_a_stream_is_float32_from_the_first_sum_that_overflows(target: str) -> N
 
 def test_the_sum_overflows_where_the_given_inputs_do_not_show_it() -> None:
     """Or the tests above show nothing; and the largest of several inputs counts."""
-    small, feeds = {"x": np.full((1, ROWS), 1e-2, np.float32)}, x_of(3, ROWS)
+    small, feeds = {"x": np.full((1, ROWS), 1e-3, np.float32)}, x_of(3, ROWS)
     _, precision, content = converted(one_sum(), inputs=[small])
     assert not np.isfinite(step_by_step(content, feeds)[0]).all()
     assert (precision.runs, precision.inputs) == (1, "given arrays")
@@ -138,18 +138,20 @@ def test_angles_and_indices_are_computed_in_float32(kind: str) -> None:
     """2,049 is no number of float16, and the cosine of 2,048 another one."""
     table = weight(3000, ROWS)
     end = {
-        "Cos": "c = Cos (far) g = Mul (e, c)",
-        "Cast": "i = Cast <to = 7> (far) g = Gather (table, i)",
+        "Cos": "far = Identity (column) c = Cos (far) g = Mul (e, c)",
+        "Cast": "far = Identity (f) i = Cast <to = 7> (far) r = Gather (table, i) g = Add (r, s)",
     }
     body = f"""
       e = Gather (table, ids)
       f = Cast <to = 1> (ids)
       column = Unsqueeze (f, last)
-      far = {"Identity (column)" if kind == "Cos" else "Identity (f)"}
+      t = Mul (e, column)
+      s = Mul (t, small)
       {end[kind]}
       y = MatMul (g, w)
     """
     own = {"table": table, "w": weight(ROWS, ROWS, seed=1), "last": np.array([1])}
+    own["small"] = np.float32(1e-3)
     model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
     new, precision, content = converted(model, inputs=[{"ids": np.arange(3)}])
     assert share_off(model, content, {"ids": np.arange(2040, 2060)}) < 2e-3

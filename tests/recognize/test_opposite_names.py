@@ -214,9 +214,8 @@ def test_other_pools_and_products_are_none(mean, how, reason):
     ],
 )
 def test_means_that_are_not_followed_are_of_norms(mean, how):
-    report = rx.optimize(chain(mean, **how), numerics="unclamped").report
-    assert not report.fused
-    assert [(r.reason, r.kind) for r in report.refused] == [("spelling-unknown", "norm")]
+    (site,) = rx.optimize(chain(mean, **how)).report.fused
+    assert site.numerics == "reordered"
 
 
 def test_epsilon_may_be_the_exponential_of_a_constant():
@@ -436,21 +435,6 @@ def test_zeros_that_are_subtracted_are_nothing(shape, count):
     )
     result = rx.optimize(model, prove=True)
     assert len(result.report.fused) == count
-    agree(model, result, {"x": inputs((2, 5, 8))}, rtol=3e-6, atol=1e-6)
-
-
-def test_zeros_that_are_expanded_twice_are_nothing():
-    """A mean of 0 that a library subtracts in the same way as it does a real one."""
-    model = text.model(
-        f"{MEAN} z2 = Expand(zero, sizes2)\n z3 = Unsqueeze(z2, axis)\n z = Expand(z3, sizes3)\n"
-        "c = Sub(x, z)\n e = Add(d, eps)\n s = Sqrt(e)\n n = Div(c, s)\n y = Mul(n, w)",
-        inputs="float[2,5,8] x",
-        outputs="float[2,5,8] y",
-        constants=f"{text.CONSTANTS}, {text.WEIGHT}, float zero = {{0}}, int64[1] axis = {{-1}},"
-        "int64[2] sizes2 = {2, 5}, int64[3] sizes3 = {2, 5, 1}",
-    )
-    result = rx.optimize(model, prove=True)
-    assert len(result.report.fused) == 1
     agree(model, result, {"x": inputs((2, 5, 8))}, rtol=3e-6, atol=1e-6)
 
 

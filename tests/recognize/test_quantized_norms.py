@@ -9,7 +9,10 @@ import pytest
 import rmsnorm_export as rx
 from recognize.text_models import CONSTANTS, WEIGHT, model, norm
 
-QUANTIZERS = "float qs = {0.01}, int8 qz = {0}, int8 q_two = {127}, float two_s = {0.015748}, float root = {2.8284271}"
+QUANTIZERS = (
+    "float qs = {0.01}, int8 qz = {0}, int8 q_two = {127}, float two_s = {0.015748}, "
+    "float root = {2.8284271}"
+)
 ROUND = "{v}i = QuantizeLinear({x}, qs, qz)\n {v} = DequantizeLinear({v}i, qs, qz)\n"
 NORM = norm("x", "y")
 

@@ -166,8 +166,8 @@ def test_a_constant_without_a_value_is_no_epsilon(name: str) -> None:
     assert answers(report) == (0, 1)
 
 
-def test_an_error_of_ours_costs_one_node_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted in one transfer function: the norm that does not need it is fused all the same."""
+def test_an_error_of_ours_costs_no_norm_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in one transfer function: the norm that needs it is found by what it computes."""
 
     def failing(*_: object) -> None:
         raise IndexError("tuple index out of range")
@@ -176,7 +176,7 @@ def test_an_error_of_ours_costs_one_node_and_is_told(monkeypatch: pytest.MonkeyP
     inverse = norm("x", "u").replace("n = Div(x, s)", "r = Reciprocal(s)\n n = Mul(x, r)")
     source = model(inverse + norm("x", "v", "p"), outputs="float[B,S,8] u, float[B,S,8] v")
     report = rx.optimize(source).report
-    assert [site.n for site in report.fused] == [8]
+    assert [site.n for site in report.fused] == [8, 8]
     (refusal,) = [r for r in report.refused if r.reason == "recognition-failed"]
     assert (refusal.kind, refusal.op) == ("norm", "Reciprocal")
     assert refusal.found == "IndexError: tuple index out of range"

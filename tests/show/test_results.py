@@ -75,7 +75,7 @@ def test_who_asks_is_told_of_long_work_and_nobody_else(capfd: pytest.CaptureFixt
     model, steps = onnx.parser.parse_model(_MODEL), []
     rx.optimize(model, prove=True)
     rx.optimize(model, prove=True, progress=lambda *step: steps.append(step))
-    assert steps == [("proving", 0, 1), ("proving", 1, 1)]
+    assert steps == [("proving", 0, 1), ("proving", 1, 1), ("loading the result", 0, 1)]
     assert capfd.readouterr() == ("", "")
 
 

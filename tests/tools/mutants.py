@@ -75,7 +75,10 @@ _SESSIONS = "lower/test_default_sessions.py::"
 _LIMITS = "lower/test_plugin_limits.py::"
 _REASONS = "test_spellings.py::test_look_alike_is_refused_for_its_own_reason"
 _ALGEBRA = "test_algebra.py::test_what_looks_like_it_is_left_alone"
+_TRAPS = "audit/test_audit.py::test_what_no_proof_shows_is_not_fused"
 _ALIKE = "audit/test_audit.py::test_what_looks_like_one_is_not_named"
+_HALF = "precision/test_precision.py::"
+_HALF_IO = "precision/test_interface.py::"
 _HOSTILE = "cli/test_cli_hostile.py::test_hostile_file"
 _LOWERED = "graph/test_lowered_opset.py::test_what_prevents_it_is_named"
 _RAISED = "rewrite/test_converted.py::test_a_raised_model_computes_what_it_did_or_is_not_raised"
@@ -102,6 +105,11 @@ MUTANTS = (
     Mutant("recognize/clamp.py", 'dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf',
            'dtype == ir.DataType.BFLOAT16 and ends["max"] < math.inf',
            _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
+    Mutant("recognize/clamp.py", "if radial.epsilons or radial.m <= 0", "if radial.m <= 0",
+           _ALGEBRA + "[an inverse that is limited beside an epsilon]"),
+    Mutant("recognize/radial.py", "radial.kept and _names_row(ctx, node, radial, row):",
+           "radial.kept:",
+           "recognize/test_computed_shapes.py::test_an_axis_that_is_not_the_row_is_no_row"),
     Mutant("recognize/sums.py", "(square or numbers.ndim == 1 or numbers.shape[1:] == (1,))",
            "(square or numbers.ndim in (1, 2))",
            _FACTORS + "test_a_row_of_one_that_is_repeated_is_no_sum"),
@@ -133,6 +141,22 @@ MUTANTS = (
            "rewrite/test_residuals.py::test_sizes_without_a_name_are_not_known_to_be_the_same"),
     Mutant("decoder/text.py", "if not new <= most * old:", "if False:",
            "decoder/test_quantized_text.py::test_perplexity_is_that_of_the_logits"),
+    Mutant("precision/decide.py", "elif 0 < size < self._least:", "elif 0 < size < 0:",
+           _HALF + "test_an_epsilon_that_float16_loses_stays_float32"),
+    Mutant("precision/decide.py", "if reader.op in (*_ROOTS,", "if reader.op in (",
+           _HALF + "test_an_epsilon_that_float16_loses_stays_float32"),
+    Mutant("precision/decide.py", "bound * size > self._largest", "size > self._largest",
+           _HALF_IO + "test_squares_inside_an_operator_count"),
+    Mutant("precision/decide.py", "if bound > self._largest:", "if bound > 1e9:",
+           _HALF + "test_a_stream_is_float32_from_the_first_sum_that_overflows"),
+    Mutant("precision/decide.py", "if is_index or unit.op in", "if unit.op in",
+           _HALF + "test_angles_and_indices_are_computed_in_float32[Cast]"),
+    Mutant("precision/decide.py", "if fit or unit.op in PRODUCTS", "if unit.op in PRODUCTS",
+           _HALF_IO + "test_the_stretch_of_a_float16_model_that_overflows_becomes_float32"),
+    Mutant("precision/convert.py", "all(port.is_mask for port in ports)", "False",
+           _HALF_IO + "test_a_mask_of_an_attention_ends_where_the_type_does"),
+    Mutant("precision/units.py", "if index < states:", "if index < states - 1:",
+           _HALF + "test_bodies_are_converted_and_kept_as_the_graph_is"),
     Mutant("quantize/blocks.py", "_ON_GRID = 1 / 64", "_ON_GRID = 0.6",
            "quantize/test_blocks.py::test_weights_of_no_grid_are_rounded"),
     Mutant("quantize/quantize.py", "if loss.problem and rounds:", "if loss.problem and not rounds:",
@@ -142,7 +166,7 @@ MUTANTS = (
            "health/test_runs.py::test_a_cure_that_does_not_help_is_not_named"),
     Mutant("health/overflows.py", "not value.is_graph_output()", "value.is_graph_output()",
            "health/test_runs.py::test_a_mask_that_stays_one_is_not_counted"),
-    Mutant("health/half.py", "if key[0] == DOMAIN]", "if key[0] != DOMAIN]",
+    Mutant("health/half.py", "if key[0] == DOMAIN}", "if key[0] != DOMAIN}",
            "health/test_runs.py::"
            "test_operators_of_ours_stay_in_float32_when_a_model_is_converted[float]"),
     Mutant("rewrite/options.py", "exact or self.prove or not self.epsilon", "exact",
@@ -256,9 +280,20 @@ MUTANTS = (
            "audit/test_audit.py::test_one_step_makes_it_none"),
     Mutant("audit/behaviour.py", "highest * base", "1.0 * base",
            _FACTORS + "test_a_clip_at_the_largest_float16_clips_ordinary_squares"),
-    Mutant("audit/audit.py", " and not self._is_variance(x, norm)", "", _ALIKE),
-    Mutant("audit/audit.py", " or r.reason in _SETTLED", "",
+    Mutant("audit/audit.py", " and not self._is_variance(x, norm[0])", "", _ALIKE),
+    Mutant("audit/audit.py", " if r.reason in _SETTLED)", " if False)",
            "audit/test_audit.py::test_where_all_norms_are_recognised_nothing_is_evaluated"),
+    Mutant("audit/analytic.py", "self._through(op, node, inputs)\n",
+           "self._through(op, node, inputs) or _Sign()\n", f"{_TRAPS}[clamp]"),
+    Mutant("audit/analytic.py", "(op not in _PLACED or self._is_fixed(node))", "True",
+           f"{_TRAPS}[late rows]"),
+    Mutant("audit/analytic.py", "if floats or op not in _SIZED:", "if False:",
+           f"{_TRAPS}[many rows]"),
+    Mutant("audit/analytic.py", "if op in _KINKED and not first.of:", "if False:",
+           f"{_TRAPS}[two elements]"),
+    Mutant("audit/fusing.py", "if not norm.keeps_zeros:", "if False:", f"{_TRAPS}[zero elements]"),
+    Mutant("audit/fusing.py", "if not self._is_right(region, layout):", "if False:",
+           f"{_TRAPS}[digits]"),
     Mutant("audit/audit.py", "if self._work < 0:", "if self._work is None:",
            "audit/test_audit.py::test_what_is_beyond_the_bound_is_not_evaluated"),
     Mutant("audit/operators.py", "return SOME if few else ENDS", "return SOME",
