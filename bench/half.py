@@ -130,7 +130,7 @@ MEANING = (
     "at most the best other's: files of which the error is; plain is no other; sums are over the "
     "files that ours, onnxruntime and AutoCast make run",
     "AutoCast keeps float32 what is above 512: of scaled models the table of the embedding, too, "
-    "which ours stores in float16. Where its error is below ours (granite), that is the difference",
+    "which ours stores in float16: in granite, scaled, that alone is an error of 1.8e-3",
 )
 
 
