@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto
-from spellings.algebra import LEFT_ALONE, NORMS, UPCAST, built, op, over, then, times
+from spellings.algebra import BY_BEHAVIOUR, LEFT_ALONE, NORMS, UPCAST, built, op, over, then, times
 from spellings.case import Case
 
 import rmsnorm_export as rx
@@ -47,6 +47,17 @@ def test_a_norm_by_algebra_is_one_node(name: str, dtype: str) -> None:
     for scale in SCALES:
         before, after = (outputs(case, one, scale) for one in (None, result))
         np.testing.assert_allclose(after, before, rtol=2e-5 + half, atol=2e-6 + half)
+
+
+@pytest.mark.parametrize("name", BY_BEHAVIOUR)
+def test_a_norm_is_fused_by_what_it_computes(name: str) -> None:
+    case = built(BY_BEHAVIOUR[name])
+    result = rx.optimize(case.model, prove=True)
+    (site,) = result.report.fused
+    assert (site.n, site.numerics, result.report.refused) == (8, "reordered", ())
+    for scale in SCALES:
+        before, after = (outputs(case, one, scale) for one in (None, result))
+        np.testing.assert_allclose(after, before, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)

@@ -238,7 +238,10 @@ NORMS: dict[str, Steps] = {
 }  # fmt: skip
 """Fused by default in float32, and in any float type with the class ``upcast``."""
 
-UPCAST: dict[str, Steps] = {"a root by logarithms": {"root": logarithm(0.5)}}
+UPCAST: dict[str, Steps] = {
+    "a root by logarithms": {"root": logarithm(0.5)},
+    "a sum by its logarithm": {"mean": then(reduced("ReduceLogSum"), op("Exp"), over(N))},
+}
 """Fused with the class ``upcast`` alone."""
 
 
@@ -258,6 +261,19 @@ def joined_squares(a: Alike, x: str) -> str:
     """The sum of the squares of two halves of a row, side by side."""
     halves = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
     return total(a, a.g.op("Concat", *map(a.square, halves), axis=-1))
+
+
+BY_BEHAVIOUR: dict[str, Steps] = {
+    "parts": {**SUMMED, "mean": then(parts, over(N))},
+    "parts of squares": {**SUMMED, "mean": then(parts_of_squares, over(N))},
+    "squares of parts": {**SUMMED, "mean": then(joined_squares, over(N))},
+    "squares that are transposed": {
+        "mean": then(lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]),
+                     lambda a, x: a.g.reduce("ReduceMean", x, [1], 1),
+                     lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1])),
+    },
+}  # fmt: skip
+"""Fused by what they compute, where the proof holds."""
 
 
 def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
@@ -288,16 +304,9 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         "epsilon-not-constant",
     ),
     "a Softplus": ({"root": op("Softplus")}, "not-followed"),
-    "a sum by its logarithm": (
-        {"mean": then(reduced("ReduceLogSum"), op("Exp"), over(N))},
-        "not-followed",
-    ),
     "logarithms of which the sum is taken": (
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
     ),
-    "parts": ({**SUMMED, "mean": then(parts, over(N))}, "sum-of-parts"),
-    "parts of squares": ({**SUMMED, "mean": then(parts_of_squares, over(N))}, "sum-of-parts"),
-    "squares of parts": ({**SUMMED, "mean": then(joined_squares, over(N))}, "not-followed"),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
     "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "two-epsilons"),
     "an inverse that is limited from below": (
@@ -357,12 +366,6 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "sums along the row": (
         {"mean": then(lambda a, x: a.g.op("CumSum", x, a.g.const(np.array(-1))),
                       mean)},
-        "not-followed",
-    ),
-    "squares that are transposed": (
-        {"mean": then(lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]),
-                      lambda a, x: a.g.reduce("ReduceMean", x, [1], 1),
-                      lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]))},
         "not-followed",
     ),
     "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),

@@ -236,8 +236,6 @@ _HALVED, _WHOLE = through(FLOAT16, FLOAT), through(INT32, FLOAT)
 replaced(
     lossy_cast_before_the_square={"square": then(_HALVED, Alike.square)},
     lossy_cast_of_the_numerator={"divide": op("Div", lambda a: _HALVED(a, a.x), VALUE)},
-    mean_through_half={"mean": then(mean, _HALVED)},
-    root_through_half={"root": then(Alike.root, _HALVED)},
     square_through_integer={"row": drawn_times(3), "square": then(_WHOLE, Alike.square)},
 )
 

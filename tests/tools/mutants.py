@@ -159,7 +159,7 @@ MUTANTS = (
            _HALF + "test_bodies_are_converted_and_kept_as_the_graph_is"),
     Mutant("quantize/blocks.py", "_ON_GRID = 1 / 64", "_ON_GRID = 0.6",
            "quantize/test_blocks.py::test_weights_of_no_grid_are_rounded"),
-    Mutant("quantize/quantize.py", "if loss.problem and rounds:", "if loss.problem and not rounds:",
+    Mutant("quantize/quantize.py", "(loss.problem and rounds)", "(loss.problem and not rounds)",
            "quantize/test_quantize.py::test_one_large_activation_takes_no_steps_of_the_others"),
     # health/: what is no number of float16, and what helps
     Mutant("health/analysis.py", "_MOST_OFF = 0.1", "_MOST_OFF = 10.0",
