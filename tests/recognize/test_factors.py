@@ -239,9 +239,10 @@ def test_powers_of_a_number_are_no_squares(exponent: str, axes: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
-def test_a_floor_one_step_above_epsilon_is_another(dtype: str) -> None:
+def test_a_floor_just_above_epsilon_is_another(dtype: str) -> None:
     epsilon = TYPES[dtype](0.01)
-    for floor, reasons in ((epsilon, []), (np.nextafter(epsilon, 1), ["spelling-unknown"])):
+    above = np.nextafter(np.float32(0.01), np.float32(1)).astype(epsilon.dtype)
+    for floor, reasons in ((epsilon, []), (above, ["spelling-unknown"])):
         source = text.model(
             "s = Mul(x, x)\n m = ReduceMean<axes = [-1]>(s)\n e = Add(m, eps)\n c = Max(e, f)\n"
             " d = Sqrt(c)\n y = Div(x, d)",

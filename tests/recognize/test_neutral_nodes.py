@@ -93,7 +93,6 @@ LOOK_ALIKES = {
     + BACK,
     "another rank by an Expand": "{y} = Expand({x}, rank4)",
     "one over it": "{y} = Div(one, {x})",
-    "a slice that runs back": "{y} = Slice({x}, endless, lowest, last, last)",
     "the other one": "{y} = Where(no, {x}, z)",
     "some of the other one": "{y} = Where(mask, {x}, z)",
     "the larger one": "{y} = Max({x}, z)",
@@ -106,6 +105,13 @@ def test_what_changes_one_reader_is_not_neutral(name: str, place: str) -> None:
     report, _ = optimized(_chain(place, LOOK_ALIKES[name]), "portable")
     assert not report.fused
     assert report.refused
+
+
+@pytest.mark.parametrize(("place", "fused"), [("square", 1), ("numerator", 0)])
+def test_squares_may_be_added_from_the_end(place: str, fused: int) -> None:
+    source = _chain(place, "{y} = Slice({x}, endless, lowest, last, last)")
+    report = rx.optimize(source, prove=True).report
+    assert (len(report.fused), len(report.refused)) == (fused, 1 - fused)
 
 
 @pytest.mark.parametrize("mode", ["yes", "mode"])
