@@ -266,9 +266,9 @@ def _ratios(rows: list[Record], tool: str) -> list[float]:
 
 def _shared(rows: list[Record]) -> set[tuple[str, str]]:
     """Return the files of which the tools that seldom fail made one that runs."""
-    made = {_key(row) for row in rows if "cpu_seconds" in row and "error" in row}
+    converted = {_key(row) for row in rows if "cpu_seconds" in row and "error" in row}
     tools = ("ours", "onnxruntime", "AutoCast")
-    return {key[:2] for key in made if all((*key[:2], tool) in made for tool in tools)}
+    return {key[:2] for key in converted if all((*key[:2], tool) in converted for tool in tools)}
 
 
 def _totals(rows: list[Record], tool: str) -> list[str]:

@@ -138,12 +138,12 @@ def _random(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
 
         return WhisperEncoder(config), {"input_features": torch.randn(rows, 16, 48)}
     cls = getattr(transformers, model.kind)
-    made = (
+    module = (
         cls(config) if model.kind != "AutoModelForCausalLM" else cls.from_config(config, **_PLAIN)
     )
     if name == "vit":
-        return made, {"pixel_values": torch.randn(rows, 3, 32, 32)}
-    return made, {"input_ids": torch.randint(3, 512, (rows, 16))}
+        return module, {"pixel_values": torch.randn(rows, 3, 32, 32)}
+    return module, {"input_ids": torch.randint(3, 512, (rows, 16))}
 
 
 def _trained() -> tuple[Any, dict[str, torch.Tensor]]:

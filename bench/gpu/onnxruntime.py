@@ -319,11 +319,9 @@ def steps(
     if name not in (available := onnxruntime.get_available_providers()):
         found = f"ONNX Runtime has no {name} here, but {', '.join(available)}"
         raise ImportError(f"{found}: pip install onnxruntime-gpu, or --provider cpu")
-    given = Run(name, sizes or Sizes(), kernels)
+    run = Run(name, sizes or Sizes(), kernels)
     return [
-        Step(
-            function.__name__, SECONDS[function.__name__], functools.partial(_step, function, given)
-        )
+        Step(function.__name__, SECONDS[function.__name__], functools.partial(_step, function, run))
         for function in (rounding, ours, blocks, decoder)
     ]
 

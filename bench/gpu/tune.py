@@ -189,8 +189,8 @@ def time_finalists(
     """Time the fastest of each work, and today's, again; ``rows``: what ``variants`` found."""
     bench = _Bench(machine, built)
     for work, timed in _by_work(rows).items():
-        found = sorted((row for row in timed if row["way"]), key=_median)[:FINALISTS]
-        for way in (None, *(Variant(*row["way"]) for row in found)):
+        fastest = sorted((row for row in timed if row["way"]), key=_median)[:FINALISTS]
+        for way in (None, *(Variant(*row["way"]) for row in fastest)):
             if time.monotonic() > end:
                 tell("not run", "finals: the time is over")
                 return
@@ -228,15 +228,15 @@ def _fastest(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
     lines = []
     for work, timed in works.items():
         today = next((row for row in timed if not row["way"]), None)
-        found = [row for row in timed if row["way"]]
-        if today is None or not found:
+        variants_timed = [row for row in timed if row["way"]]
+        if today is None or not variants_timed:
             continue
-        best = min(found, key=_median)
+        best = min(variants_timed, key=_median)
         way = Variant(*best["way"])
         shares = (f"{row['copied'] / _median(row):.0%}" for row in (today, best))
         cells = [work.op, f"{work.rows:,}", f"{work.n:,}", _us(today), _us(best), *shares]
         cells += [f"{_median(best) / _median(today):.2f}", *map(str, way[:5]), way.manner]
-        lines.append([*cells, str(len(found))])
+        lines.append([*cells, str(len(variants_timed))])
     headings = ["op", "rows:", "n:", "today, us:", "fastest, us:", "today, of a copy:", "fastest:"]
     headings += ["ratio:", *(f"{name}:" for name in Variant._fields[:5]), "memory", "timed:"]
     return markdown_table(headings, lines)
@@ -246,12 +246,12 @@ def _manners(works: dict[speed.Work, list[dict[str, Any]]]) -> dict[str, list[fl
     """The time of each manner's fastest shape over the fastest of all, of the largest works."""
     costs: dict[str, list[float]] = {}
     for work, timed in works.items():
-        found = [(Variant(*row["way"]).manner, _median(row)) for row in timed if row["way"]]
-        if not found or work.rows < max(other.rows for other in works if other.n == work.n):
+        costed = [(Variant(*row["way"]).manner, _median(row)) for row in timed if row["way"]]
+        if not costed or work.rows < max(other.rows for other in works if other.n == work.n):
             continue
-        least = min(seconds for _, seconds in found)
-        for manner in dict.fromkeys(name for name, _ in found):
-            own = min(seconds for name, seconds in found if name == manner)
+        least = min(seconds for _, seconds in costed)
+        for manner in dict.fromkeys(name for name, _ in costed):
+            own = min(seconds for name, seconds in costed if name == manner)
             costs.setdefault(manner, []).append(own / least)
     full = max(map(len, costs.values()), default=0)
     return {manner: taken for manner, taken in costs.items() if len(taken) == full}

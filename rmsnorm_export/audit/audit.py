@@ -274,13 +274,13 @@ class _Audit:
         half = self._types.dtype(region.x) in (None, ir.DataType.FLOAT16)
         highest = _HIGHEST_HALF if half else _HIGHEST
         sizes = layouts(self._types.shape(region.x))
-        dims, found = self._types.shape(region.x), []
+        dims, norms = self._types.shape(region.x), []
         for layout in sizes:
             norm = self._judged(region, layout, norm_of, highest)
             if norm is not None and row_of(dims, norm.axes) == row_of(layout.shape, norm.axes):
                 return norm, layout
-            found += [(norm, layout)] if norm is not None else []
-        return found[0] if found else None
+            norms += [(norm, layout)] if norm is not None else []
+        return norms[0] if norms else None
 
     def _is_variance(self, x: Place, norm: Behaviour) -> bool:
         """Return whether the mean was taken from the rows of x: their mean square is a variance."""

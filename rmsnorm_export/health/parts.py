@@ -106,10 +106,15 @@ def _before_centring(row: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
     if node is None or standard(node) != "Sub":
         return row
     x, mean = node.inputs
-    found = None if mean is None else row_of(mean, stored).producer()
-    if x is None or found is None or standard(found) != "ReduceMean" or found.inputs[0] is None:
+    average = None if mean is None else row_of(mean, stored).producer()
+    if (
+        x is None
+        or average is None
+        or standard(average) != "ReduceMean"
+        or average.inputs[0] is None
+    ):
         return row
-    one, other = (row_of(value, stored) for value in (found.inputs[0], x))
+    one, other = (row_of(value, stored) for value in (average.inputs[0], x))
     return one if one is other else row
 
 

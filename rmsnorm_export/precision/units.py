@@ -126,8 +126,8 @@ def units_of(
         unit.is_end = True
         if not io:
             unit.keep("interface", "inputs and outputs keep their type")
-    found = [unit for graph in graphs_in(model.graph) for unit in finder.of_graph(graph)]
-    return [unit for unit in (*found, *ends) if unit.reads or unit.makes]
+    inner = [unit for graph in graphs_in(model.graph) for unit in finder.of_graph(graph)]
+    return [unit for unit in (*inner, *ends) if unit.reads or unit.makes]
 
 
 class _Finder:
