@@ -1,1 +1,1 @@
-"""The fuzzer of tests/tools/fuzz: it catches what is wrong; mutants in which nothing is."""
+"""Norms of which steps are drawn, and the judge of what is made of them."""

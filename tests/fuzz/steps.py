@@ -3,6 +3,7 @@ with operands of every rank, type and kind, on rows of every rank and size."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from typing import Any
@@ -10,12 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from spellings.case import NUMPY
 from spellings.graph import FLOATS, Graph
 
-from tests.tools.fuzz.draft import Draft
-from tests.tools.fuzz.mutants import Seed
+from tests.tools.feeds import Feeds
 
 _SHAPES = (
     (8,), (1,), (), (3, 8), (3, 1), (1, 8), (1, 1), (2, 3, 8), (2, 1, 8), (2, 3, 1), (1, 1, 8),
@@ -26,6 +26,15 @@ _UNARY = ("Sqrt", "Reciprocal", "Neg", "Abs", "Relu", "Identity", "Exp", "Sigmoi
 _BINARY = ("Mul", "Mul", "Div", "Add", "Sub", "Pow", "Max", "Min", "Sum", "Where")
 _KINDS = ("initializer", "node", "attribute", "identity", "computed", "default", "input", "cast")
 _REDUCED = ("ReduceMean", "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "ReduceMax")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawn:
+    """A model, an example of its inputs, and what is not as usual in it."""
+
+    done: tuple[str, ...]
+    model: onnx.ModelProto
+    feeds: Feeds
 
 
 class _Steps:
@@ -49,8 +58,8 @@ class _Steps:
         self.place = rng.choice(_PLACES)
         self.done: list[str] = []
 
-    def draw(self) -> Seed:
-        """Return the model, and an example of its input."""
+    def draw(self) -> Drawn:
+        """Return the model."""
         g, rng = self.graph, self.rng
         dims: list[int | str | None] = [
             rng.choice((size, f"d{axis}", None)) for axis, size in enumerate(self.shape)
@@ -67,11 +76,11 @@ class _Steps:
             weight = np.linspace(0.5, 1.5, self.n).reshape(rng.choice(((-1,), (1, -1))))
             weight = weight.astype(NUMPY[self.source])
             row = g.op("Mul", row, g.input("weight", weight, weight.shape))
-        g.output(row, self.source, None)  # its shape is what follows from the input's
-        model = Draft(g.model(value_infos=False), g.feeds, rng, 0).finished()
+        g.output(row, self.source, None)
+        model = _with_rank(g.model(value_infos=False), g.feeds)
         if rng.random() < 0.5:
             model = onnx.shape_inference.infer_shapes(model)
-        return Seed("; ".join(self.done), model, g.feeds)
+        return Drawn(tuple(self.done), model, g.feeds)
 
     def at(self, place: str, value: str) -> str:
         """Return a value, with one step more where this is its place."""
@@ -252,6 +261,21 @@ class _Steps:
         return g.op(op, value, **({"axis": axis} if op in ("Concat", "Flatten") else {}))
 
 
-def draw(number: int) -> Seed:
-    """Return the norm of this number, called after what is not as usual in it."""
+def _with_rank(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
+    """Return a model whose output has the rank, and no sizes, that it has of these inputs."""
+    fixed = onnx.ModelProto.FromString(model.SerializeToString())
+    for value in fixed.graph.input:
+        kind, shape = value.type.tensor_type.elem_type, feeds[value.name].shape
+        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
+    (inferred,) = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph.output
+    (output,) = model.graph.output
+    if inferred.type.tensor_type.HasField("shape"):
+        dims = [None] * len(inferred.type.tensor_type.shape.dim)
+        kind = output.type.tensor_type.elem_type
+        output.CopyFrom(helper.make_tensor_value_info(output.name, kind, dims))
+    return model
+
+
+def draw(number: int) -> Drawn:
+    """Return the norm of this number."""
     return _Steps(number).draw()

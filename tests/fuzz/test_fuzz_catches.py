@@ -13,20 +13,32 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from spellings.case import Case
+from spellings.choices import Frame, Spelling
+from spellings.place import build
+
 import rmsnorm_export as rx
-from fuzz.seeds import ROW, norm
 from tests.tools.judge import SETTINGS, Setting, Subject, judge
 
 Change = Callable[[ir.Model], None]
+ROW = 12
 
 PORTABLE, ORT, ONNX = (
     {"target": target, "numerics": "reordered"} for target in ("portable", "ort", "onnx")
 )
 
 
+def norm(order: str, dtype: str, opset: int = 18) -> Case:
+    """One norm of rows of ``ROW`` elements, in the spelling of torch.onnx.export, all dynamic."""
+    rounding = order if dtype in ("float16", "bfloat16") else "plain"
+    spelling = Spelling(rounding=rounding, epsilon_value=1e-3, inverse="reciprocal")
+    shape = {"lead": (2, 5), "row": (ROW,), "symbolic": True}
+    return build(spelling, Frame(dtype=dtype, opset=opset, value_infos=False, **shape))
+
+
 def findings(order: str, dtype: str, optimize: Any, setting: Setting) -> set[str]:
-    seed = norm(order, dtype)
-    return judge(Subject(seed.model, seed.feeds), [setting], optimize).findings.keys()
+    case = norm(order, dtype)
+    return judge(Subject(case.model, case.feeds), [setting], optimize).findings.keys()
 
 
 def changed(
@@ -107,9 +119,9 @@ def reshaped(model: ir.Model) -> None:
 @pytest.mark.parametrize("order", ["llama", "gemma"])
 def test_what_is_right_is_no_finding(order: str, dtype: str) -> None:
     """With every target, class and proof; nothing compared would be no finding either."""
-    seed = norm(order, dtype, opset=23)
+    case = norm(order, dtype, opset=23)
     proofs = ({**setting, "prove": True} for setting in SETTINGS)
-    verdict = judge(Subject(seed.model, seed.feeds), (*SETTINGS, *proofs))
+    verdict = judge(Subject(case.model, case.feeds), (*SETTINGS, *proofs))
     assert verdict.findings == {}
     assert verdict.norms == 1
     assert verdict.compared > 1000

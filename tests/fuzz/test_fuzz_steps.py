@@ -25,9 +25,9 @@ def test_what_was_fused_computes_the_same(start: int) -> None:
     """Exact and proved, and to some target in some class."""
     counts: collections.Counter[str] = collections.Counter()
     for number in range(start, start + _AT_ONCE):
-        rng, seed = random.Random(f"settings {number}"), draw(number)
+        rng, drawn = random.Random(f"settings {number}"), draw(number)
         try:
-            subject = Subject(seed.model, seed.feeds, number)
+            subject = Subject(drawn.model, drawn.feeds, number)
         except InvalidError:
             continue
         other = {"target": rng.choice(list(TARGETS)), "numerics": rng.choice(CLASSES)}
@@ -36,6 +36,6 @@ def test_what_was_fused_computes_the_same(start: int) -> None:
         )
         counts["judged"] += 1
         counts["fused"] += verdict.norms > 0
-        assert not verdict.findings, (number, seed.name, verdict.findings)
+        assert not verdict.findings, (number, drawn.done, verdict.findings)
     assert counts["judged"] > _AT_ONCE / 3
     assert counts["fused"] > _AT_ONCE / 10

@@ -1,4 +1,4 @@
-"""What is wrong with what `optimize` makes of a model, spelled or mutated.
+"""What is wrong with what `optimize` makes of a model, spelled or drawn.
 
 - In float64 the result computes what the model computes: the evaluator of the proof runs both, and
   apart from constants that were rounded to their type they agree within what the proof allows.
