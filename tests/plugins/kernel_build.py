@@ -66,8 +66,9 @@ def missing_compiler() -> str | None:
 
 
 def source_hash(*folders: pathlib.Path, settings: Iterable[object] = ()) -> str:
-    """Of every file in the folders and of the settings."""
-    digest = hashlib.sha256("\n".join(map(str, settings)).encode())
+    """Of every file in the folders and of the settings, wherever the checkout is."""
+    said = "\n".join(map(str, settings)).replace(str(ROOT), "")
+    digest = hashlib.sha256(said.encode())
     for folder in folders:
         for path in sorted(filter(pathlib.Path.is_file, folder.iterdir())):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
