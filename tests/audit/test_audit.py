@@ -11,13 +11,12 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
 
 import rmsnorm_export as rx
 from bench import graphs
 from rmsnorm_export.audit import audit, parts
 from rmsnorm_export.rewrite import plan
-from tests.audit import alike, exported, grammar, traps
+from tests.audit import alike, grammar, traps
 from tests.audit.cases import FUSED, LAST, NAMED, SQUARE, TRAPS, built, changed
 from tests.recognize.text_models import CONSTANTS, check_same, model, norm
 
@@ -96,29 +95,6 @@ def test_what_looks_like_one_is_not_named(offset: int, evaluations: list[object]
     reports = {seed: rx.inspect(alike.look_alike(seed), numerics="upcast") for seed in seeds}
     assert [seed for seed, report in reports.items() if named(report) or measured(report)] == []
     assert len(evaluations) > 2 * len(seeds)
-
-
-EXPORTED = [
-    pytest.param(
-        name, dtype, dynamo, marks=() if name == "bert" and dynamo else pytest.mark.thorough
-    )
-    for name in exported.MODELS
-    for dtype in (torch.float32, torch.float16)
-    for dynamo in (True, False)
-    if dynamo or name != "whisper"  # which the older exporter does not write
-]
-
-
-@pytest.mark.parametrize(("name", "dtype", "dynamo"), EXPORTED)
-def test_nothing_is_named_in_models_without_one(
-    name: str, dtype: torch.dtype, dynamo: bool
-) -> None:
-    """As they are exported, and with layer norms and softmax written out and values disguised."""
-    source = exported.exported(name, dtype, dynamo=dynamo)
-    models = [source, *(exported.Changed(source, seed).model for seed in range(6))]
-    reports = [rx.inspect(model, numerics="upcast") for model in models]
-    assert [report for report in reports if named(report) or measured(report)] == []
-    assert len(models[1].graph.node) > len(source.graph.node) or name == "resnet"
 
 
 @pytest.mark.parametrize("name", NAMED)

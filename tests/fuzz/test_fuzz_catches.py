@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-
 from spellings.case import Case
 from spellings.choices import Frame, Spelling
 from spellings.place import build
