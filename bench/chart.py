@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from html import escape
 
@@ -11,27 +10,17 @@ _LINE = 26
 _INK, _FRAME, _PALE, _OURS, _OTHERS = "#1b1f24", "#d8dee4", "#b8c4d0", "#0a5fb4", "#4b5563"
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
-    """One row.
+def bars(
+    title: str, below: Sequence[str], rows: Sequence[tuple[str, int, int, str, bool]], whole: int
+) -> str:
+    """Return the SVG; a bar of ``whole`` is as long as the chart is wide.
 
-    Attributes:
-        name: above the bar.
-        length: of the bar.
-        outline: of a pale bar behind it.
-        text: at the right, above the bar.
-        ours: drawn in the colour of what is compared with the rest.
+    Args:
+        title, below: lines above the bars.
+        rows: name, length of the bar and of a pale one behind it, a text at the right, and whether
+            the bar is ours.
+        whole: the largest length.
     """
-
-    name: str
-    length: int
-    outline: int
-    text: str
-    ours: bool
-
-
-def bars(title: str, below: Sequence[str], rows: Sequence[Bar], whole: int) -> str:
-    """Return the SVG; a bar of ``whole`` is as long as the chart is wide."""
     top = _TOP + _LINE * len(below)
     width, height = _WIDTH - _LEFT - _RIGHT, top + _ROW * len(rows) + 8
     parts = [
@@ -44,19 +33,13 @@ def bars(title: str, below: Sequence[str], rows: Sequence[Bar], whole: int) -> s
     for number, line in enumerate(below):
         y = 60 + _LINE * number
         parts.append(f'<text x="{_LEFT}" y="{y}" font-size="19">{escape(line)}</text>')
-    for index, row in enumerate(rows):
-        y, colour = top + _ROW * index, _OURS if row.ours else _OTHERS
-        weight = ' font-weight="600"' if row.ours else ""
-        parts.append(f'<text x="{_LEFT}" y="{y + 26}"{weight}>{escape(row.name)}</text>')
-        parts.append(
-            f'<text x="{_WIDTH - _RIGHT}" y="{y + 26}" text-anchor="end">{row.text}</text>'
-        )
-        frame = f'fill="#ffffff" stroke="{_FRAME}"'
-        for length, fill in (
-            (whole, frame),
-            (row.outline, f'fill="{_PALE}"'),
-            (row.length, f'fill="{colour}"'),
-        ):
-            size = f'width="{width * length / whole:.1f}" height="16"'
-            parts.append(f'<rect x="{_LEFT}" y="{y + 36}" {size} {fill}/>')
+    frame = f'fill="#ffffff" stroke="{_FRAME}"'
+    for index, (name, length, outline, text, ours) in enumerate(rows):
+        y, fill = top + _ROW * index, f'fill="{_OURS if ours else _OTHERS}"'
+        weight = ' font-weight="600"' if ours else ""
+        parts.append(f'<text x="{_LEFT}" y="{y + 26}"{weight}>{escape(name)}</text>')
+        parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{y + 26}" text-anchor="end">{text}</text>')
+        for of, how in ((whole, frame), (outline, f'fill="{_PALE}"'), (length, fill)):
+            size = f'width="{width * of / whole:.1f}" height="16"'
+            parts.append(f'<rect x="{_LEFT}" y="{y + 36}" {size} {how}/>')
     return "\n".join([*parts, "</svg>", ""])

@@ -1,46 +1,56 @@
-"""Norms that ONNX Runtime runs as one kernel, counted in the graph that its session executes.
+"""Norms that ONNX Runtime runs as one kernel, in files of ours and of other tools.
 
-A file is one thing and a session another: functions are inlined, and some of what is plain is
-fused. So each file is opened as a user opens it, on the CPU with the default optimization, and the
-norm kernels are counted in the graph that the session saves; then it is run beside PyTorch.
+    python -m bench.norms
+
+Of tiny models of transformers that no test uses. A file is one thing and a session another:
+functions are inlined, and some of what is plain is fused. So each file is opened as a user opens
+it, on the CPU with the default optimization, and the norm kernels are counted in the graph that the
+session saves; then it is run beside PyTorch. Every model is exported once, which takes minutes for
+each ten, and kept. A tool that is not installed is left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import io
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import rmsnorm_export as rx
-from bench.chart import Bar, bars
+from bench.chart import bars
+from bench.lib.results import Start, publish
+from bench.lib.tables import markdown_table
 from rmsnorm_export.errors import Error
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.runtime.session import (
-    executed_graph,
-    is_norm,
-    open_session,
-    run_session,
-)
+from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, run_session
+from rmsnorm_export.system.files import write_whole
+from toolbox.command import add_output, parser, say
+from toolbox.corpus import architectures
 from toolbox.corpus.arch_table import ENTRIES
+from toolbox.corpus.exporters import Export
 
-if TYPE_CHECKING:
-    from toolbox.corpus.exporters import Export
-
+PACKAGES = (
+    "rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim", "torch",
+    "transformers", "tensorrt_rtx",
+)  # fmt: skip
 HEADINGS = (
     "file", "one kernel:", "one node in the file:", "kernels of the raw file lost:",
     "nodes executed:", "wrong results:", "failed:",
 )  # fmt: skip
 RAW, PORTABLE, NATIVE = "raw file", "ours portable", "ours portable, our CPU kernels"
 ENGINES = (RAW, PORTABLE, "ours onnx")
-ENGINE_HEADINGS = ("model", *(f"{name}:" for name in ENGINES))
 MEANING = (
     "One kernel: a norm that the session of ONNX Runtime (CPU, its default optimization) executes "
     "as one node; more than PyTorch counts in a model do not count. Lost: of norms that are one "
@@ -55,8 +65,41 @@ ENGINE_MEANING = (
 )
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
 
-Tool = Callable[[str, str], None]
+Tool = Callable[[str, str], object]
 """Reads the first path and writes the second."""
+
+
+def _ours(target: Target) -> Tool:
+    return lambda model, output: rx.optimize(model, target=target).save(output)
+
+
+def _onnxscript(model: str, output: str) -> None:
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    ir.save(optimize_for_ort(ir.load(model))[0], output)
+
+
+def _transformers(model: str, output: str) -> None:
+    from onnxruntime.transformers import optimizer
+
+    optimizer.optimize_model(model).save_model_to_file(output)
+
+
+def _onnxslim(model: str, output: str) -> None:
+    import onnxslim
+
+    onnxslim.slim(model, output)
+
+
+TOOLS: dict[str, Tool] = {
+    PORTABLE: _ours("portable"),
+    "ours ort": _ours("ort"),
+    "onnxscript": _onnxscript,
+    "onnxruntime.transformers": _transformers,
+    "onnxslim": _onnxslim,
+    "ours onnx": _ours("onnx"),
+}
+"""Each as its documentation runs it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,50 +121,21 @@ class Count:
     problem: str = ""
 
 
-MISSING = Count(problem="the tool did not write the file")
-
-
-@dataclasses.dataclass(frozen=True)
-class LeftOut:
-    """A model that is not counted: the key of its export, and why."""
-
-    key: str
-    reason: str
-
-
-def held_out(only: Sequence[str] = ()) -> Iterator[Export | LeftOut]:
-    """Yield the causal language models of transformers that no test here uses, tiny, in two types.
-
-    Args:
-        only: types of model instead of all.
-    """
-    # PyTorch is not imported by the processes whose memory `times` measures.
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    from toolbox.corpus.architectures import TYPES
-
-    tested = {entry.model_type for entry in ENTRIES.values()}
-    names = only or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)
-    yield from itertools.starmap(_held_out, itertools.product(names, TYPES))
-
-
-def _held_out(name: str, dtype: str) -> Export | LeftOut:
-    from toolbox.corpus import architectures
-
-    key = f"{name}-{dtype}"
+def held_out(name: str, dtype: str) -> Export | str:
+    """Return the export of a causal language model, or why it is not counted."""
     try:
-        _ = ENTRIES[name]
+        _ = ENTRIES[name]  # which makes one where it can
     except KeyError:
-        return LeftOut(key, "no tiny model from the settings that the others share")
+        return "no tiny model from the settings that the others share"
     try:
         model, inputs = architectures.make(name, dtype)
         norms = architectures.count_norms(model, *inputs.values())
     except Exception as error:  # a model's own code fails in its own ways
-        return LeftOut(key, f"PyTorch does not run the tiny model: {first_line(error, 100)}")
+        return f"PyTorch does not run the tiny model: {first_line(error, 100)}"
     if not norms:
-        return LeftOut(key, "no RMSNorm")
+        return "no RMSNorm"
     export = architectures.export_architecture(name, dtype)
-    return export if export.path else LeftOut(key, f"not exported: {export.reason[:100]}")
+    return export if export.path else f"not exported: {export.reason[:100]}"
 
 
 def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Count:
@@ -147,14 +161,13 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
 
 def count_all(
     export: Export, tools: Mapping[str, Tool], kernels: Path | None
-) -> dict[str, Count] | LeftOut:
-    """Return the counts of one model: as it is, and as each tool writes it."""
+) -> dict[str, Count] | str:
+    """Return the counts of one model, as it is and as each tool writes it, or why there is none."""
     assert export.path is not None
     try:
         counts = {RAW: count_norms(export.path, export)}
     except Error as error:
-        reason = f"ONNX Runtime does not run what PyTorch wrote: {error.found[:100]}"
-        return LeftOut(export.key, reason)
+        return f"ONNX Runtime does not run what PyTorch wrote: {error.found[:100]}"
     for label, tool in tools.items():
         with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             path = Path(folder) / "model.onnx"
@@ -168,84 +181,74 @@ def count_all(
     return counts
 
 
-def count_engine(export: Export, tool: Tool | None) -> tuple[int, int]:
-    """Return norms that are one kernel of an engine of TensorRT-RTX, and all that it tells of."""
-    assert export.path is not None
+def _in_engine(export: Export, tool: Tool | None) -> str:
+    """Return norms that are one kernel of an engine of TensorRT-RTX, of all that it tells of."""
+    shapes = dict.fromkeys(export.inputs(), ((1, 1), (2, 7), (4, 16)))
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        if tool is None:
-            path.write_bytes(export.path.read_bytes())
-        else:
+        path = export.path
+        if tool is not None:
+            path = Path(folder) / "model.onnx"
             tool(str(export.path), str(path))
-        shapes = dict.fromkeys(export.inputs(), ((1, 1), (2, 7), (4, 16)))
-        built = rx.build_engine(
-            path, path.with_suffix(".engine"), backend="tensorrt-rtx", shapes=shapes
-        )
+        try:
+            built = rx.build_engine(
+                path, f"{folder}/model.engine", backend="tensorrt-rtx", shapes=shapes
+            )
+        except Error as error:
+            return first_line(error, 60)
     ways = [norm.how for norm in built.record.norms if norm.how != "unknown"]
-    return sum(how != "unfused" for how in ways), len(ways)
+    return f"{sum(how != 'unfused' for how in ways)} of {len(ways)}"
 
 
-def is_wrong(export: Export, count: Count, raw: Count) -> bool:
-    """Tell whether a file computes something else than PyTorch and the raw file do."""
-    allowed = next(bound for dtype, bound in _ALLOWED.items() if dtype in export.key)
+def is_wrong(key: str, count: Count, raw: Count) -> bool:
+    """Return whether a file computes something else than PyTorch and the raw file do."""
+    allowed = next(bound for dtype, bound in _ALLOWED.items() if dtype in key)
     return not count.problem and count.error > max(allowed, 4 * raw.error)
 
 
-def details(models: Sequence[tuple[Export, dict[str, Count]]]) -> dict[str, object]:
-    """Return all counts by model."""
-    return {
-        export.key: {"norms": export.norms}
-        | {label: dataclasses.asdict(count) for label, count in counts.items()}
-        for export, counts in models
-    }
+Models = Mapping[str, tuple[int, Mapping[str, Count]]]
+"""By the key of an export: its norms, and the counts of its files."""
 
 
-def brief(export: Export, counts: dict[str, Count]) -> str:
-    """Return a line of one model: norms, then those that are one kernel of each file."""
-    cells = (f"{label} {c.problem or c.kernels}" for label, c in counts.items())
-    return f"{export.norms} norms; {', '.join(cells)}"
+def totals(models: Models) -> list[list[str]]:
+    """Return a row of ``HEADINGS`` for each file; nodes are those of models that all tools did."""
+    whole = [one for _, one in models.values() if not any(c.problem for c in one.values())]
+    rows = []
+    for label in dict.fromkeys(label for _, counts in models.values() for label in counts):
+        missing = Count(problem="the tool did not write the file")
+        own = [(key, one.get(label, missing), one[RAW]) for key, (_, one) in models.items()]
+        numbers = (
+            sum(count.kernels for _, count, _ in own),
+            sum(count.in_file for _, count, _ in own),
+            sum(max(raw.kernels - count.kernels, 0) for _, count, raw in own),
+            sum(counts[label].nodes for counts in whole),
+            sum(is_wrong(*one) for one in own),
+            sum(bool(count.problem) for _, count, _ in own),
+        )
+        rows.append([label, *(f"{number:,}" for number in numbers)])
+    return rows
 
 
-def engine_cells(export: Export, tools: Mapping[str, Tool]) -> list[str]:
-    """Return ``count_engine`` of each file of ``ENGINES``, or why there is no engine."""
-    cells = []
-    for label in ENGINES:
-        try:
-            fused, total = count_engine(export, tools.get(label))
-            cells.append(f"{fused} of {total}")
-        except Exception as error:  # of the runtime, whatever it is
-            cells.append(first_line(error, 60))
-    return cells
-
-
-def shortfalls(models: Sequence[tuple[Export, dict[str, Count]]]) -> list[str]:
+def _shortfalls(models: Models) -> list[str]:
     """Return a line for each file of ours with fewer kernels than the raw one, or than promised."""
     lines = []
-    for export, counts in models:
+    for key, (norms, counts) in models.items():
         for label, count in counts.items():
-            promised = counts[RAW].kernels if label == PORTABLE else export.norms
+            promised = counts[RAW].kernels if label == PORTABLE else norms
             if label.startswith("ours") and count.kernels < promised:
-                less = f"{count.kernels} of {export.norms} norms, raw {counts[RAW].kernels}"
-                lines.append(f"- {export.key}, {label}: {count.problem or less}")
-    title = (
-        "Where a file of ours has a norm in pieces, or the portable one fewer than the raw file:"
-    )
-    return [title, "", *lines, ""] if lines else []
+                less = f"{count.kernels} of {norms} norms, raw {counts[RAW].kernels}"
+                lines.append(f"- {key}, {label}: {count.problem or less}")
+    title = "Where a file of ours has a norm in pieces, or the portable one fewer than the raw file"
+    return [f"{title}:", "", *lines, ""] if lines else []
 
 
-def model_type(one: Export | LeftOut) -> str:
-    """Return the name that transformers has for the type of a model."""
-    return one.key.rpartition("-")[0]
-
-
-def left_out(models: Sequence[LeftOut]) -> list[str]:
+def _left_out(reasons: Mapping[str, str]) -> list[str]:
     """Return a line for each reason, with its types of model; a type of number where it is one."""
-    by_reason: dict[str, dict[str, list[str]]] = {}
-    for one in models:
-        dtype = one.key.rpartition("-")[2]
-        by_reason.setdefault(one.reason, {}).setdefault(model_type(one), []).append(dtype)
+    grouped: dict[str, dict[str, list[str]]] = {}
+    for key, reason in reasons.items():
+        name, _, dtype = key.rpartition("-")
+        grouped.setdefault(reason, {}).setdefault(name, []).append(dtype)
     lines = []
-    for reason, types in sorted(by_reason.items()):
+    for reason, types in sorted(grouped.items()):
         names = [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
         lines.append(f"- {reason} ({len(types)}): {', '.join(names)}")
     return ["Not counted:", "", *lines] if lines else []
@@ -253,39 +256,88 @@ def left_out(models: Sequence[LeftOut]) -> list[str]:
 
 def chart(table: Sequence[Sequence[str]], every: int, versions: Mapping[str, str]) -> str:
     """Return the rows of ``totals`` as an SVG, the worst first."""
-    numbers = [[int(cell.replace(",", "")) for cell in row[1:]] for row in table]
-    rows = [
-        Bar(
-            row[0],
-            kernels,
-            in_file,
-            f"{row[1]} of {every:,}" + (f", {wrong} wrong" if wrong else ""),
-            row[0].startswith("ours"),
-        )
-        for row, (kernels, in_file, _, _, wrong, _) in zip(table, numbers, strict=True)
-    ]
-    rows.sort(key=lambda bar: bar.length)
-    title = "Norms that ONNX Runtime runs as one kernel"
+    rows = []
+    for label, *cells in table:
+        kernels, in_file, _, _, wrong, _ = (int(cell.replace(",", "")) for cell in cells)
+        text = f"{cells[0]} of {every:,}" + (f", {wrong} wrong" if wrong else "")
+        rows.append((label, kernels, in_file, text, label.startswith("ours")))
     below = (
         f"onnxruntime {versions['onnxruntime']} on a CPU; pale: one node in the file",
         f"raw: torch.onnx of {versions['torch'].partition('+')[0]}, opset 18 (TorchScript: 17)",
     )
-    return bars(title, below, rows, every)
+    rows.sort(key=lambda row: row[1])
+    return bars("Norms that ONNX Runtime runs as one kernel", below, rows, every)
 
 
-def totals(models: Sequence[tuple[Export, dict[str, Count]]]) -> list[list[str]]:
-    """Return a row of ``HEADINGS`` for each file; nodes are those of models that all tools did."""
-    whole = [counts for _, counts in models if not any(c.problem for c in counts.values())]
-    rows = []
-    for label in dict.fromkeys(label for _, counts in models for label in counts):
-        ours = [(export, counts.get(label, MISSING), counts[RAW]) for export, counts in models]
-        numbers = (
-            sum(count.kernels for _, count, _ in ours),
-            sum(count.in_file for _, count, _ in ours),
-            sum(max(raw.kernels - count.kernels, 0) for _, count, raw in ours),
-            sum(counts[label].nodes for counts in whole),
-            sum(is_wrong(*one) for one in ours),
-            sum(bool(count.problem) for _, count, _ in ours),
-        )
-        rows.append([label, *(f"{number:,}" for number in numbers)])
-    return rows
+def write(report: dict[str, Any], models: Models, output: Path) -> None:
+    """Write the page of a report, and its chart."""
+    table = [list(row.values()) for row in report["rows"]]
+    counted, skipped = (
+        {key.rpartition("-")[0] for key in keys} for keys in (models, report["left_out"])
+    )
+    every = report["norms"]
+    head = f"{len(counted)} of {len(counted | skipped)} types of model, {len(models)} exports"
+    engines = markdown_table(["model", *(f"{name}:" for name in ENGINES)], report["engines"])
+    publish(
+        report, output,
+        title="Norms that are one kernel\n\n![chart](norms.svg)",
+        table=(HEADINGS, table),
+        head=[f"{head}, {every:,} norms"],
+        text=[MEANING, ""],
+        below=[
+            *(["", ENGINE_MEANING, "", *engines] if report["engines"] else []),
+            "", *_shortfalls(models), *_left_out(report["left_out"]),
+        ],
+    )  # fmt: skip
+    write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser("bench.norms", __doc__)
+    options.add_argument("--models", nargs="+", help="types of transformers instead of all")
+    options.add_argument("--library", type=Path, help="our CPU kernels, of plugin build")
+    options.add_argument("--engines", type=int, default=0, help="models for TensorRT-RTX, too")
+    add_output(options, "norms.json")
+    return options.parse_args()
+
+
+def main() -> int:
+    """Count, and write; 1 when ours failed, or is wrong."""
+    options, start = _arguments(), Start()
+    tools = {k: v for k, v in TOOLS.items() if k != "onnxslim" or find_spec("onnxslim")}
+    tested = {entry.model_type for entry in ENTRIES.values()}
+    names = options.models or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)
+    models: dict[str, tuple[int, dict[str, Count]]] = {}
+    left_out: dict[str, str] = {}
+    engines: list[list[str]] = []
+    for name, dtype in itertools.product(names, architectures.TYPES):
+        key, export = f"{name}-{dtype}", held_out(name, dtype)
+        counts = export if isinstance(export, str) else count_all(export, tools, options.library)
+        if isinstance(export, str) or isinstance(counts, str):
+            left_out[key] = str(counts)
+            say(f"{key}: {counts}")
+            continue
+        models[key] = export.norms, counts
+        kernels = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
+        say(f"{key}: {export.norms} norms; {', '.join(kernels)}")
+        if len(engines) < options.engines and dtype == "float32":
+            engines.append([key, *(_in_engine(export, tools.get(label)) for label in ENGINES)])
+            say(f"engines: {engines[-1]}")
+    table = totals(models)
+    details = {
+        key: {"norms": norms} | {label: dataclasses.asdict(one) for label, one in counts.items()}
+        for key, (norms, counts) in models.items()
+    }
+    report = start.facts(*PACKAGES) | {
+        "norms": sum(norms for norms, _ in models.values()),
+        "rows": [dict(zip(HEADINGS, row, strict=True)) for row in table],
+        "models": details,
+        "left_out": left_out,
+        "engines": engines,
+    }
+    write(report, models, options.output)
+    return int(any(row[0].startswith("ours") and row[-2:] != ["0", "0"] for row in table))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -11,14 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from bench import graphs
 from bench.demo.measure import worst_difference
 from bench.norms import Count, is_wrong
 from toolbox.command import ROOT
-from toolbox.corpus.exporters import Export
 
 
 @pytest.fixture
@@ -69,16 +66,6 @@ def test_bench_decoders(run: Callable[..., None], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bench_optimize(run: Callable[..., None], tmp_path: Path) -> None:
-    output = tmp_path / "optimize.json"
-    words = ("--sizes", 300, "--hard", 400, "--peer-limit", 0, "--repeats", 1)
-    run("bench.optimize", "times", *words, "--output", output)
-    rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
-    assert len(rows) == 3 * (1 + len(graphs.HARD))
-    assert all(float(row["seconds:"]) > 0 and not row[""] for row in rows)
-
-
-@pytest.mark.slow
 @pytest.mark.export
 def test_bench_half(run: Callable[..., None], tmp_path: Path) -> None:
     """Of a stream beyond float16, ours is right and a plain conversion is not."""
@@ -102,7 +89,7 @@ def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
     """Of a model whose norms have no weight, ONNX Runtime fuses none unless they are its nodes."""
     names = ("nanochat", "bert", "gemma3n")
     output = tmp_path / "norms.json"
-    run("bench.optimize", "norms", "--models", *names, "--output", output)
+    run("bench.norms", "--models", *names, "--output", output)
     page = (tmp_path / "norms.md").read_text(encoding="utf-8")
     assert "1 of 3 types of model, 2 exports" in page
     assert "- no RMSNorm (1): bert\n- no tiny model from " in page
@@ -116,18 +103,9 @@ def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
 
 
 def test_a_result_is_wrong_beyond_its_bound_and_that_of_the_raw_file() -> None:
-    export = Export("llama-float16-", None, "", 5, Path())
     for error, of_raw, wrong in ((0.02, 0.0, False), (0.04, 0.0, True), (0.04, 0.02, False)):
-        assert is_wrong(export, Count(error=error), Count(error=of_raw)) == wrong
-    assert is_wrong(export, Count(error=float("inf")), Count(error=0.02))
-
-
-def test_decoder_has_the_nodes_and_norms_it_says() -> None:
-    model, norms = graphs.decoder(500)
-    onnx.checker.check_model(model, full_check=True)
-    ops = [node.op_type for node in model.graph.node]
-    assert ops.count("Reciprocal") == norms
-    assert abs(len(ops) - 500) <= graphs.NODES_PER_LAYER + 9
+        assert is_wrong("llama-float16", Count(error=error), Count(error=of_raw)) == wrong
+    assert is_wrong("llama-float16", Count(error=float("inf")), Count(error=0.02))
 
 
 @pytest.mark.parametrize(

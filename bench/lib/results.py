@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.lib.tables import markdown_table, print_table
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
@@ -65,3 +66,28 @@ def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     write_whole(output, json.dumps(report, indent=1) + "\n")
     write_whole(output.with_suffix(".md"), page)
     return f"written: {output} and {output.with_suffix('.md')}"
+
+
+def publish(
+    report: dict[str, Any],
+    output: Path,
+    *,
+    title: str,
+    table: tuple[Sequence[str], Sequence[Sequence[str]]],
+    head: Sequence[str] = (),
+    text: Sequence[str] = (),
+    below: Sequence[str] = (),
+) -> None:
+    """Print a report of one table, and write its files.
+
+    Args:
+        report, output: as ``write_results`` takes them.
+        title: of the page.
+        table: headings and rows.
+        head: beside what ``about`` says.
+        text, below: lines of the page before the table and after it.
+    """
+    facts = [*about(report), *head]
+    print_table(*table, above=facts)
+    lines = [f"# {title}", "", *bullets(facts), "", *text, *markdown_table(*table), *below]
+    print(write_results(report, "\n".join(lines) + "\n", output))

@@ -6,24 +6,17 @@ Runtime 1.31.1 does not load the model. A model whose Y has the type of the sche
 inference. Expected: the type of scale (or a schema that says `Y: T`), and a body with a Cast.
 """
 
-import numpy as np
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, parser, shape_inference
 
 SEEN = "onnx 1.23.2"
 
-graph = helper.make_graph(
-    [
-        helper.make_node("RMSNormalization", ["x", "scale"], ["n"]),
-        helper.make_node("Identity", ["n"], ["y"]),
-    ],
-    "g",
-    [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 4])],
-    [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])],
-    [numpy_helper.from_array(np.ones(4, np.float32), "scale")],
-)
-model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
-inferred = shape_inference.infer_shapes(model).graph.value_info
-types = {value.name: value.type.tensor_type.elem_type for value in inferred}
-print("X float16, scale float32, Y by the schema float32, inferred:",
-      TensorProto.DataType.Name(types["n"]))  # fmt: skip
-raise SystemExit(types["n"] != TensorProto.FLOAT)
+model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 23]>
+g (float16[2,4] x) => (float[2,4] y) <float[4] scale = {1, 1, 1, 1}> {
+    n = RMSNormalization(x, scale)
+    y = Identity(n)
+}""")
+(inferred,) = shape_inference.infer_shapes(model).graph.value_info
+kind = inferred.type.tensor_type.elem_type
+print("X float16, scale float32, Y by the schema float32, inferred:", end=" ")
+print(TensorProto.DataType.Name(kind))
+raise SystemExit(kind != TensorProto.FLOAT)

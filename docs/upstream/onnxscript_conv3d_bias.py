@@ -15,13 +15,12 @@ SEEN = "onnxscript 0.7.2"
 logging.disable(logging.WARNING)
 model = torch.nn.Conv3d(3, 8, kernel_size=2, bias=False).eval()
 x = torch.randn(1, 3, 2, 2, 2)
-program = torch.onnx.export(model, (x,), dynamo=True, optimize=False, verbose=False)
-graph = onnx.shape_inference.infer_shapes(program.model_proto, data_prop=True).graph
+model = torch.onnx.export(model, (x,), dynamo=True, optimize=False, verbose=False).model_proto
+graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
 (node,) = [node for node in graph.node if node.op_type == "Conv"]
-shapes = {
-    value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    for value in graph.value_info
-} | {value.name: list(value.dims) for value in graph.initializer}
+shapes = {one.name: list(one.dims) for one in graph.initializer}
+for one in graph.value_info:
+    shapes[one.name] = [dim.dim_value for dim in one.type.tensor_type.shape.dim]
 bias = shapes[node.input[2]] if len(node.input) > 2 else None
 print("shape of the bias:", bias)
 raise SystemExit(bias not in (None, [8]))

@@ -23,24 +23,15 @@ logging.disable(logging.WARNING)
 warnings.simplefilter("ignore")
 torch.manual_seed(0)
 sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2}
-heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-config = transformers.LlamaConfig(**sizes, **heads, max_position_embeddings=64, pad_token_id=0)
+config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
 model = transformers.LlamaForCausalLM(config).eval()
-ids = torch.randint(1, 64, (2, 5))
-mask = torch.ones_like(ids)
-mask[0, 0] = 0
-feeds = {
-    "input_ids": ids,
-    "attention_mask": mask,
-    "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
-}
+feeds = {"input_ids": torch.randint(1, 64, (2, 5)), "attention_mask": torch.ones(2, 5).long()}
+feeds["attention_mask"][0, 0] = 0
+settings = OnnxConfig(dynamic=True, ort_fusions="cpu")
+exported = OnnxExporter().export_for_generation(model, feeds, config=settings)
+feeds["position_ids"] = (feeds["attention_mask"].cumsum(1) - 1).clamp(min=0)
 with torch.no_grad():
     expected = model(**feeds, use_cache=True)["past_key_values"]
-exported = OnnxExporter().export_for_generation(
-    model,
-    {"input_ids": ids, "attention_mask": mask},
-    config=OnnxConfig(dynamic=True, ort_fusions="cpu"),
-)
 with tempfile.TemporaryDirectory() as folder:
     exported.save_pretrained(folder)
     computed = ExportedModel.from_pretrained(folder).runners["prefill"](**feeds)["past_key_values"]

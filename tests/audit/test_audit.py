@@ -13,12 +13,12 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from bench import graphs
 from rmsnorm_export.audit import audit, parts
 from rmsnorm_export.rewrite import plan
 from tests.audit import alike, grammar, traps
 from tests.audit.cases import FUSED, LAST, NAMED, SQUARE, TRAPS, built, changed
 from tests.recognize.text_models import CONSTANTS, check_same, model, norm
+from toolbox.corpus.architectures import export_architecture
 
 REASON = "spelling-unknown"
 
@@ -203,7 +203,7 @@ def test_a_file_without_places_pays_under_three_per_cent(
     elif name == "softmax":
         source = built("e = Exp(x)\n s = ReduceSum(e, last)\n y = Div(e, s)")
     else:
-        source = graphs.decoder(300)[0]
+        source = onnx.load(str(export_architecture("llama").path))
     rx.optimize(source)  # imports
     calls, audited = [0, 0], plan.audited
 
@@ -220,8 +220,8 @@ def test_a_file_without_places_pays_under_three_per_cent(
 
 
 def test_of_a_whole_decoder_nothing_is_evaluated(evaluations: list[object]) -> None:
-    source, count = graphs.decoder(300)
-    assert len(rx.optimize(source).report.fused) == count
+    export = export_architecture("llama")
+    assert len(rx.optimize(str(export.path)).report.fused) == export.norms
     assert evaluations == []
 
 

@@ -15,7 +15,6 @@ import onnx
 import pytest
 
 import rmsnorm_export as rx
-from bench import graphs
 from tests.recognize import text_models as text
 from tests.recognize.attacks import nested
 
@@ -90,13 +89,56 @@ def test_portable_needs_no_ones_alone_or_beside_a_norm_that_has_a_scale() -> Non
     assert len(result.to_bytes()) < 10_000
 
 
-@pytest.mark.parametrize("name", graphs.HARD)
+ROW = "float[b, 16]"
+GAIN = text.CONSTANTS + ", float[16] gain = {" + ", ".join("1" * 16) + "}"
+
+
+def _casts(size: int) -> tuple[str, int]:
+    """A chain of Identity and Cast nodes; every tenth is divided by the root of x."""
+    x, body, rows = "x", text.norm("x", "h", weight=None).partition("h =")[0], []
+    for index in range(size):
+        operator = "Cast<to = 1>" if index % 2 else "Identity"
+        body += f"x{index} = {operator}({x})\n "
+        x = f"x{index}"
+        if index % 10 == 9:
+            rows.append(f"row{index}")
+            body += f"row{index} = Div({x}, s)\n "
+    return f"{body} y = Sum({', '.join(rows)})", len(rows)
+
+
+def _one_gain(size: int) -> tuple[str, int]:
+    """Nodes that read one gain: half of them scale norms, half of them anything."""
+    x, body = "x", ""
+    for index in range(0, size, 2):
+        body += f"x{index} = Mul({x}, gain)\n "
+        x = f"y{index}"
+        body += text.norm(f"x{index}", x, f"n{index}_", "gain")
+    return f"{body} y = Identity({x})", -(-size // 2)
+
+
+def _one_row(size: int) -> tuple[str, int]:
+    """A normalised row that many nodes read: the norm ends there."""
+    body = text.norm("x", "row", weight=None)
+    body += "".join(f"y{index} = Mul(row, gain)\n " for index in range(size))
+    return f"{body} y = Sum({', '.join(f'y{index}' for index in range(size))})", 1
+
+
+HARD = {"casts": _casts, "one gain": _one_gain, "one row": _one_row}
+"""Graphs on which work must grow with their size, and no faster."""
+
+
+def _hard(name: str, size: int) -> tuple[onnx.ModelProto, int]:
+    body, norms = HARD[name](size)
+    return text.model(body, inputs=f"{ROW} x", outputs=f"{ROW} y", constants=GAIN), norms
+
+
+@pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("target", text.TARGETS)
 def test_work_grows_with_the_size_of_a_graph(name: str, target: Any) -> None:
     """Counted in calls of functions, which do not depend on the machine."""
     calls = []
     for size in (0, 400, 800):  # the first is for what is imported
-        model, norms = graphs.HARD[name](size or 10)
+        model, norms = _hard(name, size or 10)
         profile = cProfile.Profile()
         profile.enable()
         report = rx.optimize(model, target=target).report
@@ -108,7 +150,7 @@ def test_work_grows_with_the_size_of_a_graph(name: str, target: Any) -> None:
 
 def test_a_row_that_many_nodes_read_is_looked_at_once() -> None:
     """Its list of readers is no call of a function: told by the clock, with room for a slow one."""
-    model, _ = graphs.HARD["one row"](40_000)
+    model, _ = _hard("one row", 40_000)
     start = time.process_time()
     assert len(rx.optimize(model, target="ort").report.fused) == 1
     assert time.process_time() - start < 10
