@@ -127,15 +127,20 @@ class Operators:
     def _product(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         if len(variables) == 1 and len(node.inputs) > 1:
             return self._with(node.inputs[0] if node.inputs[1] in variables else node.inputs[1])
-        if node.op_type != "MatMul" or len(variables) != 2:
-            return ENDS
-        left, right = (value.shape for value in variables)
-        if left is None or right is None:  # to infer a shape would take longer than to try
-            return SOME
+        shapes = [value.shape for value in variables]
+        if len(variables) != 2 or node.op_type == "Conv" or None in shapes:
+            return SOME  # to infer a shape would take longer than to try
+        turned = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+        left, right = (
+            tuple(shape or ())[:: -1 if turn else 1]
+            for shape, turn in zip(shapes, turned, strict=True)
+        )
         if not len(left) or not len(right) or 1 in (left[-1], right[-2:][0]):
             return NOTHING  # a multiple
-        one = (len(left) == 1 or left[-2] == 1) and (len(right) == 1 or right[-1] == 1)
-        return _SUM if one else ENDS
+        others = [*left[-2:-1], *(right[-1:] if len(right) > 1 else ())]
+        if any(isinstance(size, int) and size != 1 for size in others):
+            return ENDS
+        return _SUM if set(others) <= {1} else SOME  # the name of a size may be that of one
 
     def _einsum(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         operands, arrow, result = node.attributes.get_string("equation", "").partition("->")

@@ -54,6 +54,23 @@ _BESIDE = (
     "z, t = Split<axis = -1>(l)\n y = Mul(z, w)"
 )
 
+
+def _row_times_column(product: str, kind: str, row: str, column: str) -> onnx.ModelProto:
+    """Return a norm of which a converter has named every size between the row and its mean."""
+    body = (
+        f"h = Reshape(x, row)\n v = Reshape(x, column)\n d = {product}\n "
+        "lead = Shape<end = -1>(x)\n one = Constant<value_ints = [1]>()\n "
+        "k = Concat<axis = 0>(lead, one)\n s = Reshape(d, k)\n "
+        "n = Constant<value_float = 8.0>()\n m = Div(s, n)\n "
+        f"e = Add(m, eps)\n {ROOT}{LAST}"
+    )
+    rank = row.count(",") + 1
+    unknown = {2: "float[a,b] h, float[c,d] v", 3: "float[a,b,c] h, float[d,i,j] v"}[rank]
+    sizes = f"int64[{rank}] row = {row}, int64[{rank}] column = {column}"
+    constants = f"{CONSTANTS}, {unknown}, float[k,l,o] s, {sizes}"
+    return text.model(body, constants=constants, inputs=f"{kind} x", outputs=f"{kind} y")
+
+
 FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
     "plain": (built(NORM), 8, 1e-5, {}),
     "float16": (
@@ -91,6 +108,13 @@ FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
         8, 1e-5, {},
     ),
     "branch": (built(_BRANCH), 8, 1e-5, {}),
+    "row times column": (
+        _row_times_column("MatMul(h, v)", ROWS, "{-1, 1, 8}", "{-1, 8, 1}"), 8, 1e-5, {},
+    ),
+    "one row times its column": (
+        _row_times_column("Gemm<transA = 1>(v, v)", "float[1,1,8]", "{1, 8}", "{8, 1}"),
+        8, 1e-5, {},
+    ),
 }  # fmt: skip
 """Norms with what is to be read of them: length of a row, epsilon, attributes."""
 
