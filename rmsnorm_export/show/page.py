@@ -15,7 +15,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rmsnorm_export.printable import printable
-from rmsnorm_export.show.drawing import Pictures, shortened
 from rmsnorm_export.show.text import Block, Line, Table, style_of, text_of
 
 if TYPE_CHECKING:
@@ -43,14 +42,14 @@ class Section:
     """A part of the page with an entry in the navigation."""
 
     title: str
-    blocks: Sequence[Block | Pictures]
+    blocks: Sequence[Block]
 
     @property
-    def parts(self) -> list[_Text | Table | Pictures]:
+    def parts(self) -> list[_Text | Table]:
         """The blocks, with lines that follow each other as one text."""
-        parts: list[_Text | Table | Pictures] = []
+        parts: list[_Text | Table] = []
         for block in self.blocks:
-            if isinstance(block, Table | Pictures):
+            if isinstance(block, Table):
                 parts.append(block)
             elif parts and isinstance(last := parts[-1], _Text):
                 last.lines.append((text_of(block), style_of(block)))
@@ -62,7 +61,9 @@ class Section:
 def _visible(value: Any) -> Any:
     """Make a text printable and short; what is safe already stays as it is."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
-        return shortened(value, LONGEST) if len(value) > LONGEST else printable(value)
+        half = LONGEST // 2
+        cut = f"{value[: half - 1]}\u2026{value[-half:]}" if len(value) > LONGEST else value
+        return printable(cut)
     return value
 
 

@@ -62,7 +62,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
 
 
 def report_sections(report: Report) -> list[Section]:
-    """Return the page of a report; sites are drawn where it was made with ``drawings=True``."""
+    """Return the page of a report; with ``drawings=True`` of ``optimize`` it has nodes as well."""
     gain = gain_table(report)
     summary = [*_facts(report), *_outcome(report, (), brief=False)]
     return [

@@ -1,6 +1,6 @@
 """The different rewrites of a model: what sites that differ in names alone have in common.
 
-A model with 250 norms has a handful. As text each is a group of lines; on a page each is drawn.
+A model with 250 norms has a handful. Each is a group of lines; a page has its nodes as well.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.show.drawing import Pictures, pictures
+from rmsnorm_export.show.drawing import node_tables
 from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.refusals import scoped
 from rmsnorm_export.show.text import Block, Line, Table, aligned, badness, grouped, name_lines
 
 MOST = 60
-"""Rewrites that are drawn; sites of further ones have their row in the table only."""
+"""Rewrites that are listed; sites of further ones have their row in the table only."""
 
 _TERMS = {
     "site": "One place in the graph where a norm is, with the nodes that it is made of.",
@@ -171,7 +171,7 @@ def _proof_cells(proof: Proof | None) -> list[str]:
 
 
 def rewrite_sections(report: Report) -> list[Section]:
-    """Return the kinds of rewrites, each graph drawn once, and the table of all sites."""
+    """Return the kinds of rewrites, the nodes of each once, and the table of all sites."""
     every = (*report.fused, *report.kept)
     if not every:
         return []
@@ -180,12 +180,12 @@ def rewrite_sections(report: Report) -> list[Section]:
         for sites in (report.fused, report.kept)
         for kind in grouped(sites, lambda site: (*_sameness(site), site.drawing))
     ]
-    blocks: list[Block | Pictures] = []
+    blocks: list[Block] = []
     drawings = dict[int | None, Drawing](enumerate(report.drawings))
     for kind in kinds[:MOST]:
         blocks += group_lines(kind)
         if drawing := drawings.pop(kind[0].drawing, None):
-            blocks.append(pictures(drawing))
+            blocks += node_tables(drawing)
     if len(kinds) > MOST:
         blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
     return [
