@@ -13,13 +13,13 @@ def node_tables(drawn: Drawing) -> list[Block]:
     """Return both sides of a rewrite; names and shapes are those of one site."""
     sides = {f"Before, at {drawn.site}": drawn.before, "After": drawn.after}
     return [
-        Table(f"{when}: {plural(len(graph.nodes), 'node')}", _HEADS, _rows(graph), ("node",))
+        Table(f"{when}: {plural(len(graph.nodes), 'node')}", _HEADS, _node_rows(graph), ("node",))
         for when, graph in sides.items()
         if graph is not None
     ]
 
 
-def _rows(graph: Subgraph) -> list[list[str]]:
+def _node_rows(graph: Subgraph) -> list[list[str]]:
     """Return a row a node: of what it takes the number of the node that gives it, or the value."""
     sources = {
         value: f"#{number}"
