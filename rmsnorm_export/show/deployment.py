@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.deploy.packaged import Packaged, PackagedModel
+from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, plural
@@ -58,8 +58,9 @@ def _verdict(deployment: Deployment) -> Line:
         return f"{name}: {planned}; nothing was changed"
     done, skipped = states.count("done"), states.count("skipped")
     counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
-    if deployment.failed is not None:
-        return f"{name}: {deployment.failed.name} FAILED ({counts})", "bad"
+    if "failed" in states:
+        failed = deployment.steps[states.index("failed")].name
+        return f"{name}: {failed} FAILED ({counts})", "bad"
     how_far = "complete" if done + skipped == len(states) else "as far as asked"
     return f"{name}: {how_far} ({counts})", "good"
 
