@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.benchmark.result import Benchmark as Benchmark
     from rmsnorm_export.compare.result import Verification as Verification
     from rmsnorm_export.deploy.package import package_model as package_model
-    from rmsnorm_export.deploy.packaged import Packaged as Packaged
+    from rmsnorm_export.deploy.repository import Packaged as Packaged
     from rmsnorm_export.deploy.result import Deployment as Deployment
     from rmsnorm_export.deploy.run import run_pipeline as run_pipeline
     from rmsnorm_export.diagnosis import doctor as doctor
@@ -54,7 +54,7 @@ _HOMES = {
     "benchmark.result": "Benchmark",
     "compare.result": "Verification",
     "deploy.package": "package_model",
-    "deploy.packaged": "Packaged",
+    "deploy.repository": "Packaged",
     "deploy.result": "Deployment",
     "deploy.run": "run_pipeline",
     "diagnosis": "doctor",

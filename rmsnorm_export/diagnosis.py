@@ -9,45 +9,20 @@ import dataclasses
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, get_args
+from typing import get_args
 
 from rmsnorm_export.errors import BackendMissingError, Error, VerificationError
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.machine import gpus
-from rmsnorm_export.system.packages import pip_install, version_of
+from rmsnorm_export.system.packages import Component, Status, pip_install, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.system.shown import Shown
 from rmsnorm_export.tensorrt.plugin.building import build_tools
-from rmsnorm_export.tensorrt.plugin.libraries import Built, Check, Tool, find_builds
-
-Status = Literal["ok", "missing", "broken"]
+from rmsnorm_export.tensorrt.plugin.libraries import Built, find_builds
 
 _TIMEOUT = 120
 """Seconds for the import of one package; torch takes ten on a cold disk."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Component:
-    """A package that this one uses or works with.
-
-    Attributes:
-        name: as imported.
-        required: the core does not work without it.
-        status: ok, missing, or broken (found, but its import fails).
-        version: "" when unknown.
-        detail: e.g. execution providers, or why the import failed.
-        enables: what it is for.
-        install: the command that brings it.
-    """
-
-    name: str
-    required: bool
-    status: Status
-    version: str
-    detail: str
-    enables: str
-    install: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -72,9 +47,9 @@ class Diagnosis(Shown):
     platform: str
     gpus: tuple[str, ...]
     components: tuple[Component, ...]
-    build_tools: tuple[Tool, ...]
+    build_tools: tuple[Component, ...]
     plugins: tuple[Built, ...]
-    self_tests: tuple[Check, ...]
+    self_tests: tuple[Component, ...]
     works: bool
 
     @property
@@ -86,7 +61,7 @@ class Diagnosis(Shown):
             found = ", ".join(f"{c.name} is {c.status}" for c in broken)
             fix = " && ".join(dict.fromkeys(c.install for c in broken))
             return BackendMissingError(what, found=found, fix=fix)
-        failed = [f"{test.name}: {test.detail}" for test in self.self_tests if not test.passed]
+        failed = [f"{one.name}: {one.detail}" for one in self.self_tests if one.status != "ok"]
         fix = "install rmsnorm-export again, or report what doctor --format json prints"
         what = "The self test failed."
         return VerificationError(what, found="; ".join(failed), fix=fix) if failed else None
@@ -148,7 +123,7 @@ def doctor() -> Diagnosis:
         build_tools=build_tools(),
         plugins=find_builds(),
         self_tests=self_tests,
-        works=core and all(test.passed for test in self_tests),
+        works=core and all(test.status == "ok" for test in self_tests),
     )
 
 
@@ -167,11 +142,11 @@ def _look_for(name: str, enables: str, brings: str) -> Component:
             if "<" in (tried := packages.tried_versions(name)):
                 words = packages.untried(tried) or f"tried: {tried}"
                 detail = f"{detail}; {words}".removeprefix("; ")
-    required = name not in _OPTIONAL
-    return Component(name, required, status, version, detail, enables, pip_install(brings))
+    required, install = name not in _OPTIONAL, pip_install(brings)
+    return Component(name, status, detail, version, install, required=required, enables=enables)
 
 
-def _try(target: Target, with_runtime: bool) -> Check:
+def _try(target: Target, with_runtime: bool) -> Component:
     """Optimize the norm for a target; ``with_runtime``: prove it in ONNX Runtime, too."""
     import onnx.parser
 
@@ -182,10 +157,14 @@ def _try(target: Target, with_runtime: bool) -> Check:
         report = optimize(onnx.parser.parse_model(_MODEL), target=target, prove=with_runtime).report
         reasons = [refusal.reason for refusal in report.refused]
         if reasons or len(report.fused) != 1:
-            return Check(name, False, f"the norm was not made one node: {', '.join(reasons)}")
+            detail = f"the norm was not made one node: {', '.join(reasons)}"
+            return Component(name, "broken", detail, required=True)
     except Exception as error:  # whatever is wrong here is what the user asked to see
-        return Check(name, False, " ".join(f"{type(error).__name__}: {error}".split()))
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        return Component(name, "broken", detail, required=True)
     (site,) = report.fused
     if site.proof is None:
-        return Check(name, True, f"{site.op}; not run, as onnxruntime is not installed")
-    return Check(name, site.proof.passed, f"{site.op}, run in ONNX Runtime and in float64")
+        detail = f"{site.op}; not run, as onnxruntime is not installed"
+        return Component(name, "ok", detail, required=True)
+    status: Status = "ok" if site.proof.passed else "broken"
+    return Component(name, status, f"{site.op}, run in ONNX Runtime and in float64", required=True)

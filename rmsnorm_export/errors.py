@@ -130,9 +130,7 @@ class Failure:
         return cls(what, found, fix, int(code))
 
     def error(self, before: str = "") -> Error:
-        """Return the error, of the class that the exit code belongs to, with words before it."""
-        own = [kind for kind in Error.__subclasses__() if kind.__module__ == __name__]
-        every: list[type[Error]] = [*own, NotRunError]
-        kinds = {int(kind.exit_code): kind for kind in every}
-        kind = kinds.get(self.exit_code, Error)
-        return kind(before + self.what, found=self.found, fix=self.fix)
+        """Return an error with the exit code, and words before what happened."""
+        error = Error(before + self.what, found=self.found, fix=self.fix)
+        error.exit_code = ExitCode(self.exit_code)
+        return error

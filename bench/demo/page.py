@@ -9,14 +9,14 @@ import numpy as np
 
 import rmsnorm_export as rx
 from bench.demo.models import Exported
-from rmsnorm_export.show import sections_of, show_blocks, to_html
-from rmsnorm_export.show.text import Line, flat
+from rmsnorm_export.show import show_blocks, to_html
+from rmsnorm_export.show.text import Line, flat, under
 
 
 def end(source: Exported, date: str) -> tuple[list[Line], list[str]]:
     """Write page and engine of a model beside it.
 
-    The page holds the report: its sites, their graphs before and after, proofs, refusals, and the
+    The page holds the report: its sites, their nodes before and after, proofs, refusals, and the
     comparison of the whole model.
 
     Returns:
@@ -29,12 +29,11 @@ def end(source: Exported, date: str) -> tuple[list[Line], list[str]]:
     compared = rx.verify(source.path, path, inputs={str(name): np.asarray(source.tokens)})
     lines, built = _engine(path)
     names = (source.path.name, path.name)
-    sections = sections_of(compared, "Verification", compared=names)
-    if built is not None:
-        sections = [*sections_of(built, "Engine"), *sections]
-    about = [date, f"output {path.name}"]
+    after = [] if built is None else under("engine", show_blocks(built, verbose=1))
+    after += under("verification", show_blocks(compared, verbose=1, compared=names))
+    after += under("how it was made", [date, f"output {path.name}"])
     page = source.path.with_suffix(".html")
-    page.write_text(to_html(result.report, about=about, sections=sections), encoding="utf-8")
+    page.write_text(to_html(result.report, after=after), encoding="utf-8")
     problems = [] if compared.passed else [f"the models differ: {compared.reason}"]
     known = built is not None and all(norm.how != "unknown" for norm in built.record.norms)
     if find_spec("tensorrt_rtx") is not None and not known:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.compare.result import Verification
     from rmsnorm_export.rewrite.options import Requirement
     from rmsnorm_export.rewrite.result import Report
-    from rmsnorm_export.show.text import Line
+    from rmsnorm_export.show.text import Block
     from rmsnorm_export.system.provenance import FileState, Provenance
 
 
@@ -149,7 +149,7 @@ class Files:
             outputs: files that were written.
             extra: further keys of the JSON document; ``verification``, the comparison of an export
                 with PyTorch, is shown, too.
-            options: as for ``show.show_blocks`` and ``show.to_html``.
+            options: as for ``show.show_blocks``.
 
         Raises:
             ReportedError: there is an error, or a report could not be written.
@@ -276,29 +276,33 @@ class _Report:
         return to_json(self.result, extra=keys)
 
     def page(self) -> str:
-        from rmsnorm_export.show import sections_of, to_html
-        from rmsnorm_export.show.text import provenance_lines
+        from rmsnorm_export.show import to_html
 
         problem = [] if self.error is None else three_lines(self.error)
-        about: list[Line] = [(line, "bad") for line in problem]
-        about += [*self.options.get("output", ()), *provenance_lines(self.origin)]
-        sections = []
-        if parity := self.extra.get("verification"):
-            sections = sections_of(parity, "Verification", compared=_COMPARED)
-        return to_html(self.result, about=about, sections=sections, **self.options)
+        before: list[Block] = [(line, "bad") for line in problem]
+        after = self._more(1, made=True)
+        return to_html(self.result, before=before, after=after, **self.options)
 
     def text(self, *, styled: bool = False, shown: bool = False) -> str:
         """Return the lines for a terminal, or those for a file, which say how it was made."""
         from rmsnorm_export.show import show_blocks
-        from rmsnorm_export.show.text import provenance_lines, render, titled
+        from rmsnorm_export.show.text import render
 
         verbose = self.verbose
-        blocks = [*show_blocks(self.result, verbose=verbose, **self.options)]
+        made = not shown or (verbose > 0 and bool(self.origin.inputs + self.origin.outputs))
+        blocks = show_blocks(self.result, verbose=verbose, **self.options)
+        return render([*blocks, *self._more(verbose, made=made)], styled=styled)
+
+    def _more(self, verbose: int, *, made: bool) -> list[Block]:
+        """Return the comparison of an export with PyTorch, if there is one, and how it was made."""
+        from rmsnorm_export.show import show_blocks
+        from rmsnorm_export.show.text import provenance_lines, titled, under
+
+        blocks: list[Block] = []
         if parity := self.extra.get("verification"):
-            blocks += ["", *show_blocks(parity, verbose=verbose, compared=_COMPARED)]
-        if not shown or (verbose > 0 and self.origin.inputs + self.origin.outputs):
-            blocks += titled(_MADE_BY, provenance_lines(self.origin))
-        return render(blocks, styled=styled)
+            shown = show_blocks(parity, verbose=verbose, compared=_COMPARED)
+            blocks += shown if verbose < 0 else under("verification", shown)
+        return [*blocks, *titled(_MADE_BY, provenance_lines(self.origin) if made else [])]
 
 
 def _is_report(path: Path) -> bool:

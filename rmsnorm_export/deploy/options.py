@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 from rmsnorm_export.options import (
@@ -16,6 +17,9 @@ from rmsnorm_export.options import (
     progress_option,
 )
 from rmsnorm_export.runtime.sizes import RANGES, Dims, Shapes, dims_option, shapes_option
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+"""Name of a model, and of a pipeline: of a folder, of files, and a part of a URL."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

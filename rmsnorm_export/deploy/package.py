@@ -17,15 +17,19 @@ from pathlib import Path
 
 from rmsnorm_export.decoder.bundle import Bundle, bundle_at
 from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.packaged import (
+from rmsnorm_export.deploy.repository import (
     CONFIG_FILE,
     MODEL_FILE,
     RECORD_FILE,
     Packaged,
     PackagedModel,
+    Place,
+    check_kept,
+    config_text,
+    find_place,
+    model_name,
 )
-from rmsnorm_export.deploy.repository import Place, config_text, find_place, model_name
-from rmsnorm_export.deploy.served import ServedModel, check_kept, decide_batch, open_served
+from rmsnorm_export.deploy.served import ServedModel, decide_batch, open_served
 from rmsnorm_export.deploy.trial import try_model
 from rmsnorm_export.errors import (
     BackendMissingError,

@@ -1,4 +1,4 @@
-"""The model repository: the folder of a model, the versions that are there, its configuration.
+"""The model repository: the folder of a model, the records of its versions, its configuration.
 
 ``config.pbtxt``, text of Triton's model_config.proto, is a template of Jinja2 beside this file.
 """
@@ -12,17 +12,70 @@ from pathlib import Path
 from google.protobuf.text_encoding import CEscape
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.packaged import CONFIG_FILE, MODEL_FILE, NAME, RECORD_FILE, PackagedModel
-from rmsnorm_export.deploy.served import ServedModel
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.deploy.options import NAME, PackageOptions
+from rmsnorm_export.deploy.served import ServedModel, ServedTensor, ServingBackend
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.files import StrPath, output_path, read_text
 from rmsnorm_export.system.reading import sha256_of
+from rmsnorm_export.system.shown import Shown
 
 QUEUE_DELAY_US = 100
 """Microseconds: small against a decoder's milliseconds for one step."""
+
+RECORD_FILE = "package.json"
+"""In the folder of a version: by it this tool knows its own files."""
+
+CONFIG_FILE = "config.pbtxt"
+MODEL_FILE: dict[ServingBackend, str] = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """One version of a model, as in ``NAME/VERSION/package.json``.
+
+    Attributes:
+        backend: Triton backend that runs it.
+        max_batch: ``max_batch_size`` of the configuration; 0: requests are not batched.
+        source: name of the file that it was made from; ``memory`` for a model that was no file.
+        owner: the pipeline that made it, or "".
+        answers: what was asked, of which runtime, and answered; or why it was not.
+        load: arguments with which the server loads the plugin, for a repository at ``/models``.
+        files: everything of this version, and the configuration: path from the model's folder, and
+            SHA-256.
+    """
+
+    name: str
+    version: int
+    backend: ServingBackend
+    max_batch: int
+    inputs: tuple[ServedTensor, ...]
+    outputs: tuple[ServedTensor, ...]
+    source: str
+    owner: str
+    answers: str
+    load: str
+    notes: tuple[str, ...]
+    files: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Packaged(Shown):
+    """Outcome of ``package_model``.
+
+    Attributes:
+        path: of the repository.
+        models: one, or of a folder of graphs one of each.
+    """
+
+    path: Path
+    models: tuple[PackagedModel, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that was written, the records excepted."""
+        return tuple(self.path / one.name / file for one in self.models for file in one.files)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +161,20 @@ def _others(home: Path, record: PackagedModel | None) -> str:
     ours = {RECORD_FILE, *(os.path.relpath(file, home.name) for file in record.files)}
     present = {p.relative_to(home).as_posix() for p in home.rglob("*") if not p.is_dir()}
     return min(present - ours, default="")
+
+
+def check_kept(kept: PackagedModel, subject: ServedModel, max_batch: int) -> None:
+    """Refuse a version that one configuration does not suit beside one that is kept.
+
+    Raises:
+        InputError: naming one.
+    """
+    names = {item.name for item in {*kept.inputs, *kept.outputs} ^ {*sum(subject.tensors, ())}}
+    if names or (kept.backend, kept.max_batch) != (subject.backend, max_batch):
+        differing = ", ".join(map(quoted, sorted(names))) or "backend or largest batch"
+        what = "The versions of a model share one configuration, and this one does not fit it."
+        found = f"{differing}: not as in version {kept.version}"
+        raise InputError(what, found=found, fix="package it under another name")
 
 
 def config_text(name: str, model: ServedModel, max_batch: int, kind: str, kernels: str) -> str:

@@ -77,23 +77,13 @@ class Deployment(Shown):
     seconds: float
     exit_code: int
 
-    @property
-    def passed(self) -> bool:
-        """No step failed."""
-        return self.exit_code == 0
-
     def step(self, name: str) -> StepOutcome:
         """Return the step of this name; ``KeyError`` when the pipeline has none."""
         return {str(outcome.name): outcome for outcome in self.steps}[name]
 
     @property
-    def failed(self) -> StepOutcome | None:
-        """The step that failed; None when none did."""
-        return next((outcome for outcome in self.steps if outcome.failure is not None), None)
-
-    @property
     def error(self) -> Error | None:
-        """The error of the failed step, of the class that belongs to its exit code."""
+        """The error of the step that failed, with its exit code; None when none did."""
         failures = (one.failure.error(f"Step {one.name}: ") for one in self.steps if one.failure)
         return next(failures, None)
 

@@ -113,8 +113,8 @@ def run_pipeline(
         progress: called with the work at hand, the steps of it that are over and its steps in all.
 
     Returns:
-        The outcome of every step; it does not raise when one fails: see ``passed``, ``exit_code``
-        and ``require()``. The same is written to ``FOLDER/deploy.json``.
+        The outcome of every step; it does not raise when one fails: see ``error``. The same is
+        written to ``FOLDER/deploy.json``.
 
     Raises:
         UsageError: the file has a table, key or value that cannot be used, ``until`` is a step
@@ -155,19 +155,19 @@ class _Run:
         self.steps = {name: STEP_CLASSES[name](settings, force) for name in settings.steps[:last]}
 
     def plan(self) -> list[StepOutcome]:
-        """Return what would become of every step; check what those need that may run."""
+        """Return what would become of every step; refuse what lacks a package."""
         planned: list[StepOutcome] = []
         before = ""
+        for step in self.steps.values():
+            step.check()
         for name in self.settings.steps:
             outcome = StepOutcome(name, "not run", "it comes after --until")
-            if name in self.steps and not before:
+            if name in self.steps and before:
+                outcome = StepOutcome(name, "may run", f"if {before} makes something else")
+            elif name in self.steps:
                 why = out_of_date(self.steps[name].home, self.steps[name].inputs())
                 outcome = StepOutcome(name, "would run", why) if why else self.skipped(name)
                 before = name if why else ""
-            elif name in self.steps:
-                outcome = StepOutcome(name, "may run", f"if {before} makes something else")
-            if outcome.state in ("would run", "may run"):
-                self.steps[name].check()
             planned.append(outcome)
         return planned
 
@@ -257,6 +257,6 @@ class _Run:
             with writing(self.settings.folder):
                 write_whole(self.settings.folder / SUMMARY, to_json(deployment))
         except Error:
-            if deployment.passed:
+            if deployment.error is None:
                 raise
         return deployment

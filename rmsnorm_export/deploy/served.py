@@ -12,17 +12,19 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.packaged import PackagedModel, ServedTensor, ServingBackend
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
-from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs
 from rmsnorm_export.runtime.sizes import Declared, size_profiles
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
 from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
+
+ServingBackend = Literal["onnxruntime", "tensorrt"]
 
 DEFAULT_MAX_BATCH = 8
 """The default; Triton's own default, for models that it configures itself, is 4."""
@@ -87,6 +89,20 @@ def _no_batch_axis(tensors: Sequence[Declared], *, named: bool) -> str:
     if len(leading) > 1:
         return f"the leading axes differ: {'; '.join(list(leading.values())[:2])}"
     return "" if tensors else "it has no inputs and outputs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServedTensor:
+    """An input or output as a client of the server sees it.
+
+    Attributes:
+        dtype: Triton's name of its type, e.g. ``TYPE_FP16``.
+        shape: of a whole request, batch axis included; -1 for a dynamic size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -158,20 +174,6 @@ def _served(items: Iterable[Declared], backend: ServingBackend) -> tuple[ServedT
         triton_type = f"TYPE_{_FLOATS.get(item.dtype, item.dtype.upper())}"
         tensors.append(ServedTensor(item.name, triton_type, sizes))
     return tuple(tensors)
-
-
-def check_kept(kept: PackagedModel, subject: ServedModel, max_batch: int) -> None:
-    """Refuse a version that one configuration does not suit beside one that is kept.
-
-    Raises:
-        InputError: naming one.
-    """
-    names = {item.name for item in {*kept.inputs, *kept.outputs} ^ {*sum(subject.tensors, ())}}
-    if names or (kept.backend, kept.max_batch) != (subject.backend, max_batch):
-        differing = ", ".join(map(quoted, sorted(names))) or "backend or largest batch"
-        what = "The versions of a model share one configuration, and this one does not fit it."
-        found = f"{differing}: not as in version {kept.version}"
-        raise InputError(what, found=found, fix="package it under another name")
 
 
 def _requests(profile: EngineProfile) -> Profile:

@@ -17,8 +17,7 @@ import msgspec.toml
 
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.compare.options import VerifyOptions
-from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.packaged import NAME
+from rmsnorm_export.deploy.options import NAME, PackageOptions
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import (
     REQUIRED,

@@ -122,7 +122,7 @@ class InspectOptions(Options):
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
     drawings: bool = only_api(
-        False, help="Keep the nodes of the sites, before and after, for a report that draws them."
+        False, help="Keep the nodes of the sites, before and after, for a page that lists them."
     )
 
 

@@ -90,10 +90,6 @@ class Session:
             answer: dict[str, Array] = self._fork(feeds, outputs)
             return answer
 
-    def run(self, outputs: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
-        """Return outputs in order, as an ``InferenceSession`` does."""
-        return list(self.answer(feeds, outputs).values())
-
 
 def open_session(source: bytes | str | os.PathLike[str], **options: Any) -> Any:
     """Return a session in a process of its own, for `run_session`.

@@ -1,12 +1,11 @@
 """Results for people: text and one page, from the same lines and tables.
 
 A module shows one kind of result, or a few: ``KIND_blocks`` makes its lines and tables, the verdict
-first; where a page is more than these, ``KIND_sections`` makes its sections.
+first. A page has those of ``-v``, a section for each title.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import re
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rmsnorm_export.records import kind_of
 
 if TYPE_CHECKING:
-    from rmsnorm_export.show.page import Section
     from rmsnorm_export.show.text import Block, Line
 
 _HOMES = {
@@ -33,15 +31,6 @@ _HOMES = {
 _SHOWN_IN = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def _function(result: object, form: str) -> Any:
-    """Return what makes the blocks of a result; or its sections, None where nothing does."""
-    kind = type(result)
-    if kind.__name__ not in _SHOWN_IN:
-        raise TypeError(f"{kind.__name__} has no lines to show")
-    module = importlib.import_module(f"{__name__}.{_SHOWN_IN[kind.__name__]}")
-    return getattr(module, f"{kind_of(kind)}_{form}", None)
-
-
 def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence[Block]:
     """Return a result as lines and tables.
 
@@ -53,7 +42,12 @@ def show_blocks(result: object, *, verbose: int = 0, **options: Any) -> Sequence
     Raises:
         TypeError: nothing makes lines of it.
     """
-    blocks: Sequence[Block] = _function(result, "blocks")(result, verbose=verbose, **options)
+    kind = type(result)
+    if kind.__name__ not in _SHOWN_IN:
+        raise TypeError(f"{kind.__name__} has no lines to show")
+    module = importlib.import_module(f"{__name__}.{_SHOWN_IN[kind.__name__]}")
+    make = getattr(module, f"{kind_of(kind)}_blocks")
+    blocks: Sequence[Block] = make(result, verbose=verbose, **options)
     return blocks
 
 
@@ -63,45 +57,26 @@ def _verdicts(result: object) -> list[Line]:
     return flat(show_blocks(result, verbose=-1))
 
 
-def sections_of(result: object, title: str = "", **options: Any) -> list[Section]:
-    """Return a result as sections of a page, its own or another's.
-
-    Args:
-        result: any.
-        title: what it is about, where the page has several results.
-        options: as for ``show_blocks``.
-    """
-    from rmsnorm_export.show.page import Section
-
-    function = _function(result, "sections")
-    if function is None:
-        blocks, verdicts = show_blocks(result, verbose=1, **options), _verdicts(result)
-        if not title and [*blocks[: len(verdicts)]] == verdicts:  # they head the page
-            blocks = blocks[len(verdicts) :]
-        return [Section(title or "Result", blocks)]
-    sections: list[Section] = function(result)
-    if not title:
-        return sections
-    return [dataclasses.replace(one, title=f"{title}: {one.title}") for one in sections]
-
-
 _OF_A_MODEL = ("Report", "Benchmark")
 """Results whose ``source`` is a model."""
 
 
 def to_html(
-    result: object, *, about: Sequence[Line] = (), sections: Sequence[Section] = (), **options: Any
+    result: object,
+    *,
+    before: Sequence[Block] = (),
+    after: Sequence[Block] = (),
+    **options: Any,
 ) -> str:
-    """Return a result as a page: a file that needs no other and no network.
+    """Return a result with all its details as a page: a file that needs no other and no network.
 
     Args:
         result: any.
-        about: lines that say how it was made, at the end unless they say what failed.
-        sections: more parts, at the end.
+        before: lines above the result, e.g. what failed.
+        after: more parts, at the end.
         options: as for ``show_blocks``.
     """
-    from rmsnorm_export.show.page import Section, render
-    from rmsnorm_export.show.text import style_of
+    from rmsnorm_export.show.page import render
 
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
     about_model: Any = result
@@ -109,12 +84,10 @@ def to_html(
         title = f"{PurePath(about_model.source).name}: {title.lower()}"
     if names := options.get("compared"):
         title = f"{' and '.join(PurePath(name).name for name in names)}: {title.lower()}"
-    more = [Section("How it was made", about)] if about else []
-    own = sections_of(result, **options)
-    parts = [*own, *sections, *more]
-    if any(style_of(line) == "bad" for line in about):  # an error is read first
-        parts = [*more, *own, *sections]
-    return render(title, _verdicts(result) or [title], parts)
+    blocks, verdicts = show_blocks(result, verbose=1, **options), _verdicts(result)
+    if [*blocks[: len(verdicts)]] == verdicts:  # they head the page
+        blocks = blocks[len(verdicts) :]
+    return render(title, verdicts or [title], [*before, *blocks, *after])
 
 
 def to_text(result: object, *, verbose: int = 0, **options: Any) -> str:

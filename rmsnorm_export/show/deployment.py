@@ -9,15 +9,14 @@ from pathlib import Path
 
 from rmsnorm_export.benchmark.result import Benchmark
 from rmsnorm_export.compare.result import Verification
-from rmsnorm_export.deploy.packaged import Packaged, PackagedModel
+from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show import sections_of
-from rmsnorm_export.show.page import Section
-from rmsnorm_export.show.text import Block, Line, Table, note_lines
+from rmsnorm_export.show import show_blocks
+from rmsnorm_export.show.text import Block, Line, Table, note_lines, under
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
@@ -32,7 +31,7 @@ _DOCUMENTS: dict[str, type] = {kind_of(result): result for result in _RESULTS}
 
 
 def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block]:
-    """Return the lines of a run; with ``verbose`` above 0 reasons and files of every step."""
+    """Return the lines of a run; with ``verbose`` > 0 why, files and results of every step."""
     lines: list[Block] = [_verdict(deployment)]
     if verbose < 0:
         return lines
@@ -42,23 +41,13 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
     styles = [_STATE_STYLES.get(step.state, "") for step in deployment.steps]
     lines.append(Table("", heads, rows, numbers=("time",), styles=styles))
     for step in deployment.steps if verbose > 0 else ():
-        lines += ["", (step.name, "bold")]
-        lines += [f"  because  {one_line(step.why)}"] if step.why else []
-        lines += [f"  file     {name}" for name in step.outputs]
-        lines += [f"  note     {one_line(note)}" for note in step.notes]
+        details: list[Block] = [f"  because  {one_line(step.why)}"] if step.why else []
+        details += [f"  file     {name}" for name in step.outputs]
+        details += [f"  note     {one_line(note)}" for note in step.notes]
         if step.failure is not None:
-            lines.append(f"  fix      {one_line(step.failure.fix)}")
+            details.append(f"  fix      {one_line(step.failure.fix)}")
+        lines += under(step.name, [*details, *_results(deployment.folder / step.name, step)])
     return lines
-
-
-def deployment_sections(deployment: Deployment) -> list[Section]:
-    """Return the sections of a run: its steps, and the results that are in their folders.
-
-    A result that cannot be read any more has no section; the table of steps is always there.
-    """
-    folders = ((deployment.folder / step.name, step) for step in deployment.steps)
-    parts = [section for pair in folders for section in _sections(*pair)]
-    return [Section("Steps", deployment_blocks(deployment, verbose=1)), *parts]
 
 
 def _verdict(deployment: Deployment) -> Line:
@@ -69,8 +58,9 @@ def _verdict(deployment: Deployment) -> Line:
         return f"{name}: {planned}; nothing was changed"
     done, skipped = states.count("done"), states.count("skipped")
     counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
-    if deployment.failed is not None:
-        return f"{name}: {deployment.failed.name} FAILED ({counts})", "bad"
+    if "failed" in states:
+        failed = deployment.steps[states.index("failed")].name
+        return f"{name}: {failed} FAILED ({counts})", "bad"
     how_far = "complete" if done + skipped == len(states) else "as far as asked"
     return f"{name}: {how_far} ({counts})", "good"
 
@@ -83,8 +73,8 @@ def _texts(step: StepOutcome) -> list[str]:
     return [step.name, step.state, time, one_line(result)]
 
 
-def _sections(folder: Path, step: StepOutcome) -> Iterator[Section]:
-    """Yield the sections of the documents of a step."""
+def _results(folder: Path, step: StepOutcome) -> Iterator[Block]:
+    """Yield the lines of the documents of a step; those that cannot be read any more have none."""
     for name in step.outputs:
         if not name.endswith(".json") or name.startswith(".."):
             continue
@@ -92,7 +82,8 @@ def _sections(folder: Path, step: StepOutcome) -> Iterator[Section]:
             text = read_file(folder / name)
             kind = parse_json(text).get("kind")
             if kind in _DOCUMENTS:
-                yield from sections_of(from_json(text, _DOCUMENTS[kind]), name[: -len(".json")])
+                result: object = from_json(text, _DOCUMENTS[kind])
+                yield from under(name[: -len(".json")], show_blocks(result, verbose=1))
 
 
 def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:

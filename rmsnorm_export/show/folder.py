@@ -9,52 +9,33 @@ from rmsnorm_export.decoder.bundle import Components
 from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import plural
-from rmsnorm_export.show import sections_of, show_blocks
-from rmsnorm_export.show.page import Section
-from rmsnorm_export.show.text import Line, flat, style_of, text_of, titled
+from rmsnorm_export.show import show_blocks
+from rmsnorm_export.show.text import Block, Line, flat, style_of, text_of, titled, under
 
 
 def generation_export_blocks(
     export: GenerationExport, *, verbose: int = 0, output: Sequence[str] = ()
-) -> list[Line]:
+) -> list[Block]:
     """Return the lines of a folder; with ``verbose`` above 0 every site of every graph."""
-    lines = [_generation_verdict(export), *_blocks(export.reports, verbose)]
-    return [*lines, "", *output] if output and verbose >= 0 else lines
+    blocks = [_generation_verdict(export), *_blocks(export.reports, verbose)]
+    return [*blocks, *titled("output", output)] if verbose >= 0 else blocks
 
 
-def generation_export_sections(export: GenerationExport) -> list[Section]:
-    """Return the sections of each graph, after a verdict on each."""
-    return _sections(export.reports)
-
-
-def components_blocks(result: Components, *, verbose: int = 0) -> list[Line]:
+def components_blocks(result: Components, *, verbose: int = 0) -> list[Block]:
     """Return the verdict on each component, then its lines under its name."""
-    return [*_verdicts(result.results), *_blocks(result.results, verbose)]
-
-
-def components_sections(result: Components) -> list[Section]:
-    """Return the sections of each component."""
-    return _sections(result.results)
-
-
-def _blocks(results: Mapping[str, Any], verbose: int) -> list[Line]:
-    lines: list[Line] = []
-    for name, one in results.items() if verbose >= 0 else ():
-        lines += titled(name, flat(show_blocks(one, verbose=verbose)))
-    return lines
-
-
-def _verdicts(results: Mapping[str, Any]) -> list[Line]:
-    return [
+    verdicts = [
         (f"{name}: {text_of(line)}", style_of(line))
-        for name, one in results.items()
+        for name, one in result.results.items()
         for line in flat(show_blocks(one, verbose=-1))
     ]
+    return [*verdicts, *_blocks(result.results, verbose)]
 
 
-def _sections(results: Mapping[str, Any]) -> list[Section]:
-    parts = [section for name, one in results.items() for section in sections_of(one, name)]
-    return [Section("Graphs", _verdicts(results)), *parts]
+def _blocks(results: Mapping[str, Any], verbose: int) -> list[Block]:
+    blocks: list[Block] = []
+    for name, one in results.items() if verbose >= 0 else ():
+        blocks += under(name, show_blocks(one, verbose=verbose))
+    return blocks
 
 
 def _generation_verdict(export: GenerationExport) -> Line:

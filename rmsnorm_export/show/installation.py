@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rmsnorm_export.diagnosis import Component, Diagnosis
+from rmsnorm_export.diagnosis import Diagnosis
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.show.text import Block, Table
+from rmsnorm_export.system.packages import Component
 from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult, RuntimeCheck
 
 _STATUS_STYLES = {"missing": "dim", "broken": "bad"}
@@ -25,32 +26,26 @@ def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
     lines.append(f"  Python {one_line(diagnosis.python)}")
     lines.append(f"  {one_line(diagnosis.platform)}")
     lines += [f"  GPU {one_line(gpu)}" for gpu in diagnosis.gpus or ("none found by nvidia-smi",)]
-    packages = [_component_texts(component) for component in diagnosis.components]
-    styles = [_STATUS_STYLES.get(component.status, "") for component in diagnosis.components]
-    lines.append(
-        Table("packages", ("name", "version", "status", "", "details"), packages, styles=styles)
-    )
-    tools = [
-        (tool.name, tool.path or f"for plugin build: {tool.install}")
-        for tool in diagnosis.build_tools
+    tables = {
+        "packages": diagnosis.components,
+        "build tools of the plugin": diagnosis.build_tools,
+        "self test": diagnosis.self_tests,
+    }
+    heads = ("name", "version", "status", "", "details")
+    for title, listed in tables.items():
+        styles = [_STATUS_STYLES.get(component.status, "") for component in listed]
+        lines.append(Table(title, heads, [*map(_component_texts, listed)], styles=styles))
+    builds: list[Block] = [
+        f"  built: {built.runtime}  {library.path}"
+        for built in diagnosis.plugins
+        for library in built.libraries
     ]
-    missing = ["" if tool.path else "dim" for tool in diagnosis.build_tools]
-    lines.append(Table("build tools of the plugin", ("name", "path"), tools, styles=missing))
-    for built in diagnosis.plugins:
-        lines += [f"  built: {built.runtime}  {library.path}" for library in built.libraries]
-    if not diagnosis.plugins:
-        lines.append(("  built: none that can be loaded", "dim"))
-    tests = [
-        (test.name, "ok" if test.passed else "FAILED", one_line(test.detail))
-        for test in diagnosis.self_tests
-    ]
-    failed = ["" if test.passed else "bad" for test in diagnosis.self_tests]
-    return [*lines, Table("self test", ("name", "status", "details"), tests, styles=failed)]
+    return [*lines, "", *(builds or [("  built: none that can be loaded", "dim")])]
 
 
 def _component_texts(component: Component) -> list[str]:
     details = [component.detail]
-    if component.status != "ok":
+    if component.status != "ok" and component.install:
         details.append(f"for {component.enables}: {component.install}")
     return [
         component.name,

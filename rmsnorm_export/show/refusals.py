@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rmsnorm_export.printable import collapse, family, one_line
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
 from rmsnorm_export.rewrite.result import Report
-from rmsnorm_export.show.page import MOST_ROWS, Section
-from rmsnorm_export.show.text import FAMILIES, Line, Table, grouped, name_lines, titled
+from rmsnorm_export.show.text import FAMILIES, Block, Line, Table, grouped, name_lines, titled
 
 _APART: dict[RefusalKind, tuple[str, str]] = {
     "residual": ("residuals", "before a norm"),
@@ -18,8 +17,8 @@ _APART: dict[RefusalKind, tuple[str, str]] = {
 """The neighbours that are not in the node of a norm, and their place."""
 
 
-def refusal_lines(report: Report, *, verbose: int) -> list[Line]:
-    """Return a title and a group for each reason of each kind of refusal."""
+def refusal_blocks(report: Report, *, detailed: bool) -> list[Block]:
+    """Return a title and a group for each reason of each kind; ``detailed``: a row for each."""
     unfused = "cannot be fused" if report.planned else "were not fused"
     kinds = [
         ("refused", f"RMSNorms that {unfused}", report.unfused),
@@ -29,43 +28,42 @@ def refusal_lines(report: Report, *, verbose: int) -> list[Line]:
         ),
         ("look-alikes", "no RMSNorms, left alone", report.look_alikes),
     ]
-    lines: list[Line] = []
+    blocks: list[Block] = []
     for what, meaning, refused in kinds:
         groups = grouped(refused, lambda one: (one.reason, one.message, one.hint))
         width = len(str(max(map(len, groups), default=0)))
-        shown = [line for group in groups for line in _group_lines(group, width, verbose)]
-        lines += titled(f"{what} ({len(refused)}): {meaning}", shown)
-    return lines
+        shown = [line for group in groups for line in _group_lines(group, width, detailed)]
+        if detailed and refused:
+            shown.append(_refused_table(refused))
+        blocks += titled(f"{what} ({len(refused)}): {meaning}", shown)
+    return blocks
 
 
-def _group_lines(members: Sequence[Refusal], width: int, verbose: int) -> list[Line]:
+def _group_lines(members: Sequence[Refusal], width: int, detailed: bool) -> list[Block]:
     """Return the lines of refusals with one reason.
 
-    What was found and what to do are omitted for look-alikes, where nothing is to be done, unless
-    every one is listed.
+    What was found and what to do are omitted for look-alikes, where nothing is to be done.
     """
     first = members[0]
     alike = first.kind == "look-alike"
     reason = f"  {len(members):{width}} x  {first.reason}: {one_line(first.message)}"
-    lines: list[Line] = [(reason, "warn" if first.kind == "norm" else "")]
-    if verbose > 0:
-        lines += [f"      {_node_text(one)}: {one_line(one.found)}" for one in members]
-    elif alike:
-        lines += name_lines(scoped(one.node, one.scope) for one in members)
-    else:
-        lines += _findings(members)
-    if first.hint and (verbose > 0 or not alike):
+    lines: list[Block] = [(reason, "warn" if first.kind == "norm" else "")]
+    names = (scoped(one.node, one.scope) for one in members)
+    lines += name_lines(names) if alike else _findings(members)
+    if first.hint and (detailed or not alike):
         lines.append(f"      {'hint' if alike else 'fix':5}  {one_line(first.hint)}")
     return lines
+
+
+def _refused_table(refused: Sequence[Refusal]) -> Table:
+    heads = ("node", "operator", "in", "reason", "found")
+    rows = [(r.node, r.op, r.scope, r.reason, one_line(r.found, 600)) for r in refused]
+    return Table("every node", heads, rows, folded=True)
 
 
 def scoped(name: str, scope: str) -> str:
     """Return a name, and the function or subgraph that holds it."""
     return name if scope == "main" else f"{name} in {scope}"
-
-
-def _node_text(refusal: Refusal) -> str:
-    return scoped(f"{refusal.node} [{refusal.op}]", refusal.scope)
 
 
 def _findings(members: Sequence[Refusal]) -> list[Line]:
@@ -79,17 +77,3 @@ def _findings(members: Sequence[Refusal]) -> list[Line]:
         rest = len(kinds) - FAMILIES
         lines.append(f"      and {rest} more kinds of finding (-v lists all)")
     return lines
-
-
-def refusal_sections(report: Report) -> list[Section]:
-    """Return a section with the groups and a row for each node, where there are any."""
-    every = [*report.refused, *report.unfolded]
-    if not every:
-        return []
-    heads = ("node", "operator", "in", "kind", "reason", "found")
-    rows = [
-        (r.node, r.op, r.scope, r.kind, r.reason, one_line(r.found, 600))
-        for r in every[: MOST_ROWS + 1]
-    ]
-    blocks = [*refusal_lines(report, verbose=0), Table("every node", heads, rows, folded=True)]
-    return [Section(f"Not fused ({len(every):,})", blocks)]

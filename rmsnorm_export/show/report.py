@@ -2,7 +2,7 @@
 
 Made for a model with 200 norms: as text it is one line that says it all, then groups of sites, and
 of refusals, that differ in nothing but their names. What ``optimize`` has done is not listed unless
-``-v`` asks for it.
+``-v`` asks for it, which a page does.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.quantize.result import Quantization
+from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, RunsIn
 from rmsnorm_export.show.health import health_lines
-from rmsnorm_export.show.page import Section
 from rmsnorm_export.show.precision import precision_lines
-from rmsnorm_export.show.refusals import refusal_lines, refusal_sections
+from rmsnorm_export.show.refusals import refusal_blocks
 from rmsnorm_export.show.rewrites import (
     gain_table,
-    group_lines,
+    group_blocks,
     proof_lines,
-    rewrite_sections,
-    site_lines,
+    site_blocks,
+    word_blocks,
 )
-from rmsnorm_export.show.text import Line, note_lines, style_of, text_of, titled
+from rmsnorm_export.show.text import Block, Line, note_lines, style_of, text_of, titled
 from rmsnorm_export.system.packages import version_of
 
 
-def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Line]:
-    """Return the lines of a report; with ``verbose`` above 0 every site is listed.
+def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = ()) -> list[Block]:
+    """Return the lines of a report; with ``verbose`` above 0 every site and refusal has a row.
 
     Args:
         report: outcome of ``optimize`` or ``inspect``.
@@ -44,33 +44,34 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     # Good where no RMSNorm stays as it was, bad where a proof fails.
     good = (report.fused or report.kept) and not report.unfused
     kind = "bad" if report.unproved else "good" if good else "warn"
-    lines: list[Line] = [(report.headline(), kind)]
+    lines: list[Block] = [(report.headline(), kind)]
     if verbose < 0:
         return lines
     lines += _facts(report)
+    detailed = verbose > 0
+    details = _listed(report, detailed=detailed)
+    details += [*refusal_blocks(report, detailed=detailed), *health_lines(report, verbose=verbose)]
+    notes = [] if report.planned or detailed else _site_notes(report)
+    closing: list[Line] = [*notes, *output]
+    if detailed:
+        table = gain_table(report)
+        outcome = [*([] if table is None else [table]), *_outcome(report, brief=False)]
+        return [*lines, *outcome, *details, *word_blocks(report), *titled("output", closing)]
+    ending = ["", *closing] if closing else []
+    return [*lines, *details, *_outcome(report, brief=True), *ending]
+
+
+def _listed(report: Report, *, detailed: bool) -> list[Block]:
+    """Return the sites in groups; ``detailed``: of what was done, too, and a table of all."""
     done = "fusable" if report.planned else "fused"
     if TARGETS[report.target or "portable"].form != "one node":
         done = "can be written out" if report.planned else "written out"
-    listed = report.planned or verbose > 0
+    blocks: list[Block] = []
+    drawings = dict[int | None, Drawing](enumerate(report.drawings))
     for title, sites in ((done, report.fused), ("already one node", report.kept)):
-        if sites and listed:
-            shown = site_lines(sites) if verbose > 0 else group_lines(sites)
-            lines += titled(f"{title} ({len(sites)})", shown)
-    lines += refusal_lines(report, verbose=verbose) + health_lines(report, verbose=verbose)
-    notes = [] if listed else _site_notes(report)
-    return [*lines, *_outcome(report, [*notes, *output], brief=verbose < 1)]
-
-
-def report_sections(report: Report) -> list[Section]:
-    """Return the page of a report; sites are drawn where it was made with ``drawings=True``."""
-    gain = gain_table(report)
-    summary = [*_facts(report), *_outcome(report, (), brief=False)]
-    return [
-        Section("Summary", [*([] if gain is None else [gain]), *summary]),
-        *rewrite_sections(report),
-        *refusal_sections(report),
-        *([Section("Health", health_lines(report))] if report.health else []),
-    ]
+        if sites and (report.planned or detailed):
+            blocks += titled(f"{title} ({len(sites)})", group_blocks(sites, drawings))
+    return blocks + (site_blocks(report) if detailed else [])
 
 
 def _facts(report: Report) -> list[Line]:
@@ -95,20 +96,19 @@ def _numerics(report: Report) -> str:
     return loosest if loosest == report.numerics else f"{loosest} (allowed: {report.numerics})"
 
 
-def _outcome(report: Report, output: Sequence[Line], *, brief: bool) -> list[Line]:
+def _outcome(report: Report, *, brief: bool) -> list[Line]:
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
     changes = [_change_lines(one) for one in (report.fusions, report.quantized) if one is not None]
     if report.precision is not None:
         changes.append(precision_lines(report.precision, brief=brief))
-    notes = note_lines(report.notes)
     table = gain_table(report) if brief and report.loading and report.loading.after else None
     gain: list[Line] = []
     if table is not None:
         gain = [(text_of(one)[2:], style_of(one)) for one in table.lines()[1:]]
         gain.append("  time of a run: measured by bench")
     runners = _next_step(report) if brief else _runner_lines(report)
-    for part in (*changes, proof_lines(report), gain, runners, notes, output):
+    for part in (*changes, proof_lines(report), gain, runners, note_lines(report.notes)):
         lines += ["", *part] if part else []
     return lines
 

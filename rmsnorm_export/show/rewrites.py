@@ -1,6 +1,6 @@
 """The different rewrites of a model: what sites that differ in names alone have in common.
 
-A model with 250 norms has a handful. As text each is a group of lines; on a page each is drawn.
+A model with 250 norms has a handful. Each is a group of lines; a page has its nodes as well.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.show.drawing import Pictures, pictures
-from rmsnorm_export.show.page import Section
+from rmsnorm_export.show.drawing import node_tables
 from rmsnorm_export.show.refusals import scoped
-from rmsnorm_export.show.text import Block, Line, Table, aligned, badness, grouped, name_lines
+from rmsnorm_export.show.text import (
+    Block,
+    Line,
+    Table,
+    aligned,
+    badness,
+    grouped,
+    name_lines,
+    titled,
+)
 
 MOST = 60
-"""Rewrites that are drawn; sites of further ones have their row in the table only."""
+"""Rewrites that are listed; sites of further ones have their row in the table only."""
 
 _TERMS = {
     "site": "One place in the graph where a norm is, with the nodes that it is made of.",
@@ -46,40 +54,34 @@ def _columns(site: Site) -> list[str]:
     ]
 
 
-def group_lines(sites: Sequence[Site]) -> list[Line]:
-    """Return equal sites once, with their number: a line of facts, the spelling, the names."""
-    groups = grouped(sites, _sameness)
+def group_blocks(sites: Sequence[Site], drawings: dict[int | None, Drawing]) -> list[Block]:
+    """Return equal sites once, with their number: a line of facts, the spelling, the names.
+
+    The nodes of each follow where there is a drawing, which is taken out.
+    """
+    groups = grouped(sites, lambda site: (*_sameness(site), site.drawing))
     rows = aligned([[f"{len(group)} x", *_columns(group[0])] for group in groups], right=(0,))
-    lines: list[Line] = []
-    for row, group in zip(rows, groups, strict=True):
-        lines.append(row)
+    blocks: list[Block] = []
+    for row, group in zip(rows[:MOST], groups, strict=False):
+        blocks.append(row)
         if group[0].spelling:
-            lines.append(f"      was    {group[0].spelling}")
-        lines += name_lines(scoped(site.name, site.scope) for site in group)
-        lines += name_lines((str(site.module) for site in group if _module_says_more(site)), "from")
-        lines += [f"      note   {one_line(note)}" for note in group[0].notes]
-    return lines
+            blocks.append(f"      was    {group[0].spelling}")
+        blocks += name_lines(scoped(site.name, site.scope) for site in group)
+        modules = (str(site.module) for site in group if _module_says_more(site))
+        blocks += name_lines(modules, "from")
+        blocks += [f"      note   {one_line(note)}" for note in group[0].notes]
+        if drawing := drawings.pop(group[0].drawing, None):
+            blocks += node_tables(drawing)
+    if len(groups) > MOST:
+        blocks.append(
+            f"  {plural(len(groups) - MOST, 'rewrite')} more: see the table of sites (-v)."
+        )
+    return blocks
 
 
 def _module_says_more(site: Site) -> bool:
     """Return whether the PyTorch module is known and the node is not named after it."""
     return site.module is not None and site.module not in site.name
-
-
-def site_lines(sites: Sequence[Site]) -> list[Line]:
-    """Return every site: its name, facts, what it replaces and, where asked for, its proof."""
-    lines: list[Line] = []
-    rows = aligned([_columns(site) for site in sites], indent="      ")
-    for row, site in zip(rows, sites, strict=True):
-        lines += [f"  {scoped(site.name, site.scope)}", row]
-        if _module_says_more(site):
-            lines.append(f"      from   {site.module}")
-        if site.nodes:
-            lines += [f"      was    {site.spelling}", f"             {', '.join(site.nodes)}"]
-        if site.proof is not None:
-            lines.append(f"      proof  {_proof_text(site.proof)}")
-        lines += [f"      note   {one_line(note)}" for note in site.notes]
-    return lines
 
 
 def proof_lines(report: Report) -> list[Line]:
@@ -170,40 +172,24 @@ def _proof_cells(proof: Proof | None) -> list[str]:
     return [verdict, *map(number, measured)]
 
 
-def rewrite_sections(report: Report) -> list[Section]:
-    """Return the kinds of rewrites, each graph drawn once, and the table of all sites."""
-    every = (*report.fused, *report.kept)
-    if not every:
-        return []
-    kinds = [
-        kind
-        for sites in (report.fused, report.kept)
-        for kind in grouped(sites, lambda site: (*_sameness(site), site.drawing))
-    ]
-    blocks: list[Block | Pictures] = []
-    drawings = dict[int | None, Drawing](enumerate(report.drawings))
-    for kind in kinds[:MOST]:
-        blocks += group_lines(kind)
-        if drawing := drawings.pop(kind[0].drawing, None):
-            blocks.append(pictures(drawing))
-    if len(kinds) > MOST:
-        blocks.append(f"{plural(len(kinds) - MOST, 'rewrite')} more: see the table of sites.")
-    return [
-        Section(f"Rewrites ({len(kinds):,})", blocks),
-        Section(f"Sites ({len(every):,})", [_sites_table(every, len(report.fused))]),
-        Section("Words", [_meanings(every, report.numerics)]),
-    ]
-
-
-def _meanings(sites: Sequence[Site], allowed: str) -> Table:
+def word_blocks(report: Report) -> list[Block]:
     """Return what the words, the classes of numerics and the attributes of sites mean."""
-    classes = _TERMS | {name: WORDS[name] for name in [*(s.numerics for s in sites), allowed]}
+    sites = (*report.fused, *report.kept)
+    used = (*(site.numerics for site in sites), report.numerics)
     names = dict.fromkeys(name for site in sites for name in site.attributes)
-    attributes = [(name, WORDS.get(name, "")) for name in names]
-    return Table("", ("word", "meaning"), [*classes.items(), *attributes])
+    meanings = _TERMS | {name: WORDS.get(name, "") for name in (*used, *names)}
+    return (
+        [*titled("words", [Table("", ("word", "meaning"), [*meanings.items()])])] if sites else []
+    )
 
 
-def _sites_table(sites: Sequence[Site], fused: int) -> Table:
+def site_blocks(report: Report) -> list[Block]:
+    """Return a table of all sites, with their proofs where there are any.
+
+    It has the nodes of each where there are no drawings, which have those of equal sites once.
+    """
+    sites, fused = (*report.fused, *report.kept), len(report.fused)
+    named = not report.drawings
     proved = any(site.proof is not None for site in sites)
     heads = ("site", "operator", "numerics", "type", "n", "epsilon", "module")
     rows = [
@@ -216,8 +202,10 @@ def _sites_table(sites: Sequence[Site], fused: int) -> Table:
             f"{site.epsilon:.7g}",
             site.module or "",
             *(_proof_cells(site.proof) if proved else ()),
+            *([", ".join(site.nodes)] if named else ()),
         ]
         for index, site in enumerate(sites)
     ]
-    numbers = ("n", "epsilon", *_PROOF_HEADS[1:])
-    return Table("", (*heads, *(_PROOF_HEADS if proved else ())), rows, numbers=numbers)
+    heads = (*heads, *(_PROOF_HEADS if proved else ()), *(["nodes before"] if named else ()))
+    table = Table("", heads, rows, numbers=("n", "epsilon", *_PROOF_HEADS[1:]))
+    return titled(f"sites ({len(sites):,})", [table]) if sites else []

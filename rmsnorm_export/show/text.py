@@ -25,12 +25,13 @@ FAMILIES = 4
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "bold": {"bold": True},
+    "head": {"bold": True},
     "dim": {"dim": True},
     "good": {"fg": "green", "bold": True},
     "warn": {"fg": "yellow", "bold": True},
     "bad": {"fg": "red", "bold": True},
 }
-"""Style of a line -> how click shows it; the page has a class for each."""
+"""Style of a line -> how click shows it. A page has a class for each; a head begins a section."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,9 +132,18 @@ def note_lines(notes: Iterable[str]) -> list[Line]:
     return [f"note: {one_line(note)}" for note in notes]
 
 
-def titled(title: str, lines: Sequence[Line]) -> list[Line]:
-    """Return lines below a title, or nothing where there are none."""
-    return ["", (title, "bold"), *lines] if lines else []
+def titled(title: str, lines: Sequence[Item]) -> list[Item | Line]:
+    """Return lines or blocks below a title, or nothing where there are none."""
+    return ["", (title, "head"), *lines] if lines else []
+
+
+def under(name: str, blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks of a part below its name, which stands before each title in them, too."""
+    named = (
+        (f"{name}: {one[0]}", "head") if isinstance(one, tuple) and one[1] == "head" else one
+        for one in blocks
+    )
+    return ["", (name, "head"), *named]
 
 
 def provenance_lines(made: Provenance) -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import shlex
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rmsnorm_export.errors import BackendMissingError
 
@@ -23,6 +24,32 @@ _OURS = "rmsnorm-export"
 TRANSFORMERS = "transformers>=5.23,<5.25"
 """The releases with which decoders were exported; of an older one the exporter records too little,
 and of a newer one nobody knows."""
+
+
+Status = Literal["ok", "missing", "broken"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Component:
+    """Something that was looked for, or tried: a package, a program, a part of this package.
+
+    Attributes:
+        name: as imported or called.
+        status: ok, missing, or broken (found, but it does not work).
+        detail: what was found, e.g. execution providers or a path; or why it does not work.
+        version: "" when unknown.
+        install: the command that brings it.
+        required: the core does not work without it.
+        enables: what it is for.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    version: str = ""
+    install: str = ""
+    required: bool = False
+    enables: str = ""
 
 
 def _spec(module: str) -> ModuleSpec | None:

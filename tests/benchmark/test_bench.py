@@ -141,16 +141,6 @@ def test_a_model_that_does_not_run() -> None:
         measured(onnx.parser.parse_model(text), shapes="x=3x4")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"seconds": 0.0}, {"seconds": float("inf")}, {"threads": 0}, {"targets": ("nope",)},
-     {"targets": ()}, {"providers": ("nope",)}, {"providers": ()}, {"numerics": "nope"}],
-)  # fmt: skip
-def test_options_that_cannot_be_used(options: Any, path: Path) -> None:
-    with pytest.raises(UsageError):
-        bench(path, **options)
-
-
 def test_a_provider_that_is_not_there_or_does_not_start(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

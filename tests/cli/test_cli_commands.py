@@ -171,7 +171,7 @@ def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnosed.components[1].detail == "probed"
     names = [test.name for test in diagnosed.self_tests]
     assert names == ["target portable", "target onnx", "target ort", "target plain"]
-    assert all(test.passed and "float64" in test.detail for test in diagnosed.self_tests)
+    assert all(one.status == "ok" and "float64" in one.detail for one in diagnosed.self_tests)
     assert "for nothing: pip install nothing" in run("doctor").text
 
 

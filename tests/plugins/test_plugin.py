@@ -5,7 +5,6 @@ The project of most tests is a small one that makes a library of the right name,
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,14 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op import abi
 from rmsnorm_export.system.machine import Gpu
+from rmsnorm_export.system.packages import Component
 from rmsnorm_export.tensorrt import plugin
 from rmsnorm_export.tensorrt.plugin import building, checking, libraries
 from rmsnorm_export.tensorrt.plugin.libraries import BuildError, Built
 from tests.proof.sites import LLAMA, source
 
 pytestmark = pytest.mark.skipif(
-    not all(tool.path for tool in plugin.build_tools()[1:]), reason="no C++ compiler or CMake"
+    not all(tool.detail for tool in plugin.build_tools()[1:]), reason="no C++ compiler or CMake"
 )
 NAME = "librmsnorm_onnxruntime.so"
 GOOD = 'extern "C" void RegisterCustomOps() {}\n'
@@ -140,17 +140,14 @@ def test_the_build_of_the_wheel_is_taken(project: Path, monkeypatch: pytest.Monk
 
 def test_what_takes_minutes_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu("NVIDIA H100", "9.0", "580", "80 GiB")
-    monkeypatch.setattr(building, "cores", lambda: 2)
     said = {}
     for gpus, arch in (((), None), ((gpu, gpu), None), ((gpu,), "all"), ((gpu,), "90,100")):
         monkeypatch.setattr(building, "gpus", lambda gpus=gpus: gpus)
         wanted = building._architectures(arch)
         said[arch, len(gpus)] = building._announcement("onnxruntime-cuda", wanted)
-    assert "for all 9 CUDA architectures (--arch 90 builds" in said[None, 0] == said["all", 1]
+    assert "for all CUDA architectures (--arch 90 builds" in said[None, 0] == said["all", 1]
     assert "architectures 90: about" in said[None, 2]
     assert "architectures 90,100: about" in said["90,100", 1]
-    minutes = {key: int(re.findall(r"about (\d+) minute", text)[0]) for key, text in said.items()}
-    assert 1 <= minutes[None, 2] < minutes["90,100", 1] < minutes["all", 1] < 60
 
 
 def test_what_does_not_build_says_why_and_leaves_the_old_one(project: Path) -> None:
@@ -238,7 +235,7 @@ def test_headers_that_are_missing_are_said_before_anything_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(building, "build_tools", lambda: (building.Tool("cmake", "/there", "pip"),))
+    monkeypatch.setattr(building, "build_tools", lambda: (Component("cmake", "ok", "/there"),))
     said: list[str] = []
     (tmp_path / "include").mkdir()
     with pytest.raises(BackendMissingError, match="CMake could not set") as refusal:

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs, runs_in
 from rmsnorm_export.runtime.consumers import BY_NAME, CONSUMERS, FUNCTIONS, RunsIn, consumer
-from rmsnorm_export.runtime.session import open_session
+from rmsnorm_export.runtime.session import open_session, run_session
 from tests.tools.runtimes.models import block
 
 FLOAT = TensorProto.FLOAT
@@ -269,9 +269,9 @@ def test_a_vector_behind_rows_of_one_number_is_not_for_onnxruntime(
     result = rx.optimize(model)
     feeds = {"x": np.ones((3, row), np.float32)}
     source, written = model.SerializeToString(), result.to_bytes()
-    open_session(written, optimize=True).run(None, feeds)
+    run_session(open_session(written, optimize=True), feeds)
     with contextlib.nullcontext() if runs else pytest.raises(Exception, match="broadcastable"):
-        open_session(source, optimize=True).run(None, feeds)
+        run_session(open_session(source, optimize=True), feeds)
     assert not _runtimes(result.report.runs_in)["onnxruntime"].reason
     reason = _runtimes(runs_in(ir.from_proto(model)))["onnxruntime"].reason
     assert ("rows of one number" in reason) != runs

@@ -21,8 +21,6 @@ import pytest
 from onnx import TensorProto, load, save
 from onnx.parser import parse_model
 from packaging.version import Version
-from spellings.choices import SINGLE, single
-from spellings.place import build
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import TARGETS
@@ -230,30 +228,6 @@ def test_operators_without_a_kernel_are_those_of_the_table(runtime: Installable)
     if not spans:
         pytest.skip(f"{runtime.label} does not list its kernels")
     assert lacking == {*FACTS["operators"][runtime.label]["no kernel"].split()}
-
-
-@pytest.mark.thorough
-@every_runtime
-def test_results_of_the_spellings_load_where_the_table_says_so(
-    runtime: Installable, tmp_path: Path
-) -> None:
-    """Of sources that the runtime takes: it may lack an operator that stays as it is."""
-    row = consumer(runtime.label)
-    sources: Files = {}
-    results: Files = {}
-    for number, choice in enumerate(SINGLE):
-        source, path = tmp_path / f"{number}.onnx", tmp_path / f"{number}.result.onnx"
-        save(build(*single(*choice)).model, source)
-        rx.optimize(source, target=row.target).save(path)
-        label = "{}={}".format(*choice)
-        if not Needs.of(ir.load(path)).refused_by(row):
-            sources[label], results[label] = (source, models.feed()), (path, models.feed())
-    assert results
-    taken = run_files(runtime, sources, models.feed(), runs=0)
-    loaded = {label: results[label] for label in results if not taken[label].error}
-    assert len(loaded) > len(results) // 4
-    outcomes = run_files(runtime, loaded, models.feed(), runs=0)
-    assert not {label: one.error for label, one in outcomes.items() if one.error}
 
 
 def test_every_row_that_says_run_has_a_runtime_that_is_run() -> None:

@@ -15,7 +15,6 @@ from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 
 import rmsnorm_export as rx
-from toolbox.corpus import cache
 
 ODD = [name for name, case in HOSTILE.items() if case.error is None]
 
@@ -83,9 +82,3 @@ def test_results_of_the_look_alikes_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ODD)
 def test_results_of_odd_files_load(name: str, tmp_path: Path) -> None:
     assert not refused(HOSTILE[name].make(tmp_path), tmp_path)
-
-
-@pytest.mark.thorough
-def test_results_of_the_cached_exports_load(tmp_path: Path) -> None:
-    for path in sorted(cache.root().rglob("*.onnx")):
-        assert not refused(path, tmp_path), path

@@ -1,9 +1,8 @@
-"""The graphs of sites: what is recorded of real models, and what is drawn of it."""
+"""The graphs of sites: what is recorded of real models, and what a page shows of it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import onnx
 import pytest
@@ -14,7 +13,8 @@ import rmsnorm_export as rx
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.rewrite.drawing import Drawing, DrawnNode, DrawnValue, Subgraph
 from rmsnorm_export.show import to_html
-from rmsnorm_export.show.drawing import Box, pictures
+from rmsnorm_export.show.drawing import node_tables
+from rmsnorm_export.show.text import Table
 
 # Chains with gains, biases, gates, residuals and outputs in every place.
 NAMES = [name for name in sorted(LOOK_ALIKES) if LOOK_ALIKES[name].norms][::4]
@@ -59,32 +59,32 @@ def test_equal_sites_share_a_drawing_of_the_real_nodes() -> None:
     assert [node.op for node in later.after.nodes] == ["SkipRMSNorm"]
     assert [value.role for value in later.after.values] == ["x", "residual", "scale", "y", "sum"]
     page = Page(to_html(report))
-    assert page.text.count("Before: ") == page.text.count("After: 1 node") == 2
-
-
-def boxes(box: Box) -> Iterator[Box]:
-    yield box
-    for side in box.sides:
-        yield from boxes(side)
+    assert page.text.count("Before, at ") == page.text.count("After: 1 node") == 2
 
 
 @pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
-def test_every_node_is_drawn_once_with_all_that_it_takes(target: Target) -> None:
+def test_every_node_has_a_row_with_all_that_it_takes(target: Target) -> None:
     for name in NAMES:
         source = LOOK_ALIKES[name].build(17).model
         report = rx.optimize(source, target=target, drawings=True).report
         assert report.drawings
         for drawing in report.drawings:
             graphs = filter(None, (drawing.before, drawing.after))
-            for picture, graph in zip(pictures(drawing).sides, graphs, strict=True):
-                every = [box for row in picture.rows for box in boxes(row.box)]
-                numbered = [box for box in every if box.kind == "op"]
-                assert sorted(box.number for box in numbered) == [*range(1, len(graph.nodes) + 1)]
-                links = [one for one in (picture.head, *(r.link for r in picture.rows)) if one]
-                sides = [side for box in numbered for side in box.sides]
-                inputs = [value for node in graph.nodes for value in {*node.inputs} - {-1}]
-                wires = [value for value in inputs if not graph.values[value].constant]
-                assert len(links) + len(sides) == len(wires), name
+            for table, graph in zip(node_tables(drawing), graphs, strict=True):
+                assert isinstance(table, Table)
+                assert [row[:2] for row in table.rows] == [
+                    [str(number), node.op] for number, node in enumerate(graph.nodes, 1)
+                ]
+                pairs = [*zip(table.rows, graph.nodes, strict=True)]
+                outputs = {value: f"#{row[0]}" for row, node in pairs for value in node.outputs}
+                for row, node in pairs:
+                    for position in {*node.inputs} - {-1}:
+                        value = graph.values[position]
+                        assert (outputs.get(position) or value.constant or value.name) in row[2], (
+                            name
+                        )
+                    ends = [graph.values[position] for position in node.outputs if position >= 0]
+                    assert [one.name for one in ends if one.role and one.name not in row[4]] == []
         Page(to_html(report))
 
 

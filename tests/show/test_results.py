@@ -12,13 +12,14 @@ from samples import ALIKE, CLASSES, HOSTILE, PROOF, REFUSAL, REPORT, SITE, Page,
 import rmsnorm_export as rx
 from rmsnorm_export.diagnosis import _MODEL
 from rmsnorm_export.records import from_json, to_json
-from rmsnorm_export.show import _SHOWN_IN, headline_of, sections_of, show_blocks, to_html, to_text
+from rmsnorm_export.show import _SHOWN_IN, headline_of, show_blocks, to_html, to_text
 from rmsnorm_export.show.page import LONGEST, MOST_ROWS, fragment
 from rmsnorm_export.show.rewrites import MOST
+from rmsnorm_export.show.text import under
 from rmsnorm_export.system.shown import Shown
 
-TAGS = {"i"}.union(*(Page(to_html(result_of(name), about=["x"])).tags for name in _SHOWN_IN))
-"""Those of pages without a hostile text, and the arrow of a drawing."""
+TAGS = set().union(*(Page(to_html(result_of(name), after=["x"])).tags for name in _SHOWN_IN))
+"""Those of pages without a hostile text."""
 
 
 def test_every_result_has_a_home() -> None:
@@ -38,7 +39,7 @@ def test_no_text_leaves_its_place(name: str) -> None:
             text = to_text(result, verbose=verbose)
             assert all(c.isprintable() or c == "\n" for c in text), repr(text)
         assert headline_of(result).isprintable()
-        for html in (to_html(result, about=texts), fragment(show_blocks(result))):
+        for html in (to_html(result, after=texts), fragment(show_blocks(result))):
             page = Page(html)
             assert page.tags <= TAGS
             assert not [key for _, own in page.elements for key in own if key[:2] == "on"]
@@ -62,8 +63,9 @@ def test_a_page_loads_and_runs_nothing() -> None:
 def test_a_page_says_what_the_report_says() -> None:
     failed = change(PROOF, passed=False, reason="too far")
     report = change(REPORT, fused=(change(SITE, proof=failed),), refused=(REFUSAL, ALIKE))
-    more = sections_of(result_of("Verification"), "Both models", compared=("a.onnx", "b.onnx"))
-    page = Page(to_html(report, about=["wrote fused.onnx"], sections=more)).text
+    more = show_blocks(result_of("Verification"), verbose=1, compared=("a.onnx", "b.onnx"))
+    after = [*under("Both models", more), "wrote fused.onnx"]
+    page = Page(to_html(report, after=after)).text
     words = [report.headline(), report.source, SITE.name, "FAILED: too far", "wrote fused.onnx"]
     words += [REFUSAL.reason, REFUSAL.hint, ALIKE.reason, ALIKE.node, "Both models", "a.onnx"]
     words += ["Every rounding to a smaller type"]  # what the class promises

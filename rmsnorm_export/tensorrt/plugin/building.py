@@ -18,11 +18,10 @@ from pathlib import Path
 
 from rmsnorm_export.errors import BackendMissingError, UsageError
 from rmsnorm_export.options import Progress
-from rmsnorm_export.printable import plural
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.libraries import check_owners
 from rmsnorm_export.system.machine import cores, gpus
-from rmsnorm_export.system.packages import package_folders, pip_install
+from rmsnorm_export.system.packages import Component, package_folders, pip_install
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin import libraries
 from rmsnorm_export.tensorrt.plugin.libraries import (
@@ -30,15 +29,11 @@ from rmsnorm_export.tensorrt.plugin.libraries import (
     BuildError,
     Built,
     PluginRuntime,
-    Tool,
     with_cuda,
 )
 
 _ARCHITECTURES = re.compile(r"\d{2,3}[af]?(,\d{2,3}[af]?)*")
 _WRONG = re.compile(r"\berror\b|^CMake Error|undefined reference", re.IGNORECASE)
-_CPU_SECONDS, _CUDA_SECONDS, _TUNED = 60, 100, 9
-"""Seconds of one core for the CPU kernels and for those of one CUDA architecture, as measured
-with GCC 12 and CUDA 13, and the number of architectures in ``plugins/cmake/FindNvcc.cmake``."""
 _NO_HEADERS = "TensorRT's headers were not found"
 _HEADERS = (
     "give --tensorrt DIR, the folder include of github.com/NVIDIA/TensorRT at the tag of your"
@@ -116,25 +111,26 @@ def _architectures(arch: str | None) -> str:
 
 
 def _announcement(runtime: PluginRuntime, architectures: str) -> str:
-    """Return the work of a build, and about how long it takes on this machine."""
-    count = architectures.count(",") + 1 if architectures else _TUNED
-    every = f"all {count} CUDA architectures (--arch 90 builds for that one alone)"
-    target = f"CUDA architectures {architectures}" if architectures else every
-    seconds = _CUDA_SECONDS * count
+    """Return the work of a build, and how long it takes."""
     if runtime == "onnxruntime":
-        seconds, target = _CPU_SECONDS, "this kind of processor"
-    minutes = plural(max(1, round(seconds / cores() / 60)), "minute")
-    return f"compiling {runtime} for {target}: about {minutes} where little else runs"
+        return "compiling onnxruntime for this kind of processor: about a minute of one core"
+    every = "all CUDA architectures (--arch 90 builds for that one alone)"
+    target = f"CUDA architectures {architectures}" if architectures else every
+    return f"compiling {runtime} for {target}: about two minutes of one core for each"
 
 
-def build_tools() -> tuple[Tool, ...]:
-    """Return the programs that a build needs, found or not."""
+def build_tools() -> tuple[Component, ...]:
+    """Return the programs that a build needs, found or not; the detail is where."""
     nvcc = next(map(str, _wheel_toolkits()), "")
     extra = pip_install("[plugin]")
-    return (
-        Tool("nvcc", _which("nvcc") or (nvcc and f"{nvcc}/bin/nvcc"), f"{extra}, or CUDA 12"),
-        Tool("host compiler", _which(os.environ.get("CXX", "c++")), "apt install g++"),
-        Tool("cmake", _which("cmake"), extra),
+    rows = (
+        ("nvcc", _which("nvcc") or (nvcc and f"{nvcc}/bin/nvcc"), f"{extra}, or CUDA 12"),
+        ("host compiler", _which(os.environ.get("CXX", "c++")), "apt install g++"),
+        ("cmake", _which("cmake"), extra),
+    )
+    return tuple(
+        Component(name, "ok" if path else "missing", path, install=install, enables="plugin build")
+        for name, path, install in rows
     )
 
 
@@ -200,7 +196,7 @@ def _configure(runtime: PluginRuntime, place: Path, settings: list[str]) -> str:
     if not _logged([cmake, "-S", source, "-B", tree, *settings], log):
         found = _first_error(log)
         needed = [tool for tool in build_tools() if tool.name != "nvcc" or runtime != "onnxruntime"]
-        fixes = [f"{tool.name}: {tool.install}" for tool in needed if not tool.path]
+        fixes = [f"{tool.name}: {tool.install}" for tool in needed if not tool.detail]
         if _NO_HEADERS in found:
             fixes.append(f"TensorRT's headers: {_HEADERS}")
         fix = "; ".join(fixes) or f"read the log, {log}"

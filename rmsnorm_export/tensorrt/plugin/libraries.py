@@ -83,24 +83,6 @@ class Built(Shown):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tool:
-    """Something that building needs; ``path`` is "" where it is missing, ``install`` brings it."""
-
-    name: str
-    path: str
-    install: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was tried, and what was found."""
-
-    name: str
-    passed: bool
-    detail: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeCheck:
     """One library in one runtime.
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 import torch
@@ -25,12 +25,6 @@ from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.failure import collected, explain
 from rmsnorm_export.torch.export.translate import translation_table
 from rmsnorm_export.torch_options import ExportOptions
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-    import torch
-
-    from rmsnorm_export.torch_options import ExportOptions
 
 OLDEST_OPSET = 18
 """PyTorch's translations are written for opset 18; below it they would be converted down."""
