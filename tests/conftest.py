@@ -6,7 +6,7 @@ for a run by hand before a release.
 Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; a property test leaves ``max_examples`` and
 ``deadline`` to them:
 
-* ``ci`` (default): three hundred examples, the same ones every time;
+* ``ci`` (default): a hundred examples, the same ones every time;
 * ``thorough`` (default with ``--thorough``): 10,000 fresh examples.
 
 No deadline: an example may build an ONNX Runtime session while the other core is busy.
@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 _CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _COMMON = {"deadline": None, "suppress_health_check": _CHECKS}
 
-settings.register_profile("ci", max_examples=300, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 settings.register_profile("thorough", max_examples=10_000, **_COMMON)
 
 

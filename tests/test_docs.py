@@ -324,10 +324,6 @@ def test_the_counts_of_the_readme_are_those_of_the_chart() -> None:
     assert set(quoted) <= counted
 
 
-def test_the_readme_is_read_in_one_go() -> None:
-    assert len(PAGES["README.md"].splitlines()) <= 150
-
-
 def test_every_install_with_constraints_has_its_torch_first() -> None:
     """The index of PyPI has no PyTorch of the pinned version for x86-64."""
     lines = {

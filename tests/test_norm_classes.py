@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import operator
+import pathlib
+import re
 
 import numpy as np
 import onnx
@@ -17,11 +19,13 @@ pytest.importorskip("torch", reason="exports come from it: pip install 'rmsnorm-
 pytest.importorskip("transformers", reason="needs the catalogue: pip install transformers")
 
 import onnx_ir as ir
+import transformers
 
 import rmsnorm_export as rx
 from tests.sample import one_each, sampled
 from toolbox.corpus.exporters import Export, combinations, export_norm
 from toolbox.corpus.norm_classes import norm_classes
+from toolbox.corpus.scan import scan
 
 pytestmark = pytest.mark.export
 
@@ -58,6 +62,20 @@ def path_of(case: tuple[str, str, str]) -> str:
 
 def name(case: tuple[str, str, str]) -> str:
     return "-".join(case)
+
+
+def test_every_class_named_rmsnorm_is_a_candidate() -> None:
+    root = pathlib.Path(transformers.__file__).parent
+    pattern = re.compile(r"^\s*class (\w*(?:RMS|Rms)[Nn]orm\w*)\(", re.MULTILINE)
+    named = {
+        (path.stem, name)
+        for path in root.glob("models/*/modeling_*.py")
+        for name in pattern.findall(path.read_text())
+    }
+    candidates = {(c.module.rsplit(".", 1)[1], c.name) for c in scan()}
+    # the modulation of a norm, which holds two linear layers and no norm
+    assert named - candidates == {("modeling_voxtral_realtime", "VoxtralRealtimeTextAdaRmsNorm")}
+    assert len(named) > 200
 
 
 def test_the_scan_found_the_catalogue() -> None:

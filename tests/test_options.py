@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -190,12 +189,6 @@ def test_a_name_that_was_meant(name: str, names: Mapping[str, object], meant: st
     assert did_you_mean(name, names) == (f"did you mean '{meant}'? " if meant else "")
 
 
-def test_a_name_is_no_first_word_of_a_sentence() -> None:
-    error = UsageError("TensorRT-RTX builds none.").at("--backend")
-    assert error.what == "--backend: TensorRT-RTX builds none."
-    assert UsageError("There is none.").at("--x").what == "--x: there is none."
-
-
 def test_an_option_that_there_is_not_is_a_mistake_of_the_call() -> None:
     with pytest.raises(
         TypeError, match=r"optimize\(\) has no option 'targt'; did you mean 'target'"
@@ -205,15 +198,3 @@ def test_an_option_that_there_is_not_is_a_mistake_of_the_call() -> None:
         rx.optimize("model.onnx", zzz=1)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="tensorrt is a runtime: use --for tensorrt"):
         rx.optimize("model.onnx", target="tensorrt")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "name", ["optimize", "inspect", "verify", "build_engine", "export", "bench"]
-)
-def test_docstrings_speak_of_python(name: str) -> None:
-    doc = getattr(rx, name).__doc__
-    assert "Args:" in doc
-    assert re.findall(r"--[a-z]\S*|[Ee]xit code", doc) == []
-    if name == "optimize":
-        assert "of a newer opset than the runtime" in " ".join(doc.split())
-        assert "With runtime a model" in " ".join(doc.split())  # the keyword of --for

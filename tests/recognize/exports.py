@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsnorm_export.torch.export.failure import collected
+from toolbox.corpus import cache
 
 N = 24
 EXPORTERS: dict[str, dict[str, Any]] = {
@@ -41,9 +42,17 @@ def export(
     shape: tuple[int, ...] = (2, 5, N),
     dtype: torch.dtype = torch.float32,
 ) -> onnx.ModelProto:
-    """Return the model that an exporter makes of a formula."""
-    module, x = Norm(formula).eval().to(dtype), torch.randn(shape, dtype=dtype)
-    with tempfile.TemporaryDirectory() as folder, collected():
-        path = str(Path(folder) / "model.onnx")
-        torch.onnx.export(module, (x,), path, input_names=["input0"], **EXPORTERS[exporter])
-        return onnx.load(path)
+    """Return the model that an exporter makes of a formula, cached until its file is another."""
+
+    def fill(folder: Path) -> None:
+        module, x = Norm(formula).eval().to(dtype), torch.randn(shape, dtype=dtype)
+        path = str(folder / "model.onnx")
+        with collected():
+            torch.onnx.export(module, (x,), path, input_names=["input0"], **EXPORTERS[exporter])
+
+    sources = [Path(file).read_bytes() for file in (__file__, inspect.getfile(formula))]
+    code, bound = formula.__code__, inspect.getclosurevars(formula).nonlocals
+    own = (code.co_firstlineno, code.co_code, code.co_consts, bound)
+    name = f"{formula.__name__.strip('<>')}-{exporter}"
+    folder = cache.entry("formulas", name, f"{sources} {own} {shape} {dtype}", fill)
+    return onnx.load(folder / "model.onnx")
