@@ -24,65 +24,42 @@ from typing import get_args
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: the weights are random
 
-import numpy as np
 import torch
 
 import rmsnorm_export as rx
-from bench.demo.decoder import generate
-from bench.demo.measure import compare_speed, logits, worst_difference
+from bench.demo.end import generate, page_and_engine
+from bench.demo.measure import compare_speed, opened, worst_difference
 from bench.demo.models import ARCHITECTURES, OPSET, Architecture, Exported, export
-from bench.demo.page import end
 from bench.demo.report import STRAIGHT, Row, show
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.text import Line, render
 from toolbox.command import ROOT, parser, say
 
 
-def _export(architecture: Architecture, folder: Path, layers: int) -> Exported:
-    start = time.perf_counter()
-    source = export(architecture, folder, layers)
-    say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
-    return source
-
-
 def _demonstrate(architecture: Architecture, source: Exported, seconds: float) -> list[Row]:
-    """Put the export of one architecture through every target."""
-    before = logits(source.path, source.tokens, optimize=False)
-    results = []
+    """Put the export of one architecture through every target, and its module straight to a file
+    with one node a norm."""
+    (before,) = opened(source.path, source.tokens, optimize=False)()
+    made: dict[str, tuple[Path, rx.Report]] = {}
     for target in get_args(Target):
         path = source.path.with_name(f"{source.path.stem}_{target}.onnx")
         result = rx.optimize(source.path, target=target, prove=True)
         result.save(path, force=True)
-        after = logits(path, source.tokens, optimize=True)
-        results.append((target, path, result.report, after))
+        made[target] = path, result.report
         say(f"{architecture.name}: {target} done")
-    results.append(_straight(source))
-    say(f"{architecture.name}: {STRAIGHT} done")
-    speeds = compare_speed(
-        source.path, [path for _, path, _, _ in results], source.tokens, seconds=seconds
-    )
-    return [
-        Row(
-            architecture.name,
-            target,
-            source.norm_calls,
-            report,
-            worst_difference(after, before),
-            worst_difference(after, source.logits),
-            speed,
-            str(np.dtype(source.logits.dtype)),
-        )
-        for (target, _, report, after), speed in zip(results, speeds, strict=True)
-    ]
-
-
-def _straight(source: Exported) -> tuple[str, Path, rx.Report, np.ndarray]:
-    """The module to a file with one node a norm, in one call."""
     path = source.path.with_name(f"{source.path.stem}_straight.onnx")
     tokens = torch.from_numpy(source.tokens)
-    made = rx.export(source.module, (tokens,), path, opset=OPSET, prove=True, force=True)
-    after = logits(path, source.tokens, optimize=True)
-    return STRAIGHT, path, made.report, after
+    straight = rx.export(source.module, (tokens,), path, opset=OPSET, prove=True, force=True)
+    made[STRAIGHT] = path, straight.report
+    say(f"{architecture.name}: {STRAIGHT} done")
+    paths = [path for path, _ in made.values()]
+    speeds = compare_speed(source.path, paths, source.tokens, seconds=seconds)
+    rows = []
+    for (target, (path, report)), speed in zip(made.items(), speeds, strict=True):
+        (after,) = opened(path, source.tokens)()
+        differences = worst_difference(after, before), worst_difference(after, source.logits)
+        rows.append(Row(architecture, target, source.norm_calls, report, *differences, speed))
+    return rows
 
 
 def _arguments() -> argparse.Namespace:
@@ -101,22 +78,23 @@ def main() -> int:
     arguments = _arguments()
     begun = time.perf_counter()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    chosen = [a for a in ARCHITECTURES if a.name in arguments.only]
     rows: list[Row] = []
     lines: list[Line] = []
     found: list[str] = []
-    for architecture in chosen:
-        source = _export(architecture, arguments.folder, arguments.layers)
+    for architecture in (a for a in ARCHITECTURES if a.name in arguments.only):
+        start = time.perf_counter()
+        source = export(architecture, arguments.folder, arguments.layers)
+        say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
         rows += _demonstrate(architecture, source, arguments.seconds)
         if not lines:
-            lines, found = end(source, datetime.date.today().isoformat())
+            lines, found = page_and_engine(source, datetime.date.today().isoformat())
             say(f"{architecture.name}: page and engine done")
     found += [text for row in rows for text in row.problems()]
     print(f"\n{render(lines, styled=sys.stdout.isatty())}")
     if not arguments.no_decoder:
         found += generate(arguments.folder)
     print(f"\nfiles in {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}\n")
-    show(rows, {architecture.name: architecture.norms for architecture in chosen})
+    show(rows)
     for text in found:
         print(f"problem: {text}")
     verdict = f"{len(found)} problems" if found else "everything held"

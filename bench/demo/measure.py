@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench.lib.timing import interleaved, seconds_of
-from rmsnorm_export.benchmark.statistics import judge, ratio_of
+from rmsnorm_export.benchmark.result import AGAIN, RAW, Timing
+from rmsnorm_export.benchmark.statistics import run_rounds, timings
 from rmsnorm_export.runtime.session import load_session
 
 
-def logits(path: Path, tokens: np.ndarray, *, optimize: bool) -> np.ndarray:
-    """The first output of the model."""
-    model = load_session(path, optimize=optimize)
-    result: np.ndarray = model.run(None, {model.get_inputs()[0].name: tokens})[0]
-    return result
+def opened(path: Path, tokens: np.ndarray, *, optimize: bool = True) -> Callable[[], Any]:
+    """Return a run of a model on tokens, in a session of its own."""
+    session = load_session(path, optimize=optimize)
+    return functools.partial(session.run, None, {session.get_inputs()[0].name: tokens})
 
 
 def worst_difference(a: np.ndarray, b: np.ndarray) -> float:
@@ -30,42 +29,14 @@ def worst_difference(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(a - b).max() / np.abs(b).max())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Speed:
-    """Time of one model over the time of the source.
-
-    Attributes:
-        ratio: median over the rounds of (its time / the source's time in the same round).
-        low, high: 95 % confidence interval of that median.
-        beyond_noise: as ``rmsnorm-export bench`` has it: the interval excludes 1, and the ratio is
-            further from 1 than a hundredth and than either end of the interval for a second session
-            of the very same source file.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    beyond_noise: bool
-
-
 def compare_speed(
     source: Path, others: Sequence[Path], tokens: np.ndarray, *, seconds: float
-) -> list[Speed]:
-    """Time ``others`` against ``source`` in interleaved rounds for about ``seconds`` in all.
+) -> list[Timing]:
+    """Time ``others`` against ``source`` for so many seconds, as ``rmsnorm-export bench`` does.
 
     All sessions have ONNX Runtime's default graph optimization, as a user would run them. The
     source is opened twice: the ratio of those two is what a difference has to exceed.
     """
-    sessions = [load_session(path, optimize=True) for path in (source, source, *others)]
-    runs = [
-        functools.partial(model.run, None, {model.get_inputs()[0].name: tokens})
-        for model in sessions
-    ]
-    samplers = [functools.partial(seconds_of, run) for run in runs]
-    warm = sum(map(sum, interleaved(samplers, 2))) / 2
-    times = interleaved(samplers, max(20, min(400, int(seconds / warm))))
-    ratios = [
-        ratio_of([mine / base for mine, base in zip(each, times[0], strict=True)]) for each in times
-    ]
-    floor = max(abs(end - 1) for end in ratios[1][1:])
-    return [Speed(*one, judge(*one, floor) in ("faster", "slower")) for one in ratios[2:]]
+    opens = [functools.partial(opened, path, tokens) for path in (source, source, *others)]
+    names = (RAW, AGAIN, *map(str, others))
+    return [*timings(names, run_rounds(opens, seconds=seconds, seed=0), "cpu", "")][2:]

@@ -19,12 +19,9 @@ from rmsnorm_export.torch.export.failure import collected
 VOCAB, SEQUENCE, OPSET = 1000, 64, 18
 _COMMON = {"vocab_size": VOCAB, "hidden_size": 256, "use_cache": False}
 _ATTENTION = {
-    "intermediate_size": 768,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 512,
-    "attn_implementation": "eager",
-}
+    "intermediate_size": 768, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "max_position_embeddings": 512, "attn_implementation": "eager",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,50 +39,35 @@ class Architecture:
     name: str
     model_type: str
     settings: dict[str, Any]
-    norms: str
-    dtype: torch.dtype = torch.float32
+    norms: str = ""
+    dtype: str = "float32"
 
     def build(self, layers: int = 4) -> Any:
         """The causal language model, with random weights."""
         settings = {**_COMMON, "num_hidden_layers": layers, **self.settings}
         config = transformers.AutoConfig.for_model(self.model_type, **settings)
-        return transformers.AutoModelForCausalLM.from_config(config).to(self.dtype).eval()
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        return model.to(getattr(torch, self.dtype)).eval()
 
 
+_PER_HEAD = {**_ATTENTION, "head_dim": 32}
 _MAMBA2 = {"num_heads": 16, "head_dim": 32, "state_size": 32, "n_groups": 2, "chunk_size": 32}
 _FALCON_H1 = {
-    "head_dim": 32,
-    "mamba_n_heads": 16,
-    "mamba_d_head": 32,
-    "mamba_d_ssm": 512,
-    "mamba_d_state": 32,
-    "mamba_n_groups": 2,
-    "mamba_chunk_size": 32,
-    "mamba_rms_norm": True,
-}
+    **_PER_HEAD, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_ssm": 512, "mamba_d_state": 32,
+    "mamba_n_groups": 2, "mamba_chunk_size": 32, "mamba_rms_norm": True,
+}  # fmt: skip
 ARCHITECTURES = (
     Architecture("LLaMA", "llama", _ATTENTION, "gain after the cast, residual sums"),
     Architecture(
-        "Qwen3 f16",
-        "qwen3",
-        {**_ATTENTION, "head_dim": 32},
-        "as LLaMA, and a norm per head; half precision",
-        torch.half,
+        "Qwen3 f16", "qwen3", _PER_HEAD, "as LLaMA, and a norm per head; half precision", "float16"
     ),
     Architecture(
-        "Gemma-3",
-        "gemma3_text",
-        {**_ATTENTION, "head_dim": 32, "sliding_window": 32},
+        "Gemma-3", "gemma3_text", {**_PER_HEAD, "sliding_window": 32},
         "gain 1 + w before the cast, also behind the block, per head",
     ),
     Architecture("Mamba-2", "mamba2", _MAMBA2, "gated by silu(z) in front of the norm, in groups"),
-    Architecture(
-        "Falcon-H1",
-        "falcon_h1",
-        {**_ATTENTION, **_FALCON_H1},
-        "in groups, a gain for each, then gated",
-    ),
-)
+    Architecture("Falcon-H1", "falcon_h1", _FALCON_H1, "in groups, a gain for each, then gated"),
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,34 +100,18 @@ class _Logits(torch.nn.Module):
         return self.model(input_ids=tokens, use_cache=False).logits  # type: ignore[no-any-return]
 
 
-def _is_norm(module: torch.nn.Module) -> bool:
-    return "RMSNorm" in type(module).__name__
-
-
-def _randomise_gains(model: torch.nn.Module) -> None:
-    for module in model.modules():
-        if _is_norm(module):
-            for gain in module.parameters(recurse=False):
-                gain.data += 0.2 * torch.randn_like(gain)
-
-
 def export(architecture: Architecture, folder: Path, layers: int = 4) -> Exported:
     """Build, run and export one architecture into ``folder``."""
     torch.manual_seed(0)
     with collected():
-        inner = architecture.build(layers)
-        _randomise_gains(inner)
-        model = _Logits(inner)
+        model = _Logits(architecture.build(layers))
+        norms = [one for one in model.modules() if "RMSNorm" in type(one).__name__]
+        calls: list[object] = []
+        for norm in norms:
+            for gain in norm.parameters(recurse=False):
+                gain.data += 0.2 * torch.randn_like(gain)
         tokens = torch.randint(0, VOCAB, (1, SEQUENCE))
-        calls = 0
-
-        def count(*_: object) -> None:
-            nonlocal calls
-            calls += 1
-
-        hooks = [
-            module.register_forward_hook(count) for module in inner.modules() if _is_norm(module)
-        ]
+        hooks = [norm.register_forward_hook(lambda *_: calls.append(1)) for norm in norms]
         with torch.no_grad():
             logits = model(tokens)
         for hook in hooks:
@@ -158,4 +124,4 @@ def export(architecture: Architecture, folder: Path, layers: int = 4) -> Exporte
         program.save(path)
     # NumPy has no bfloat16.
     kept = logits.float() if logits.dtype == torch.bfloat16 else logits
-    return Exported(model, path, tokens.numpy(), kept.numpy(), calls)
+    return Exported(model, path, tokens.numpy(), kept.numpy(), len(calls))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import rmsnorm_export as rx
-from bench.demo.measure import Speed
+from bench.demo.models import Architecture
 from bench.lib.tables import print_table
+from rmsnorm_export.benchmark.result import Timing
 
 LOGIT_BOUND = {"float32": 1e-4, "float16": 1e-2}
 """Largest logit difference, relative to the largest logit. One ulp per norm is 6e-8 (f32) or 5e-4
@@ -33,19 +34,18 @@ _LEGEND = (
 class Row:
     """One architecture on one target: a line of the table."""
 
-    architecture: str
+    architecture: Architecture
     target: str
     norm_calls: int
     report: rx.Report
     source_difference: float
     torch_difference: float
-    speed: Speed
-    dtype: str
+    speed: Timing
 
     def problems(self) -> list[str]:
         """What must not happen."""
         found = []
-        report, bound = self.report, LOGIT_BOUND[self.dtype]
+        report, bound = self.report, LOGIT_BOUND[self.architecture.dtype]
         sites = len(report.fused) + len(report.kept)
         if self.target in ("portable", STRAIGHT) and sites != self.norm_calls:
             found.append(f"{sites} of {self.norm_calls} norms are one node")
@@ -62,7 +62,7 @@ class Row:
             found.append(f"the logits are {self.source_difference:.1e} off the export's")
         if not self.torch_difference <= bound:
             found.append(f"the logits are {self.torch_difference:.1e} off PyTorch's")
-        return [f"{self.architecture}, {self.target}: {text}" for text in found]
+        return [f"{self.architecture.name}, {self.target}: {text}" for text in found]
 
     @property
     def proved(self) -> int:
@@ -88,7 +88,7 @@ class Row:
         """The line of the table."""
         report, time = self.report, self.speed
         return [
-            self.architecture,
+            self.architecture.name,
             self.target,
             *map(str, (self.norm_calls, len(report.fused), len(report.refused), self.proved)),
             self.classes(),
@@ -96,7 +96,7 @@ class Row:
             f"{self.source_difference:.0e}",
             f"{self.torch_difference:.0e}",
             f"{time.ratio:.2f} ({time.low:.2f}-{time.high:.2f})"
-            + ("" if time.beyond_noise else " ="),
+            + ("" if time.verdict in ("faster", "slower") else " ="),
         ]
 
 
@@ -114,15 +114,11 @@ _TARGET_HEADINGS = (
 )
 
 
-def show(rows: Sequence[Row], norms: Mapping[str, str]) -> None:
-    """Print the table, what its columns say, and what is to be known of single models.
-
-    Args:
-        norms: what the norms of each model are.
-    """
+def show(rows: Sequence[Row]) -> None:
+    """Print the table, what its columns say, and what is to be known of single models."""
     remarks = []
-    for name, words in norms.items():
-        remarks.append(f"{name}: {words}")
-        own = (row for row in rows if row.architecture == name)
+    for name in dict.fromkeys(row.architecture.name for row in rows):
+        own = [row for row in rows if row.architecture.name == name]
+        remarks.append(f"{name}: {own[0].architecture.norms}")
         remarks += [f"  {row.target}: {'; '.join(row.remarks())}" for row in own]
     print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=[_LEGEND, "", *remarks])
