@@ -39,8 +39,13 @@ def components_sections(result: Components) -> list[Section]:
 
 def _blocks(results: Mapping[str, Any], verbose: int) -> list[Line]:
     lines: list[Line] = []
-    for name, one in results.items() if verbose >= 0 else ():
-        lines += titled(name, flat(show_blocks(one, verbose=verbose)))
+    blocks = {n: flat(show_blocks(one, verbose=verbose)) for n, one in results.items()}
+    # What is next for several graphs is said once, at the end.
+    last = {text_of(line): name for name, own in blocks.items() for line in own}
+    for name, own in blocks.items() if verbose >= 0 else ():
+        texts = [(line, text_of(line)) for line in own]
+        own = [line for line, text in texts if not text.startswith("next:") or last[text] == name]
+        lines += titled(name, own)
     return lines
 
 
