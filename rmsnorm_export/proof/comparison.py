@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +45,10 @@ Defined = Mapping[str, tuple[slice, ...]]
 """The part of an output that is defined, by name; of others all is."""
 Prepare = Callable[[dict[str, Array]], Defined]
 """Changes random inputs, in place, to such as a model is made for."""
+
+
+_ZEROS = "zeros"
+"""A file without blocks."""
 
 
 class WrongError(Exception):
@@ -194,7 +199,7 @@ def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dic
         for slot in slots:
             if folder_of(slot.tensor) == folder is not None:
                 continue
-            if _may_lie_in_memory(slot, model.graph.initializers.get(slot.name)):
+            if slot.nbytes >= LARGE_BYTES and _is_weight(slot, model):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
                 slot.put(placed(slot.tensor, "in memory", "", None))
             elif slot.is_external:
@@ -210,25 +215,39 @@ def folder_of(tensor: ir.TensorProtocol) -> str | None:
 def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int] | None:
     """Return how many nodes, and how many norms as one kernel, a session of a model executes.
 
-    After its default optimization, on the CPU. None where the weights, without which it would fuse
-    otherwise, are too large for it.
+    After its default optimization, on the CPU. It folds constants, but decides nothing by the
+    numbers of large weights, so that zeros stand for them, which need no memory. None where they
+    are too large even so.
 
     Raises:
         Error: as of ``open_session``.
     """
     if sum(slot.nbytes for slot in tensor_slots(model)) >= MAX_PROTO_BYTES:
         return None
-    content, weights = lent_content(model)
-    graph = ir.serde.deserialize_graph(executed_graph(content, kernels=kernels, weights=weights))
+    with lent_slots(model) as slots, tempfile.TemporaryDirectory() as folder:
+        large = [slot for slot in slots if _is_large(slot) and _is_weight(slot, model)]
+        with open(os.path.join(folder, _ZEROS), "wb") as file:
+            file.truncate(max((slot.nbytes for slot in large), default=0))
+        for slot in large:
+            slot.put(placed(slot.tensor, _ZEROS, folder, None))
+        content, weights = lent_content(model, folder)
+        how = {"kernels": kernels, "weights": weights, "external_folder": folder}
+        graph = ir.serde.deserialize_graph(executed_graph(content, **how))
     nodes = [*graph.all_nodes()]
     return len(nodes), sum(map(is_norm, nodes))
 
 
-def _may_lie_in_memory(slot: TensorSlot, initializer: ir.Value | None) -> bool:
-    """Return whether ONNX Runtime takes a tensor from memory: one of the main graph, and used."""
+def _is_large(slot: TensorSlot) -> bool:
+    """Return whether zeros may stand for a tensor: by integers something may be divided."""
+    return slot.nbytes >= 1 << 20 and slot.tensor.dtype.is_floating_point()
+
+
+def _is_weight(slot: TensorSlot, model: ir.Model) -> bool:
+    """Return whether ONNX Runtime takes a tensor from elsewhere: of the main graph, and used."""
+    initializer = model.graph.initializers.get(slot.name)
     if initializer is None or initializer.const_value is not slot.tensor or not initializer.uses():
         return False
-    return slot.nbytes >= LARGE_BYTES and inputs.type_name_of(slot.tensor.dtype) in inputs.FED
+    return inputs.type_name_of(slot.tensor.dtype) in inputs.FED
 
 
 def changed_by_others(model: ir.Model, change: Callable[[ir.Model], ir.Model]) -> ir.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
@@ -76,6 +77,13 @@ class Judge:
         self._runtimes: dict[str, None] = {}
         self._all = np.zeros(2, int)  # elements that differ, and all of them
         self._declared = np.zeros(2, int)  # those with every rounding in place
+
+    def copy(self) -> Judge:
+        """Return one that has collected as much, to be told more."""
+        one = copy.copy(self)
+        one._runtimes = dict(self._runtimes)
+        one._all, one._declared = self._all.copy(), self._declared.copy()
+        return one
 
     def proof(self) -> Proof:
         """The outcome of everything judged so far."""

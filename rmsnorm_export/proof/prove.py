@@ -69,8 +69,9 @@ _proofs: OrderedDict[tuple[object, ...], Proof] = OrderedDict()
 def prove_site(match: Match, lowered: Lowered, proving: site.Proving) -> Proof:
     """Run the nodes that a rewrite replaces against the nodes that replace them.
 
-    Nothing of the source is changed, and of its weights the scale alone is read. Equal sites (the
-    layers of a model) share one run.
+    Nothing of the source is changed, and of its weights the scale alone is read. Sites of one form,
+    equal but for the numbers of their scale, as the layers of a model are, share the runs with
+    scales that are drawn; each is run with its own scale, too.
 
     Args:
         match: the site; its nodes still in place.
@@ -121,48 +122,72 @@ def _likeliest(attempt: _Attempt, match: Match, lowered: Lowered, proving: site.
 def _prove_norm(match: Match, lowered: Lowered, proving: site.Proving, layout: Layout) -> Proof:
     pair, stored = site.cut_site(match, lowered, layout, proving), site.stored_weight(match.scale)
     numerics = lowered.on_cpu or lowered.numerics
-    key = _proof_key(pair, proving, numerics, stored)
+    form = _form_of(pair, proving, numerics)
+    own = () if stored is None else (str(stored.dtype), stored.shape, _digest(stored.tobytes()))
+    key = (form, own)
     if key not in _proofs:
         proving.take(layout, match.dtype)
-        proof = _SiteRuns(pair, numerics, proving).prove(stored)
-        _proofs[key] = _without_rows(proof, pair, lowered, proving) if proof.passed else proof
+        if form not in proving.forms:
+            runs = _FormRuns(pair, numerics, proving)
+            proving.forms[form] = runs, _without_rows(runs.proof(), pair, lowered, proving)
+        runs, proof = proving.forms[form]
+        _proofs[key] = dataclasses.replace(runs.with_stored(stored, proof), form=form)
         while len(_proofs) > _KEPT_PROOFS:
             _proofs.popitem(last=False)
     return _proofs[key]
 
 
-def _proof_key(
-    pair: site.SitePair, proving: site.Proving, numerics: Numerics, stored: Array | None
-) -> tuple[object, ...]:
+def _form_of(pair: site.SitePair, proving: site.Proving, numerics: Numerics) -> str:
+    """Return a digest of all that a proof depends on but the numbers of the stored scale."""
     match, layout = pair.match, pair.layout
-    contents = [
-        ir.serde.serialize_model(model).SerializeToString(deterministic=True)
-        for model in (pair.original, pair.new)
-    ]
     shapes = [
         None if value is None else site.weight_shape(value, layout.row, match)
         for value in (match.scale, match.bias)
     ]
-    if stored is not None:
-        contents.append(stored.tobytes())
-        shapes.append(stored.shape)
-    digests = [hashlib.sha256(content).digest() for content in contents]
-    own = (match.spec, match.dtype, numerics, stored is None or str(stored.dtype))
-    return (*digests, *shapes, *pair.ports.items(), layout, *own, proving.seed, proving.kernels)
+    contents = [
+        _digest(ir.serde.serialize_model(model).SerializeToString(deterministic=True))
+        for model in (pair.original, pair.new)
+    ]
+    own = (*contents, *shapes, *pair.ports.items(), layout, match.spec, match.dtype, numerics)
+    return _digest(repr((*own, proving.seed, proving.kernels)).encode())[:16]
 
 
-class _SiteRuns:
-    """All cases of one site with one layout."""
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class _FormRuns:
+    """All cases of the sites of one form, with one layout."""
 
     def __init__(self, pair: site.SitePair, numerics: Numerics, proving: site.Proving) -> None:
         self.pair, self.layout, self.seed = pair, pair.layout, proving.seed
         self.spec = _stored_spec(pair.match.spec).trailing()
-        self.judge = Judge(pair.match, self.spec, math.prod(pair.layout.row), numerics)
+        n = math.prod(pair.layout.row)
+        self.judge = Judge(pair.match, self.spec, n, numerics)
         # Of nodes that are not the operator there are none.
         own = any(node.domain == DOMAIN for node in pair.new.graph)
         self.kernels = proving.kernels if own else None
+        match, weights = (
+            pair.match,
+            {"random weight": random_weights(pair.match.spec, n, self.seed)[0]},
+        )
+        if match.scale is not None:
+            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
+        self._run(self.judge, weights)
 
-    def prove(self, stored_scale: Array | None) -> Proof:
+    def proof(self) -> Proof:
+        """Return the proof with scales that are drawn."""
+        return self.judge.proof()
+
+    def with_stored(self, scale: Array | None, proof: Proof) -> Proof:
+        """Return a proof, that of the form, with the scale of a site, too."""
+        if scale is None or self.pair.match.gain or not proof.passed:
+            return proof
+        judge = self.judge.copy()
+        self._run(judge, {"stored weight": scale.astype(np.float64)})
+        return dataclasses.replace(judge.proof(), cases=proof.cases)
+
+    def _run(self, judge: Judge, weights: _Arrays) -> None:
         pair, place = self.pair, self.pair.match.spec.last_axis
 
         def in_rows(arrays: _Arrays, index: int) -> Array:
@@ -170,28 +195,21 @@ class _SiteRuns:
             output = arrays[f"y{index}"]
             return output if output.ndim < -place else np.moveaxis(output, place, -1)
 
-        for feeds, rows in self._inputs(stored_scale):
+        for feeds, rows in self._inputs(weights):
             for side, model in (("original", pair.original), ("new", pair.new)):
                 result = run_float64(model, feeds)
                 for index, role in enumerate(pair.outputs):
                     output = in_rows(result.outputs, index)
-                    self.judge.mathematics(rows, side, role, output, result.constants)
+                    judge.mathematics(rows, side, role, output, result.constants)
             for label, before, after in self._runs(feeds):
                 for index, role in enumerate(pair.outputs):
                     old, new = in_rows(before, index), in_rows(after, index)
-                    self.judge.distance(rows, role, old, new, label)
-        return self.judge.proof()
+                    judge.distance(rows, role, old, new, label)
 
-    def _inputs(self, stored_scale: Array | None) -> Iterator[tuple[_Arrays, Rows]]:
-        """Yield the inputs of every run, and the formula's results."""
+    def _inputs(self, weights: _Arrays) -> Iterator[tuple[_Arrays, Rows]]:
+        """Yield the inputs of every run with these scales, and the formula's results."""
         match, row = self.pair.match, self.layout.row
-        n = math.prod(row)
-        random, addend = random_weights(match.spec, n, self.seed)
-        weights: dict[str, Array] = {"random weight": random}
-        if match.scale is not None:
-            weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
-            if stored_scale is not None and not match.gain:
-                weights["stored weight"] = stored_scale.astype(np.float64)
+        addend = random_weights(match.spec, math.prod(row), self.seed)[1]
         for label, weight in weights.items():
             scale, bias = self.pair.weights(weight, addend)
             if match.bias is match.scale:  # one value is fed one array
@@ -280,8 +298,10 @@ def _in_shape(model: ir.Model, feeds: _Arrays) -> ir.Model:
 def _without_rows(
     proof: Proof, pair: site.SitePair, lowered: Lowered, proving: site.Proving
 ) -> Proof:
-    """Return a proof with x of no rows among its cases, where the original takes that."""
+    """Return a proof that holds with x of no rows, too, where the original takes that."""
     layout = pair.layout
+    if not proof.passed:
+        return proof
     axes = [{axis} for axis in layout.dynamic]
     for zeros in [*axes, *([set(layout.dynamic)] if len(axes) > 1 else ())]:
         lead = tuple(0 if axis in zeros else size for axis, size in enumerate(layout.lead))

@@ -26,6 +26,8 @@ class Proof:
         runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)`` or ``numpy``.
         ulp_histogram: pairs (bucket, elements) of the distance of new from original, all runs
             together; the buckets are those of ``ErrorMetrics``.
+        form: equal in sites that differ in the numbers of their scale alone, which share the runs
+            with scales that are drawn; "": there is none.
         compared: there were numbers to compare; else the site could not be cut out or run.
     """
 
@@ -40,6 +42,7 @@ class Proof:
     bound_ulp: float = 0.0
     runtime: str = ""
     ulp_histogram: tuple[tuple[str, int], ...] = ()
+    form: str = ""
     compared: bool = True
 
     def __repr__(self) -> str:

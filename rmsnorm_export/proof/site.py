@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.proof.cut import SizesOf, cut
 from rmsnorm_export.proof.feeds import Batch, Layout, case_names, static_shape
+from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.shape_values import bounded
 from rmsnorm_export.recognize.types import Types
@@ -42,6 +44,7 @@ class Proving:
         seed: of the random inputs.
         kernels: a library of custom operators for ONNX Runtime, which has those of this package.
         elements: of rows that may still be run.
+        forms: the runs of a form, and its proof, see `prove_site`.
     """
 
     types: Types
@@ -50,6 +53,7 @@ class Proving:
     seed: int = 0
     kernels: str | None = None
     elements: int = FREE_ELEMENTS
+    forms: dict[str, tuple[Any, Proof]] = dataclasses.field(default_factory=dict)
 
     def take(self, layout: Layout, dtype: int) -> None:
         """Count the rows that a layout runs, in elements of a row that every case runs once.

@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import ml_dtypes
@@ -120,7 +121,7 @@ def load_session(
     external_folder: str | None = None,
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
-    weights: Mapping[str, Any] | None = None,
+    weights: Mapping[str, Any] = MappingProxyType({}),
     frugal: bool = False,
 ) -> Any:
     """Return an ``InferenceSession`` in this process.
@@ -149,12 +150,7 @@ def load_session(
         options.enable_cpu_mem_arena = False
         if external_folder is not None:  # where weights are mapped; others would be copied
             options.add_session_config_entry("session.disable_prepacking", "1")
-    if external_folder is not None:
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", external_folder
-        )
-    if weights:
-        options.add_external_initializers(list(weights), list(weights.values()))
+    _add_weights(options, weights, external_folder)
     model = source if isinstance(source, bytes) else os.fspath(source)
     providers = [(CUDA, {"use_tf32": "0"}), CPU] if device == "cuda" else [CPU]
     global _cuda_used
@@ -232,30 +228,37 @@ def session_options(
 
 def executed_graph(
     model: bytes | str | os.PathLike[str],
-    *,
-    kernels: str | os.PathLike[str] | None = None,
-    weights: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> onnx.GraphProto:
     """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
     Large weights in it have no values.
 
     Args:
-        model, kernels, weights: as ``source``, ``kernels`` and ``weights`` of ``open_session``.
+        model: as ``source`` of ``open_session``.
+        **options: kernels, weights and external_folder, as there.
 
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as ``open_session``.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "executed.onnx")
-        write = functools.partial(_write_executed, model, kernels, weights or {}, path)
+        write = functools.partial(_write_executed, model, path, **options)
         _ = write() if _keeps_processes("cpu") else Session(write)
         return onnx.load(path, load_external_data=False).graph
 
 
-def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: str) -> None:
+def _write_executed(
+    model: Any,
+    path: str,
+    *,
+    kernels: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, Any] = MappingProxyType({}),
+    external_folder: str | None = None,
+) -> None:
     options = session_options(optimize=True, threads=1, kernels=kernels)
-    options.add_external_initializers([*weights], [*weights.values()])
+    options.enable_cpu_mem_arena = False  # which takes twice what is folded
+    _add_weights(options, weights, external_folder)
     options.optimized_model_filepath = path
     options.add_session_config_entry("session.disable_prepacking", "1")  # it runs nothing
     apart = "session.optimized_model_external_initializers_"  # which nobody reads
@@ -263,6 +266,16 @@ def _write_executed(model: Any, kernels: Any, weights: Mapping[str, Any], path: 
     options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")
     with _translated(_NOT_LOADED, _CHECK_MODEL):
         onnxruntime().InferenceSession(model, options, providers=[CPU])
+
+
+def _add_weights(options: Any, weights: Mapping[str, Any], external_folder: str | None) -> None:
+    """Say where a session finds external data: in memory, by name, or in a folder."""
+    if external_folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", external_folder
+        )
+    if weights:
+        options.add_external_initializers([*weights], [*weights.values()])
 
 
 def is_norm(node: onnx.NodeProto | ir.Node) -> bool:

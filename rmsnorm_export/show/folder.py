@@ -10,7 +10,7 @@ from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import plural
 from rmsnorm_export.show import show_blocks
-from rmsnorm_export.show.text import Block, Line, flat, style_of, text_of, titled, under
+from rmsnorm_export.show.text import Block, Line, Table, flat, style_of, text_of, titled, under
 
 
 def generation_export_blocks(
@@ -32,10 +32,23 @@ def components_blocks(result: Components, *, verbose: int = 0) -> list[Block]:
 
 
 def _blocks(results: Mapping[str, Any], verbose: int) -> list[Block]:
-    blocks: list[Block] = []
-    for name, one in results.items() if verbose >= 0 else ():
-        blocks += under(name, show_blocks(one, verbose=verbose))
-    return blocks
+    if verbose < 0:
+        return []
+    own = {name: show_blocks(one, verbose=verbose) for name, one in results.items()}
+    # What is next for several graphs is said once, at the end.
+    last = {_next_step(block): name for name, blocks in own.items() for block in blocks}
+    last[""] = ""
+    return [
+        line
+        for name, blocks in own.items()
+        for line in under(name, [b for b in blocks if last[_next_step(b)] in (name, "")])
+    ]
+
+
+def _next_step(block: Block) -> str:
+    """Return the line that says what is next; "" of any other."""
+    text = "" if isinstance(block, Table) else text_of(block)
+    return text if text.startswith("next:") else ""
 
 
 def _generation_verdict(export: GenerationExport) -> Line:

@@ -93,7 +93,10 @@ def proof_lines(report: Report) -> list[Line]:
     passed = sum(proof.passed for _, proof in proofs)
     runtimes = ", ".join(dict.fromkeys(one_line(proof.runtime) for _, proof in proofs))
     holds = f"{plural(len(report.fused), 'site')} hold{'s' if len(report.fused) == 1 else ''}"
-    summary = f"proofs: {passed} of {holds}, computed by {runtimes}"
+    forms = {proof.form or number for number, (_, proof) in enumerate(proofs)}
+    shared = f" ({plural(len(forms), 'form')}, each site's scale)"
+    shared *= len(forms) < len(proofs)
+    summary = f"proofs: {passed} of {holds}{shared}, computed by {runtimes}"
     site, worst = max(proofs, key=lambda pair: badness(pair[1].max_ulp))
     where = f", at {scoped(site.name, site.scope)}" if worst.max_ulp else ""
     before = max((proof.error_before for _, proof in proofs), key=badness)

@@ -13,7 +13,11 @@ from proof import sites
 from proof.sites import GEMMA_SPEC, LLAMA, OFFSET, ORDERS, PLAIN, SPEC, TAIL, prove, site, written
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.proof.prove import prove_site
+from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.types import Types
 
 ORIGINAL, NEW = "mathematics: the original nodes", "mathematics: the new nodes"
 
@@ -98,6 +102,26 @@ def test_the_stored_weight_is_tried_too() -> None:
     assert prove(match, lowered).passed  # no random weight is exactly 3
     assert prove(match, lowered, stored_scale=np.full(96, 2, np.float32)).passed
     caught(match, lowered, "with a stored weight", stored_scale=np.full(96, 3, np.float32))
+
+
+def test_sites_of_one_form_share_drawn_scales_and_have_their_own() -> None:
+    """Layers of one model, of which one has the scale that is taken for another."""
+    match = sites.site_of("float")
+    new = "  seven = Constant <value_float = 7.0> ()\n  two_ = Constant <value_float = 2.0> ()\n"
+    new += "  same = Equal (w, seven)\n  g = Where (same, two_, w)\n  y = {norm} (x, g)"
+    lowered = written(match, new)
+    proving = Proving(
+        Types(ir.Model(match.nodes[-1].graph, ir_version=10), Constants()),
+        {"": 18, "com.microsoft": 1},
+    )
+    assert match.scale is not None
+    proofs = []
+    for number in (5, 6, 7, 5):
+        match.scale.const_value = ir.tensor(np.full(96, number, np.float32))
+        proofs.append(prove_site(match, lowered, proving))
+    assert [proof.passed for proof in proofs] == [True, True, False, True]
+    assert "with a stored weight" in proofs[2].reason
+    assert [*proving.forms] == [*{proof.form for proof in proofs}]
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])

@@ -212,6 +212,7 @@ def test_a_folder_says_what_its_graphs_say(options: dict[str, Any], words: str) 
     reports = {name: _optimized(GAIN, **options) for name in ("prefill", "decode")}
     text = to_text(GenerationExport(None, reports), verbose=-1)
     assert text.startswith(f"2 of 2 RMSNorms are {words.removeprefix('are ')}, in 2 graphs")
+    assert to_text(GenerationExport(None, reports)).count("next: ") == 1
 
 
 def test_nodes_of_a_function_without_names_are_called_by_their_outputs() -> None:

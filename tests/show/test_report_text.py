@@ -38,10 +38,11 @@ APART = """1 of 2 RMSNorms are one node: 1 fused, 1 refused; 200 look-alikes lef
 nodes  /b.{0-199}/Div"""
 PLANNED = "3 of 4 RMSNorms can be one node: 1 fusable, 2 already one node, 1 refused"
 ALONE = "no RMSNorm found; 1 look-alike left alone"
-WORST = """proofs: 2 of 2 sites hold, computed by onnxruntime 9.9 (CPU)
+FORM = "(1 form, each site's scale)"
+WORST = f"""proofs: 2 of 2 sites hold {FORM}, computed by onnxruntime 9.9 (CPU)
 largest difference from the original: 2 ulp (4 allowed), at w
 largest error against float64: 0.75 ulp before, 0.625 ulp after"""
-FAILING = """proofs: 1 of 3 sites hold, computed by onnxruntime 9.9 (CPU)
+FAILING = f"""proofs: 1 of 3 sites hold {FORM}, computed by onnxruntime 9.9 (CPU)
 largest difference from the original: nan ulp (1 allowed), at w"""
 
 
