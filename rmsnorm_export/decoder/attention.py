@@ -21,6 +21,8 @@ _FAR = 16
 """More than there are nodes on a way through one attention."""
 
 UNKNOWN = "the number of its heads is computed in the graph, as TorchScript's exporter writes it"
+PROMPT = "it fills a cache of fixed size, which the node does for one row of a batch alone"
+WRITTEN = "its cache of fixed size is written by rows, which comes after fusions: export with them"
 _FORM = "its form is none that transformers' fusions know"
 _BETWEEN = {
     "Tanh": "its scores are capped (Tanh)",
@@ -70,7 +72,16 @@ class Attention:
         if isinstance(widths[0], int) and widths[0] % 8:
             return f"its heads are {widths[0]} wide, which is no multiple of 8"
         operators = {node.op_type for node in self.between}
-        return next((why for name, why in _BETWEEN.items() if name in operators), _FORM)
+        named = [why for name, why in _BETWEEN.items() if name in operators]
+        return named[0] if named else self._of_fixed_size() or _FORM
+
+    def _of_fixed_size(self) -> str:
+        """Return what a cache of fixed size is a reason for, or ""."""
+        writer, shapes = self.keys.producer(), (self.keys.shape, self.query.shape)
+        sizes = [shape[2] if shape is not None else None for shape in shapes]
+        if isinstance(sizes[0], int) and not isinstance(sizes[1], int):
+            return PROMPT
+        return WRITTEN if writer is not None and writer.op_type == "ScatterElements" else ""
 
 
 def attentions(graph: ir.Graph) -> list[Attention]:

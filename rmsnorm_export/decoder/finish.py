@@ -61,11 +61,10 @@ def finish(
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
-        if options.progress:
-            options.progress(f"quantizing to {options.quantize}, and measuring the loss", 0, 1)
         measure = _measure(model.graph, options.quantize, options, tokenizer)
         rounded = options.quantize != "int4" or not _begins_alone(model.graph)
-        model, done = quantize(model, options.quantize, measure=measure, rounded=rounded)
+        settings: Any = {"measure": measure, "rounded": rounded, "progress": options.progress}
+        model, done = quantize(model, options.quantize, **settings)
         report = dataclasses.replace(report, quantized=done)
     seconds = report.seconds + time.perf_counter() - start
     report = prove_loading(model, described(report, model), options)

@@ -153,4 +153,4 @@ def _loss(before: Array, after: Array, next_ones: Array, name: str, most: float)
     problem = ""
     if not new <= most * old:
         problem = f"the perplexity is {new / old:.3f} times what it was, {most:g} allowed"
-    return Loss(words, problem)
+    return Loss(words, problem, amount=divergence)

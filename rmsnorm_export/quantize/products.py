@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -84,17 +84,29 @@ def _is_matrix(value: ir.Value) -> bool:
     return stored is not None and value.dtype in _TYPES and len(stored.shape) == 2
 
 
-def quantize_products(model: ir.Model, bits: int) -> tuple[int, int]:
+def weights_of(model: ir.Model) -> dict[str, int]:
+    """Return how many elements the weights of products have, by name, in the order of a graph."""
+    values = [product.weight for product in products_of(model)]
+    return {str(value.name): value.const_value.size for value in values if value.const_value}
+
+
+def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool) -> tuple[int, int]:
     """Make products with a weight MatMulNBits, in place, and the embedding that shares it.
 
     A zero point says whole steps. What the weights of a block are off by beside (``offsets``) are
     weights as well, in blocks: of the sum of the activations of that block, which stands beside
     them. In float16 the sum may overflow.
 
+    Args:
+        model: of the products.
+        bits: of the weights, by their names; others are left.
+        rounds: activations are rounded to int8, where ONNX Runtime can.
+
     Returns:
         How many products that are, and how many are left.
     """
-    writer, tables, found = _Writer(model, bits), list(_embeddings(model)), products_of(model)
+    writer, tables = _Writer(model, rounds=rounds), list(_embeddings(model))
+    found = [product for product in products_of(model) if product.weight.name in bits]
     sums = model.opset_imports.get("", 0) >= 13  # before, ReduceSum has its axes elsewhere
     total = sum(_multiplies(node) for graph in all_graphs(model) for node in graph)
     by_weight: dict[tuple[ir.Value, bool], list[Product]] = {}
@@ -105,8 +117,9 @@ def quantize_products(model: ir.Model, bits: int) -> tuple[int, int]:
         tied = [node for node in tables if _is_same(node.inputs[0], matrix)]
         ranked = sums and all(product.x.shape is not None for product in products)
         offsets = ranked and not tied and matrix.dtype == np.float32
-        blocks = in_blocks(matrix, bits, offsets=offsets)
-        stored = writer.store(str(products[0].weight.name), blocks)
+        name = str(products[0].weight.name)
+        blocks = in_blocks(matrix, bits[name], offsets=offsets)
+        stored = writer.store(name, blocks)
         for product in products:
             writer.multiply(product, blocks, stored, matrix.shape)
         for node in tied:
@@ -138,8 +151,8 @@ def _is_same(table: ir.Value | None, matrix: Array) -> bool:
 class _Writer:
     """Writes the nodes, with what several of them read written once."""
 
-    def __init__(self, model: ir.Model, bits: int) -> None:
-        self._graph, self._bits = model.graph, bits
+    def __init__(self, model: ir.Model, *, rounds: bool) -> None:
+        self._graph, self._rounds = model.graph, rounds
         self._numbers: dict[tuple[int, ...], ir.Value] = {}
         self._wide: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
 
@@ -151,7 +164,7 @@ class _Writer:
             more = in_blocks(np.pad(blocks.offsets, ((0, 0), (0, missing))), 4, offsets=False)
             codes = np.concatenate([codes, more.codes], axis=1)
             scales = np.concatenate([scales, more.scales], axis=1)
-        kinds = {f"{name}_Q{self._bits}": codes, f"{name}_scales": scales}
+        kinds = {f"{name}_Q{blocks.bits}": codes, f"{name}_scales": scales}
         if zeros is not None:
             whole = scales.shape[1] + scales.shape[1] % 2 - zeros.shape[1]
             zeros = np.pad(zeros, ((0, 0), (0, whole)), constant_values=_MIDDLE)
@@ -168,8 +181,8 @@ class _Writer:
         if blocks.offsets is not None:
             x = self._with_sums(x, node, rows)
             rows += blocks.offsets.shape[1]
-        sizes = {"K": rows, "N": columns, "bits": self._bits, "block_size": blocks.size}
-        if blocks.scales.dtype == np.float32:
+        sizes = {"K": rows, "N": columns, "bits": blocks.bits, "block_size": blocks.size}
+        if self._rounds and blocks.scales.dtype == np.float32:
             sizes[LEVEL] = _BY_INT8
         nodes = [ir.node("MatMulNBits", [x, *stored], sizes, domain=_CONTRIB, name=node.name)]
         if bias is not None:
@@ -184,7 +197,7 @@ class _Writer:
             "gather_axis": 0,
             "quantize_axis": 1,
             "block_size": blocks.size,
-            "bits": self._bits,
+            "bits": blocks.bits,
         }
         inputs = [flat.outputs[0], node.inputs[1], scales]
         _replace(node, [flat, ir.node("GatherBlockQuantized", inputs, how, domain=_CONTRIB)])

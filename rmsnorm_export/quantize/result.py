@@ -28,6 +28,8 @@ class Quantization:
         kept: products that have not (of two activations, mostly).
         bytes_before, bytes_after: of all weights.
         problem: the loss that is larger than is allowed, or "".
+        left: weights that lose most, alone: the KL divergence on a text, or the largest share that
+            an output of random inputs is off by. In int4 they have 8 bits, in int8 their type.
         compared: the loss, on what text or inputs, or "".
         not_compared: why they were not, or "".
     """
@@ -41,6 +43,7 @@ class Quantization:
     problem: str = ""
     compared: str = ""
     not_compared: str = ""
+    left: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> str:
         """One line: ``int8: weights of 7 products, activations in int8, 2 kept; 8 to 2 bytes``."""
@@ -48,3 +51,9 @@ class Quantization:
         products = plural(self.products, "product")
         words = f"weights of {products}, activations {self.activations}, {self.kept} kept"
         return f"{self.kind}: {words}; {sizes}"
+
+    def left_words(self) -> str:
+        """Return which weights were left as they are, or in 8 bits, and what each lost; or ""."""
+        names = "; ".join(f"{name} ({loss:.2g})" for name, loss in self.left.items())
+        form = "in 8 bits" if self.kind == "int4" else "as they are"
+        return f"left {form}, since they lose most: {names}" if names else ""

@@ -118,6 +118,7 @@ def _change_lines(changed: Fusions | Quantization) -> list[Line]:
     lines: list[Line] = [(one_line(changed.summary()), "bold")]
     if isinstance(changed, Quantization):
         lines += [(f"  lost: {one_line(changed.problem)}", "bad")] if changed.problem else []
+        lines += [f"  {one_line(changed.left_words())}"] if changed.left else []
     else:
         if changed.left_out:
             lines.append((f"  omitted: {one_line(changed.left_out)}", "warn"))

@@ -13,7 +13,7 @@ pytest.importorskip("transformers.exporters.metadata", reason="pip install 'tran
 import transformers
 
 import rmsnorm_export as rx
-from rmsnorm_export.decoder.attention import UNKNOWN, attentions, cap_of
+from rmsnorm_export.decoder.attention import PROMPT, UNKNOWN, WRITTEN, attentions, cap_of
 from rmsnorm_export.decoder.fusions import ROTARY, fuse, references_of
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.tokens import Held
@@ -104,6 +104,14 @@ def test_an_attention_that_is_left_says_why(kind: str, reason: str, tmp_path: Pa
     assert reason in words
     assert layers == ("0", "1")
     assert not fusions.one_row
+
+
+def test_a_cache_of_fixed_size_that_was_exported_without_fusions_says_why(tmp_path: Path) -> None:
+    """Each graph for a reason of its own."""
+    rx.export_generation(decoder_of("llama", **SIZES), tmp_path / "made", static_cache=16)
+    reports = rx.optimize(tmp_path / "made", fusions="cpu").reports
+    reasons = {part: report.fusions.apart for part, report in reports.items() if report.fusions}
+    assert reasons == {"prefill": {PROMPT: ("0", "1")}, "decode": {WRITTEN: ("0", "1")}}
 
 
 def attention(split: str, scores: str = "product") -> ir.Model:

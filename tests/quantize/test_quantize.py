@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from onnx import numpy_helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
+from rmsnorm_export.quantize.left import MOST_TRIALS, left_out
+from rmsnorm_export.quantize.quantize import Loss
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.deploy.pipelines import FACTORY, write
@@ -87,6 +90,44 @@ def test_one_large_activation_takes_no_steps_of_the_others() -> None:
         quantized = rx.optimize(normed_product(activation=1e4), quantize=kind).report.quantized
         assert quantized is not None
         assert (quantized.problem, quantized.activations) == ("", "as they are")
+
+
+def test_single_weights_that_lose_much_are_found_among_many() -> None:
+    """In as many trials as are allowed; where nothing helps, none is left out."""
+    costs = {f"w{number}": 0.001 for number in range(100)} | {"w37": 1.0, "w80": 0.5}
+    trials = []
+
+    def lose(names: Collection[str], left: Collection[str], most: float = 0.3) -> Loss:
+        assert not {*names} & {*left}
+        trials.append(names)
+        lost = sum(costs[name] for name in names)
+        return Loss(problem="" if lost <= most else "too much", amount=lost)
+
+    found = left_out(dict.fromkeys(costs, 64), lose)
+    assert [(group.names, group.loss) for group in found] == [(("w37",), 1.0), (("w80",), 0.5)]
+    assert len(trials) < MOST_TRIALS
+    assert left_out(dict.fromkeys(costs, 64), lambda *both: lose(*both, 0.0)) == []
+
+
+@pytest.mark.parametrize(("kind", "ignored", "bits"), [("int8", 1e4, {8}), ("int4", 100, {4, 8})])
+def test_a_weight_that_loses_too_much_is_left_out(
+    kind: Literal["int4", "int8"], ignored: float, bits: set[int]
+) -> None:
+    """Of two products: one has a weight that takes all steps of its block, and no effect."""
+    model = normed_product(activation=0, ignored=ignored)
+    good = np.random.default_rng(2).standard_normal((64, 72)).astype("f")
+    model.graph.initializer.append(numpy_helper.from_array(good, "good"))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["scaled", "good"], ["z"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", 1, ["tokens", 72]))
+    result = rx.optimize(model, quantize=kind)
+    quantized = result.report.quantized
+    assert quantized is not None
+    assert (quantized.problem, list(quantized.left)) == ("", ["weight"])
+    assert quantized.left["weight"] > QUANTIZED_RTOL[kind]
+    assert "since they lose most: weight (" in quantized.left_words()
+    assert quantized.activations == "in int8"
+    nodes = [node for node in result.model.graph if node.op_type == "MatMulNBits"]
+    assert {node.attributes.get_int("bits") for node in nodes} == bits
 
 
 def test_what_loses_too_much_is_said_and_is_exit_code_4(

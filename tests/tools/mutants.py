@@ -159,8 +159,11 @@ MUTANTS = (
            _HALF + "test_bodies_are_converted_and_kept_as_the_graph_is"),
     Mutant("quantize/blocks.py", "_ON_GRID = 1 / 64", "_ON_GRID = 0.6",
            "quantize/test_blocks.py::test_weights_of_no_grid_are_rounded"),
-    Mutant("quantize/quantize.py", "(loss.problem and rounds)", "(loss.problem and not rounds)",
+    Mutant("quantize/quantize.py", "found.loss.problem and found.rounds",
+           "found.loss.problem and not found.rounds",
            "quantize/test_quantize.py::test_one_large_activation_takes_no_steps_of_the_others"),
+    Mutant("quantize/left.py", "reverse=True", "reverse=False",
+           "quantize/test_quantize.py::test_single_weights_that_lose_much_are_found_among_many"),
     # health/: what is no number of float16, and what helps
     Mutant("health/analysis.py", "_MOST_OFF = 0.1", "_MOST_OFF = 10.0",
            "health/test_runs.py::test_a_cure_that_does_not_help_is_not_named"),
