@@ -301,7 +301,7 @@ class _Report:
         blocks: list[Block] = []
         if parity := self.extra.get("verification"):
             shown = show_blocks(parity, verbose=verbose, compared=_COMPARED)
-            blocks += shown if verbose < 0 else under("verification", shown)
+            blocks += ["", *shown] if verbose < 0 else under("verification", shown)
         return [*blocks, *titled(_MADE_BY, provenance_lines(self.origin) if made else [])]
 
 

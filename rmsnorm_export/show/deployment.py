@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import collapse, family, one_line, plural
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import show_blocks
-from rmsnorm_export.show.text import Block, Line, Table, note_lines, under
+from rmsnorm_export.show.text import Block, Line, Table, grouped, note_lines, under
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
 
@@ -109,15 +108,10 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
 
 
 def _by_pattern(requests: list[_Request]) -> list[_Request]:
-    """Return requests that differ in one number of their names in one row, e.g. of every layer."""
-    groups: dict[_Request, list[str]] = {}
-    for way, name, *rest in requests:
-        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "{}", name)
-        groups.setdefault((way, pattern, *rest), []).append(name)
-    return [
-        (way, names[0] if len(names) == 1 else f"{names[0]}, {len(names) - 1} more", *rest)
-        for (way, _, *rest), names in groups.items()
-    ]
+    """Return requests whose names differ in numbers alone, e.g. of every layer, in one row."""
+    groups = grouped(requests, lambda one: (one[0], family(one[1]), *one[2:]))
+    groups.sort(key=lambda group: requests.index(group[0]))
+    return [(one[0][0], *collapse(name for _, name, *_ in one), *one[0][2:]) for one in groups]
 
 
 def _package_verdict(model: PackagedModel) -> Line:

@@ -6,12 +6,9 @@ from rmsnorm_export.diagnosis import Diagnosis
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.show.text import Block, Table
 from rmsnorm_export.system.packages import Component
-from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult, RuntimeCheck
+from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult
 
 _STATUS_STYLES = {"missing": "dim", "broken": "bad"}
-
-
-_TRIAL_STYLES = {"passed": "", "missing": "dim"}
 
 
 def diagnosis_blocks(diagnosis: Diagnosis, *, verbose: int = 0) -> list[Block]:
@@ -68,7 +65,7 @@ def built_blocks(built: Built, *, verbose: int = 0) -> list[Block]:
 def check_result_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]:
     """Return the lines of ``check``."""
     ran = [trial for trial in result.runtimes if trial.status != "missing"]
-    good = sum(trial.status == "passed" for trial in ran)
+    good = sum(trial.status == "ok" for trial in ran)
     verdict, kind = ("works", "good") if result.passed else ("does NOT work", "bad")
     lines: list[Block] = [
         (f"the plugin {verdict}: {good} of {plural(len(ran), 'trial')} passed", kind)
@@ -76,10 +73,9 @@ def check_result_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]
     if verbose < 0:
         return lines
     heads = ("runtime", "version", "library", "status", "details")
-    styles = [_TRIAL_STYLES.get(trial.status, "bad") for trial in result.runtimes]
-    return [*lines, Table("", heads, [*map(_trial_texts, result.runtimes)], styles=styles)]
-
-
-def _trial_texts(trial: RuntimeCheck) -> list[str]:
-    texts = (trial.runtime, trial.version or "-", trial.library, trial.status, trial.detail)
-    return [one_line(text) for text in texts]
+    rows = [
+        (one.name, one.version or "-", one.enables, one.status, one_line(one.detail or one.install))
+        for one in result.runtimes
+    ]
+    styles = [_STATUS_STYLES.get(trial.status, "") for trial in result.runtimes]
+    return [*lines, Table("", heads, rows, styles=styles)]

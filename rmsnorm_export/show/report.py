@@ -29,7 +29,7 @@ from rmsnorm_export.show.rewrites import (
     site_blocks,
     word_blocks,
 )
-from rmsnorm_export.show.text import Block, Line, note_lines, style_of, text_of, titled
+from rmsnorm_export.show.text import Block, Line, ending, note_lines, style_of, text_of, titled
 from rmsnorm_export.system.packages import version_of
 
 
@@ -56,9 +56,8 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     if detailed:
         table = gain_table(report)
         outcome = [*([] if table is None else [table]), *_outcome(report, brief=False)]
-        return [*lines, *outcome, *details, *word_blocks(report), *titled("output", closing)]
-    ending = ["", *closing] if closing else []
-    return [*lines, *details, *_outcome(report, brief=True), *ending]
+        return [*lines, *outcome, *details, *word_blocks(report), *ending(closing, verbose)]
+    return [*lines, *details, *_outcome(report, brief=True), *ending(closing, verbose)]
 
 
 def _listed(report: Report, *, detailed: bool) -> list[Block]:

@@ -137,6 +137,11 @@ def titled(title: str, lines: Sequence[Item]) -> list[Item | Line]:
     return ["", (title, "head"), *lines] if lines else []
 
 
+def ending(output: Sequence[Line], verbose: int) -> list[Line]:
+    """Return the lines that say where the output went, with a title beside other titles."""
+    return titled("output", output) if verbose > 0 or not output else ["", *output]
+
+
 def under(name: str, blocks: Iterable[Block]) -> list[Block]:
     """Return the blocks of a part below its name, which stands before each title in them, too."""
     named = (

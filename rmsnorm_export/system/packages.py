@@ -31,7 +31,7 @@ Status = Literal["ok", "missing", "broken"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Component:
-    """Something that was looked for, or tried: a package, a program, a part of this package.
+    """Something that was looked for, or tried: a package, a program, a runtime, a target.
 
     Attributes:
         name: as imported or called.
@@ -45,7 +45,7 @@ class Component:
 
     name: str
     status: Status
-    detail: str
+    detail: str = ""
     version: str = ""
     install: str = ""
     required: bool = False

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from rmsnorm_export.system.files import StrPath
-from rmsnorm_export.system.packages import is_installed, version_of
+from rmsnorm_export.system.packages import Component, is_installed, version_of
 from rmsnorm_export.system.process import ask
 from rmsnorm_export.tensorrt.plugin.libraries import (
     CheckResult,
     Library,
     PluginRuntime,
-    RuntimeCheck,
     find_build,
     open_library,
     with_cuda,
@@ -56,26 +55,23 @@ def check(
     results = [
         _check_in(package, one, timeout) for one in chosen for package in RUNTIMES[one.runtime]
     ]
-    tried = {one.library for one in results if one.status != "missing"}
-    failed = any(one.status == "failed" for one in results)
+    tried = {one.enables for one in results if one.status != "missing"}
+    failed = any(one.status == "broken" for one in results)
     passed = not failed and tried == {one.path.name for one in chosen}
     return CheckResult(tuple(results), passed)
 
 
-def _check_in(package: str, library: Library, timeout: float) -> RuntimeCheck:
+def _check_in(package: str, library: Library, timeout: float) -> Component:
     """Try a library in a runtime."""
-    name, style = library.path.name, library.style
+    name = library.path.name
+    if not is_installed(package):
+        return Component(package, "missing", install=f"pip install {package}", enables=name)
     versions = (version_of(f"{package}{cuda}") for cuda in ("", "_cu13", "_cu12"))
     version = next(filter(None, versions), "")
-    if not is_installed(package):
-        return RuntimeCheck(package, "", name, style, "missing", f"pip install {package}")
-    answer = ask(
-        "rmsnorm_export.tensorrt.plugin.probe:probe",
-        {"runtime": package, "style": style, "library": str(library.path)},
-        time_limit=timeout,
-    )
+    request = {"runtime": package, "style": library.style, "library": str(library.path)}
+    answer = ask("rmsnorm_export.tensorrt.plugin.probe:probe", request, time_limit=timeout)
     outcome = answer.result or {"passed": False, "detail": answer.how()}
     if outcome["passed"]:
-        return RuntimeCheck(package, version, name, style, "passed", outcome["detail"])
+        return Component(package, "ok", outcome["detail"], version, enables=name)
     detail = f"{outcome['detail']}; last message: {answer.last_line() or 'none'}"
-    return RuntimeCheck(package, version, name, style, "failed", detail)
+    return Component(package, "broken", detail, version, enables=name)

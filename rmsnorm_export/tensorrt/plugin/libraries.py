@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.libraries import check_library
-from rmsnorm_export.system.packages import version_of
+from rmsnorm_export.system.packages import Component, version_of
 from rmsnorm_export.system.shown import Shown
 
 Style = Literal["load_library", "dlopen", "register", "functions"]
@@ -82,37 +82,17 @@ class Built(Shown):
         return next(library.path for library in self.libraries if library.style == style)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RuntimeCheck:
-    """One library in one runtime.
-
-    Attributes:
-        runtime: tensorrt, tensorrt_lean, tensorrt_rtx, onnxruntime or torch.
-        version: of the runtime; "" without one.
-        library: file name.
-        status: passed; failed: the runtime does not take it, or the process ended on a signal or in
-            time; missing: the runtime is not installed.
-        detail: what was found.
-    """
-
-    runtime: str
-    version: str
-    library: str
-    style: Style
-    status: Literal["passed", "failed", "missing"]
-    detail: str
-
-
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class CheckResult(Shown):
     """Outcome of ``check``.
 
     Attributes:
-        runtimes: every library in every runtime, those that are missing included.
+        runtimes: every runtime, those that are missing included, for every library, which is what
+            it ``enables``.
         passed: every library was tried in a runtime, and none failed.
     """
 
-    runtimes: tuple[RuntimeCheck, ...]
+    runtimes: tuple[Component, ...]
     passed: bool
 
     @property
@@ -120,11 +100,11 @@ class CheckResult(Shown):
         """The error of the first library that failed, or that nothing could try."""
         if self.passed:
             return None
-        first = next((one for one in self.runtimes if one.status == "failed"), self.runtimes[0])
+        first = next((one for one in self.runtimes if one.status == "broken"), self.runtimes[0])
         fix = "build it anew with rmsnorm-export plugin build --force"
         if first.status == "missing":
-            fix = f"{first.detail}, or pip install tensorrt_lean, whose registry needs no GPU"
-        found = f"{first.library} in {first.runtime}: {first.status}: {first.detail}"
+            fix = f"{first.install}, or pip install tensorrt_lean, whose registry needs no GPU"
+        found = f"{first.enables} in {first.name}: {first.status}: {first.detail}"
         return VerificationError("The plugin does not work.", found=found, fix=fix)
 
 
