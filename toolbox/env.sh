@@ -2,7 +2,7 @@
 #
 #   source toolbox/env.sh
 #   env_ready EXTRAS                    e.g. env_ready torch,test,dev
-#   env_run MODULE [ARGUMENT ...]       e.g. env_run bench.export "$@"
+#   env_run MODULE [ARGUMENT ...]       e.g. env_run bench.demo "$@"
 #
 # Needs Python 3.10 to 3.13 with venv, and a package index for pip. $PYTHON chooses the interpreter.
 # Nothing is installed again while pyproject.toml, constraints.txt and the interpreter stay the same.

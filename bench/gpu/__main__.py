@@ -5,28 +5,24 @@
   python -m bench.gpu onnxruntime   ONNX Runtime's provider, and our nodes in it
 
 Results are written as they come, gpu_kernels.json and .md, or gpu_tune, or gpu_onnxruntime. Nothing
-is fetched from a network. A machine without CMake or nvcc is given a folder with --built, made
-anywhere by
+is fetched from a network. The first two run what was compiled, here or on another machine, and lies
+in build/gpu or where --built says:
 
-  cmake -S plugins -B FOLDER -DRMSNORM_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES=90
-  cmake --build FOLDER --target rmsnorm_torch rmsnorm_gpu_driver rmsnorm_tune
+  cmake -S plugins -B build/gpu -DRMSNORM_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES=90
+  cmake --build build/gpu --parallel --target rmsnorm_torch rmsnorm_gpu_driver rmsnorm_tune
 
-Exit code 1 when a result is wrong or a sanitizer finds something; 6 when there is no GPU, no CMake,
-no nvcc or no provider. Speed decides nothing.
+Exit code 1 when a result is wrong or a sanitizer finds something; 6 when there is no GPU, nothing
+that was compiled or no provider. Speed decides nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import importlib
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,8 +45,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     add("steps", nargs="*", metavar="STEP", help="some of its steps; all of them  [default]")
     add("--minutes", type=float, default=12, help="for all of them  [default: 12]")
     add("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"), help="of all inputs")
-    text = "folder with what is compiled, made before; nothing is compiled"
-    add("--built", type=Path, help=text)
+    add("--built", type=Path, default=ROOT / "build" / "gpu", help="folder of what is compiled")
     add("--kernels", type=Path, help="library of plugin build --runtime onnxruntime --cuda")
     text = "of the sessions of ONNX Runtime; cpu to see that everything runs"
     add("--provider", choices=("cuda", "cpu"), default="cuda", help=f"{text}  [default: cuda]")
@@ -60,64 +55,32 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     return options.parse_args(words)
 
 
-def build(folder: Path) -> None:
-    """Compile for this GPU.
-
-    Raises:
-        UnavailableError: there is no CMake, or it failed.
-    """
-    if shutil.which("cmake") is None:
-        raise UnavailableError("no cmake on PATH")
-    options = ["-DCMAKE_CUDA_ARCHITECTURES=native", "-DRMSNORM_TESTS=ON"]
-    targets = ["--target", "rmsnorm_torch", "rmsnorm_gpu_driver", "rmsnorm_tune"]
-    try:
-        subprocess.run(["cmake", "-S", ROOT / "plugins", "-B", folder, *options], check=True)
-        subprocess.run(["cmake", "--build", folder, "--parallel", *targets], check=True)
-    except subprocess.CalledProcessError as error:
-        raise UnavailableError(str(error)) from error
-
-
-def _compiled(options: argparse.Namespace, stack: contextlib.ExitStack) -> Any:
-    from bench.gpu.machine import Built
-
-    folder = options.built
-    if folder is None:
-        scratch = tempfile.TemporaryDirectory(prefix="rmsnorm_gpu_")
-        folder = Path(stack.enter_context(scratch))
-        build(folder)
-    try:
-        return Built.of(folder)
-    except FileNotFoundError as error:
-        raise UnavailableError(str(error)) from error
-
-
 def check(options: argparse.Namespace, machine: Any = None) -> int:
     """Do the steps; return the exit code. A machine is given by tests.
 
     Raises:
-        UnavailableError, ImportError: something is missing here.
+        UnavailableError, ImportError, FileNotFoundError: something is missing here.
     """
     module = importlib.import_module(f"bench.gpu.{options.check}")
     path, resume = options.out / f"gpu_{options.check}.json", options.resume
     begun = functools.partial(Report.begun, path, module.TITLE, module.tables, resume=resume)
-    with contextlib.ExitStack() as stack:
-        if options.check == "onnxruntime":
-            every, report = module.steps(options.provider, options.kernels), begun(options.provider)
-        else:
-            from bench.gpu.machine import Machine
+    if options.check == "onnxruntime":
+        every, report = module.steps(options.provider, options.kernels), begun(options.provider)
+    else:
+        from bench.gpu.machine import Built, Machine
 
-            machine = machine or Machine()
-            machine = dataclasses.replace(machine, logs=options.out, seed=options.seed)
-            if problem := machine.missing():
-                raise UnavailableError(problem)
-            report = begun(machine.name())
-            every = module.steps(machine, _compiled(options, stack), report.facts["rows"])
-        if unknown := set(options.steps) - {step.name for step in every}:
-            names = ", ".join(step.name for step in every)
-            raise UnavailableError(f"there is no step {min(unknown)}: {names}")
-        options.out.mkdir(parents=True, exist_ok=True)
-        asked = [step for step in every if not options.steps or step.name in options.steps]
-        run(asked, report, minutes=options.minutes)
+        machine = machine or Machine()
+        machine = dataclasses.replace(machine, logs=options.out, seed=options.seed)
+        if problem := machine.missing():
+            raise UnavailableError(problem)
+        report = begun(machine.name())
+        every = module.steps(machine, Built.of(options.built), report.facts["rows"])
+    if unknown := set(options.steps) - {step.name for step in every}:
+        names = ", ".join(step.name for step in every)
+        raise UnavailableError(f"there is no step {min(unknown)}: {names}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    asked = [step for step in every if not options.steps or step.name in options.steps]
+    run(asked, report, minutes=options.minutes)
     print(report.outcome())
     return int(bool(report.facts["wrong"]))
 
@@ -126,9 +89,9 @@ def main(words: Sequence[str] | None = None, machine: Any = None) -> int:
     options = _arguments(sys.argv[1:] if words is None else words)
     try:
         return check(options, machine)
-    except (UnavailableError, ImportError) as error:
+    except (UnavailableError, ImportError, FileNotFoundError) as error:
         say(f"error: bench.gpu {options.check} cannot run here\nfound: {error}")
-        say("fix: a machine with an NVIDIA GPU, its driver, PyTorch for CUDA, nvcc and CMake")
+        say("fix: see --help, on a machine with an NVIDIA GPU, its driver and PyTorch for CUDA")
         return 6
 
 

@@ -1,4 +1,4 @@
-"""Problems chosen so that every kernel and cluster runs; a group is one process."""
+"""Problems chosen for what random ones seldom have; a group is one process."""
 
 from __future__ import annotations
 
@@ -15,60 +15,35 @@ CLUSTERS = {16384: 4, 32768: 8, 65536: 16, 262144: 16}
 """Elements of bf16, and the blocks that share such a row where there is room for them."""
 
 
-def _job(n: int, kind: str = "RMSNorm", **fields: Any) -> Job:
-    """A problem on a few rows; fields of ``NormSpec`` are its attributes."""
-    spec = {k: fields.pop(k) for k in tuple(fields) if k in NormSpec.__dataclass_fields__}
-    dtype, rows = fields.pop("dtype", BF16), fields.pop("rows", 3)
+def _job(
+    n: int, kind: str = "RMSNorm", *, dtype: np.dtype[Any] = BF16, rows: int = 3, **fields: Any
+) -> Job:
+    """A problem on a few rows."""
     rng = np.random.default_rng(n)
     x, other = (rng.standard_normal((rows, n)).astype(dtype) for _ in range(2))
-    inputs = {"x": x, "scale": (rng.standard_normal(n) * 0.3 + 1).astype(dtype)}
-    if kind in ("SkipRMSNorm", "GatedRMSNorm"):
-        inputs["other"] = other
+    fields |= {"scale": (rng.standard_normal(n) * 0.3 + 1).astype(dtype)}
+    if kind == "SkipRMSNorm":
+        fields["other"] = other
     if kind == "RotaryRMSNorm":
         angles = rng.uniform(0, 2 * np.pi, (rows, n // 2))
-        inputs |= {"tables": (np.cos(angles).astype(dtype), np.sin(angles).astype(dtype))}
-        inputs["leading"] = (rows,)
-    return Job(spec=NormSpec(kind=kind, epsilon=1e-6, **spec), **(inputs | fields))
+        tables = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+        fields |= {"tables": tables, "leading": (rows,)}
+    return Job(spec=NormSpec(kind=kind, epsilon=1e-6), x=x, **fields)
 
 
 def _clusters() -> Iterator[Job]:
-    for n in (64, 4096, *CLUSTERS):
-        yield _job(n)
-
-
-def _kinds() -> Iterator[Job]:
-    for n, kind, dtype in itertools.product(
-        (256, 4096, 65536), ("SkipRMSNorm", "GatedRMSNorm"), (BF16, F16)
-    ):
-        yield _job(n, kind, dtype=dtype)
+    """Every kernel for ordinary rows."""
+    return (_job(n) for n in (64, 4096, *CLUSTERS))
 
 
 def _codes() -> Iterator[Job]:
-    for n, quantize, codes in itertools.product((4096, 65536), ("static", "per_row"), (FP8, INT8)):
-        yield _job(n, quantize=quantize, codes=codes, quant_scale=0.03)
-        yield _job(n, "SkipRMSNorm", quantize=quantize, codes=codes, dtype=F32, quant_scale=0.03)
-    for n, kind, dtype in itertools.product(
-        (64, 4096), ("RMSNorm", "SkipRMSNorm"), (F32, F16, BF16)
-    ):
-        job = _job(n, kind, quantize="per_row", dtype=dtype)
-        job.x[:, 0] = -8  # the greatest magnitude is negative, and comes first
+    """Of which the greatest magnitude is negative, and comes first."""
+    sizes, kinds = (64, 4096), ("RMSNorm", "SkipRMSNorm")
+    few = itertools.product(sizes, kinds, (F32, F16, BF16), (FP8, INT8))
+    for n, kind, dtype, codes in (*few, (65536, "SkipRMSNorm", BF16, FP8)):
+        job = _job(n, kind, quantize="per_row", codes=codes, dtype=dtype)
+        job.x[:, 0] = -8
         yield job
-
-
-def _others() -> Iterator[Job]:
-    """Norms that row_long.cuh computes: by vectors, and an element at a time."""
-    for n in (512, 4096, 65536, 262144):
-        yield _job(n, epsilon_outside=True)
-    for n, fields in ((111, {}), (65537, {}), (4096, {"group_size": 512}), (600, {"inner": 3})):
-        yield _job(n, dtype=F16, **fields)
-
-
-def _rotary() -> Iterator[Job]:
-    for n, interleaved in itertools.product((64, 128), (False, True)):
-        options = {"rotary_interleaved": interleaved, "rows": 37}
-        yield _job(n, "RotaryRMSNorm", dtype=F32 if n == 64 else BF16, **options)
-    yield _job(1000, "RotaryRMSNorm", dtype=F16)
-    yield _job(64, "RotaryRMSNorm", rows=34_000)  # several of a token at once
 
 
 def _contexts() -> Iterator[Job]:
@@ -77,14 +52,13 @@ def _contexts() -> Iterator[Job]:
         yield _job(n, context=context)
 
 
-GROUPS = {
-    "clusters": _clusters,
-    "skip and gate": _kinds,
-    "codes": _codes,
-    "other norms": _others,
-    "rotary": _rotary,
-    "two contexts": _contexts,
-}
+def _rotated() -> Iterator[Job]:
+    """In the last a block takes several rows of a token at once."""
+    for n, rows in ((64, 37), (1000, 3), (64, 34_000)):
+        yield _job(n, "RotaryRMSNorm", rows=rows)
+
+
+GROUPS = {"clusters": _clusters, "codes": _codes, "two contexts": _contexts, "rotary": _rotated}
 
 
 def problems(group: str, most: int) -> list[tuple[str, Job]]:

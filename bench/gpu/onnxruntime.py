@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 from onnx import parser
 
 import rmsnorm_export as rx
@@ -30,9 +31,11 @@ from bench.gpu.steps import Step, Tell
 from bench.lib.tables import markdown_table
 from bench.lib.timing import samples
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import BFLOAT16, FLOAT16
+from rmsnorm_export.op.reference import reference_float64
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
+from toolbox.node_model import node_model
 
 TITLE = "ONNX Runtime on a GPU"
 TYPES = {"float16": (FLOAT16, np.dtype(np.float16)), "bfloat16": (BFLOAT16, BFLOAT16_DTYPE)}
@@ -40,11 +43,20 @@ EPSILON = 1e-3
 _BLOCKS = 8
 
 
+_LLAMA = {
+    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16, "vocab_size": 32000,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True)
-class Sizes:
-    """How much is measured.
+class Run:
+    """What a step is given.
 
     Attributes:
+        provider: of the sessions.
+        kernels: a library of our nodes.
+        tell: where results go.
         width: elements of a row.
         rows: of the blocks.
         problems: of our nodes.
@@ -53,28 +65,15 @@ class Sizes:
         prompt: its tokens.
     """
 
+    provider: str
+    kernels: Path | None = None
+    tell: Callable[[str, Any], None] = print
     width: int = 4096
     rows: tuple[int, ...] = (1, 64, 2048)
     problems: int = 500
     rounds: int = 30
-    model: Mapping[str, int] = dataclasses.field(
-        default_factory=lambda: {
-            "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16,
-            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
-            "max_position_embeddings": 2048,
-        }
-    )  # fmt: skip
+    model: Mapping[str, int] = dataclasses.field(default_factory=lambda: _LLAMA)
     prompt: int = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What a step is given: the provider, sizes, a library of our nodes, and where results go."""
-
-    provider: str
-    sizes: Sizes
-    kernels: Path | None = None
-    tell: Callable[[str, Any], None] = print
 
     @property
     def device(self) -> str:
@@ -82,8 +81,6 @@ class Run:
 
     def session(self, model: onnx.ModelProto | Path, *, graph: bool = False) -> Any:
         """Return a session on the provider; a fallback to another is an error."""
-        import onnxruntime
-
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         if self.kernels is not None:
@@ -97,16 +94,9 @@ class Run:
 
     def bound(self, session: Any, feeds: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
         """Return a function that runs a session on values of the device, and its binding."""
-        import onnxruntime
-
-        binding, value = session.io_binding(), onnxruntime.OrtValue
+        binding = session.io_binding()
         for entry in session.get_inputs():
-            array = feeds[entry.name]
-            if array.dtype == BFLOAT16_DTYPE:
-                bits = array.view(np.uint16)
-                held = value.ortvalue_from_numpy_with_onnx_type(bits, BFLOAT16)
-            else:
-                held = value.ortvalue_from_numpy(array, self.device, 0)
+            held = onnxruntime.OrtValue.ortvalue_from_numpy(feeds[entry.name], self.device, 0)
             binding.bind_ortvalue_input(entry.name, held)
         for entry in session.get_outputs():
             binding.bind_output(entry.name, self.device)
@@ -119,7 +109,7 @@ class Run:
 
     def table(self, name: str, forms: Mapping[str, Callable[[], object]]) -> None:
         """Time functions in turn, and tell the ratios to the first."""
-        taken = samples(dict(forms), self.sizes.rounds, least=0.002)
+        taken = samples(dict(forms), self.rounds, least=0.002)
         base = float(np.median(next(iter(taken.values()))))
         for form, seconds in taken.items():
             low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75))
@@ -141,7 +131,7 @@ def _as_edges(model_body: str, dtype: str, n: int, inputs: str) -> onnx.ModelPro
 
 def rounding(run: Run) -> None:
     """Compare each norm of the provider with the ways to round that the operators may have."""
-    n, random = run.sizes.width, np.random.default_rng(0)
+    n, random = run.width, np.random.default_rng(0)
     x, r = random.standard_normal((2, 64, n)).astype(np.float32)
     w = random.uniform(0.5, 1.5, n).astype(np.float32)
     for name, (_, dtype) in TYPES.items():
@@ -176,16 +166,12 @@ def rounding(run: Run) -> None:
 
 def ours(run: Run) -> None:
     """Run random problems of our nodes, each against the operator in float64."""
-    from rmsnorm_export.op.reference import reference_float64
-    from rmsnorm_export.op.spec import NormSpec
-    from toolbox.node_model import node_model
-
     if run.kernels is None:
         run.tell("not run", "ours: no --kernels")
         return
     random, worst = np.random.default_rng(1), 0.0
-    for _ in range(run.sizes.problems):
-        shape = (int(random.integers(1, 9)), int(random.integers(2, 2 * run.sizes.width)))
+    for _ in range(run.problems):
+        shape = (int(random.integers(1, 9)), int(random.integers(2, 2 * run.width)))
         x, second = random.standard_normal((2, *shape)).astype(np.float16)
         w = random.uniform(0.5, 1.5, shape[1]).astype(np.float16)
         kind = ("RMSNorm", "SkipRMSNorm")[int(random.integers(2))]
@@ -195,7 +181,7 @@ def ours(run: Run) -> None:
         out = run.session(model).run(["y"], feeds)[0]
         exact = reference_float64(spec, x, w, None, operand)[0]
         worst = max(worst, float((np.abs(out - exact) / np.abs(exact)).max() * 2**10))
-    run.tell("checked", f"ours: {run.sizes.problems} problems, at most {worst:.2f} ulp")
+    run.tell("checked", f"ours: {run.problems} problems, at most {worst:.2f} ulp")
     if worst > 2:
         run.tell("wrong", f"ours: {worst:.1f} ulp")
 
@@ -215,7 +201,7 @@ def _forms(raw: onnx.ModelProto, run: Run) -> dict[str, onnx.ModelProto]:
 
 def blocks(run: Run) -> None:
     """Time eight norms with their residual Adds, as LLaMA computes them."""
-    n, random = run.sizes.width, np.random.default_rng(2)
+    n, random = run.width, np.random.default_rng(2)
     one = (
         " c{i} = Cast <to = 1> (x{i})\n p{i} = Mul (c{i}, c{i})\n"
         " m{i} = ReduceMean <axes = [-1], keepdims = 1> (p{i})\n e{i} = Add (m{i}, eps)\n"
@@ -227,7 +213,7 @@ def blocks(run: Run) -> None:
         body += "".join(one.format(i=i, j=i + 1, t=code) for i in range(_BLOCKS))
         raw = _as_edges(f"{body} y = Identity (x{_BLOCKS})", name, n, "xw")
         forms = _forms(raw, run)
-        for rows in run.sizes.rows:
+        for rows in run.rows:
             feeds = {"x32": random.standard_normal((rows, n)), "w32": random.uniform(0.5, 1.5, n)}
             feeds = {key: array.astype(np.float32) for key, array in feeds.items()}
             runs = {}
@@ -256,9 +242,9 @@ def decoder(run: Run) -> None:
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**run.sizes.model)
+    config = transformers.LlamaConfig(**run.model)
     model = transformers.LlamaForCausalLM(config).to(torch.float16).eval()
-    prompt, first = run.sizes.prompt, {}
+    prompt, first = run.prompt, {}
     with tempfile.TemporaryDirectory() as scratch:
         runs: dict[str, dict[str, Any]] = {"prefill": {}, "decode": {}}
         for form, options in DECODERS.items():
@@ -299,34 +285,25 @@ def _feeds(session: Any, sizes: Mapping[str, int], prompt: int) -> dict[str, np.
     return feeds
 
 
-SECONDS = {"rounding": 60, "ours": 90, "blocks": 150, "decoder": 420}
-"""That each step may take."""
-
-
-def steps(
-    provider: str,
-    kernels: Path | None,
-    sizes: Sizes | None = None,
-) -> list[Step]:
-    """Return them in order.
+def steps(provider: str, kernels: Path | None, **sizes: Any) -> list[Step]:
+    """Return them in order; ``sizes`` are fields of ``Run``.
 
     Raises:
         ImportError: ONNX Runtime has no such provider here.
     """
-    import onnxruntime
-
     name = {"cuda": CUDA, "cpu": CPU}[provider]
     if name not in (available := onnxruntime.get_available_providers()):
         found = f"ONNX Runtime has no {name} here, but {', '.join(available)}"
         raise ImportError(f"{found}: pip install onnxruntime-gpu, or --provider cpu")
-    run = Run(name, sizes or Sizes(), kernels)
+    run = Run(name, kernels, **sizes)
+    functions = (rounding, 60), (ours, 90), (blocks, 150), (decoder, 420)
     return [
-        Step(function.__name__, SECONDS[function.__name__], functools.partial(_step, function, run))
-        for function in (rounding, ours, blocks, decoder)
+        Step(one.__name__, seconds, functools.partial(step, one, run)) for one, seconds in functions
     ]
 
 
-def _step(function: Callable[[Run], None], run: Run, tell: Tell, end: float) -> None:  # noqa: ARG001
+def step(function: Callable[[Run], None], run: Run, tell: Tell, end: float) -> None:  # noqa: ARG001
+    """Do one, and tell."""
     function(dataclasses.replace(run, tell=tell))
 
 

@@ -35,6 +35,9 @@ Buffers = dict[str, Any]
 Run = Callable[[Buffers], Any]
 """Compute the norm once; return y, or (y, ...)."""
 
+Runs = dict[Op, Run]
+"""Of the operations that a contender has."""
+
 HEADS = 32
 """Rows of a token, which have its angles (``rotary``)."""
 
@@ -47,10 +50,6 @@ QUANT_SCALE = 0.02  # 448 * 0.02 is beyond every y of the random inputs: nothing
 BOUNDS: dict[Op, float] = {"norm": 3.0, "skip": 3.0, "fp8": 3.0, "rotary": 6.0}
 """Ulps from float64: three roundings to the type (sum, row, product), half an ulp each, which a
 carry into the next binade doubles; behind it, two products and their sum."""
-
-
-class UnavailableError(Exception):
-    """Why a contender takes no part."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ def ours(library: ctypes.CDLL, machine: Machine, work: Work) -> Run:
     """Return the launch of a kernel of ``library`` (``abi.functions``).
 
     Raises:
-        UnavailableError: the kernels refuse it.
+        ValueError: the kernels refuse it.
     """
     kind = {"skip": "SkipRMSNorm", "rotary": "RotaryRMSNorm"}.get(work.op, "RMSNorm")
     of_x = abi.TYPES[work.dtype]
@@ -157,7 +156,7 @@ def ours(library: ctypes.CDLL, machine: Machine, work: Work) -> Run:
         axes = [pair(work.tokens, heads) for heads in (work.rows // work.tokens, 1)]
         library.rmsnorm_broadcast_tables(at, axes[0], 2, axes[1], 2)
     if (reason := library.rmsnorm_refusal(at)) is not None:
-        raise UnavailableError(reason.decode())
+        raise ValueError(reason.decode())
 
     def run(used: Buffers) -> torch.Tensor:
         pointers = abi.Pointers()
@@ -173,7 +172,7 @@ def ours(library: ctypes.CDLL, machine: Machine, work: Work) -> Run:
     return run
 
 
-def _torch(work: Work) -> Run | None:
+def _torch(work: Work) -> Runs:
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (work.n,), weight, EPSILON)
 
@@ -181,40 +180,28 @@ def _torch(work: Work) -> Run | None:
         total = b["x"] + b["residual"]
         return norm(total, b["weight"]), total
 
-    runs: dict[Op, Run] = {"norm": lambda b: norm(b["x"], b["weight"]), "skip": skip}
-    return runs.get(work.op)
+    return {"norm": lambda b: norm(b["x"], b["weight"]), "skip": skip}
 
 
-def _imported(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UnavailableError(f"not installed: pip install {package}") from error
-
-
-def _liger(work: Work) -> Run | None:
-    norm = _imported("liger_kernel.ops.rms_norm", "liger-kernel").LigerRMSNormFunction
-    added = _imported("liger_kernel.ops.fused_add_rms_norm", "liger-kernel")
+def _liger(_: Work) -> Runs:
+    norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
+    added = importlib.import_module("liger_kernel.ops.fused_add_rms_norm")
     skip, options = added.LigerFusedAddRMSNormFunction, (EPSILON, 0.0, "llama", False)
-    runs: dict[Op, Run] = {
+    return {
         "norm": lambda b: norm.apply(b["x"], b["weight"], *options),
         "skip": lambda b: skip.apply(b["x"], b["residual"], b["weight"], *options),
     }
-    return runs.get(work.op)
 
 
-def _quack(work: Work) -> Run | None:
-    norm = _imported("quack.rmsnorm", "quack-kernels").rmsnorm
-    runs: dict[Op, Run] = {
-        "norm": lambda b: norm(b["x"], b["weight"], eps=EPSILON),
-        "skip": lambda b: norm(
-            b["x"], b["weight"], residual=b["residual"], eps=EPSILON, prenorm=True
-        ),
+def _quack(_: Work) -> Runs:
+    norm = functools.partial(importlib.import_module("quack.rmsnorm").rmsnorm, eps=EPSILON)
+    return {
+        "norm": lambda b: norm(b["x"], b["weight"]),
+        "skip": lambda b: norm(b["x"], b["weight"], residual=b["residual"], prenorm=True),
     }
-    return runs.get(work.op)
 
 
-PEERS: dict[str, Callable[[Work], Run | None]] = {
+PEERS: dict[str, Callable[[Work], Runs]] = {
     "torch fused": _torch,
     "Liger": _liger,
     "quack": _quack,
@@ -222,10 +209,10 @@ PEERS: dict[str, Callable[[Work], Run | None]] = {
 
 
 def _measure(
-    machine: Machine, work: Work, make: Callable[[Work], Run | None], used: Buffers
+    machine: Machine, work: Work, make: Callable[[Work], Runs], used: Buffers
 ) -> dict[str, Any]:
     try:
-        run = make(work)
+        run = make(work).get(work.op)
         if run is None:
             return {"remark": f"has no {work.op}"}
         result = run(used)
@@ -233,9 +220,7 @@ def _measure(
         if not worst_error(work, used, y) <= BOUNDS[work.op]:
             return {"remark": "wrong, not timed"}
         return {"seconds": machine.seconds(lambda: run(used), warm=work.rows <= HEADS)}
-    except UnavailableError as error:
-        return {"remark": str(error)}
-    except Exception as error:  # somebody else's library on a size that it does not take
+    except Exception as error:  # not installed, or on a size that it does not take
         return {"remark": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
@@ -248,7 +233,9 @@ def run(
 ) -> None:
     """Measure works that are not among the rows of before, until the time is over."""
     library, copy = abi.functions(built.library), machine.copy_rate()
-    makers = {"ours": functools.partial(ours, library, machine)}
+    makers: dict[str, Callable[[Work], Runs]] = {
+        "ours": lambda work: {work.op: ours(library, machine, work)}
+    }
     makers |= {name: make for name, make in PEERS.items() if name in machine.peers}
     done = [{name: row[name] for name in ("op", "rows", "n", "dtype")} for row in before]
     left = [work for work in grid(machine.largest) if dataclasses.asdict(work) not in done]
@@ -281,17 +268,13 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             cells += [f"{times[n][1] / median:.2f}" if times.get(n) else "-" for n in others]
         lines.append(cells)
     headings = ("rows", "n", "ours, us", "GB/s", "of copy", *others)
-    remarks = dict.fromkeys(
-        f"- {name}: {one['remark']}"
-        for row in rows
-        for name, one in row["contenders"].items()
-        if "remark" in one
-    )
-    notes = [
+    all_ = [(name, one) for row in rows for name, one in row["contenders"].items()]
+    remarks = dict.fromkeys(f"- {name}: {one['remark']}" for name, one in all_ if "remark" in one)
+    return [
         "Share of the rate of a copy on the device, bytes read and written. Median (quartiles)"
         f"; up to {HEADS} rows in a CUDA graph with a warm L2 cache, else with a cold one. Columns "
         "of the others: their time over ours.",
         "",
+        *markdown_table(["op", "type", *(f"{h}:" for h in headings)], lines),
+        *(["", *remarks] if remarks else []),
     ]
-    rest = ["", *remarks] if remarks else []
-    return [*notes, *markdown_table(["op", "type", *(f"{h}:" for h in headings)], lines), *rest]

@@ -157,7 +157,7 @@ def _timed(
     row = {"op": work.op, "rows": work.rows, "n": work.n, "way": way}
     try:
         row |= bench.row(work, way, spent)
-    except (RuntimeError, speed.UnavailableError) as error:
+    except (RuntimeError, ValueError) as error:
         row |= {"remark": str(error)}
     if "remark" in row:
         tell("wrong", f"{work.op} {work.rows} x {work.n}, {way or 'today'}: {row['remark']}")

@@ -24,7 +24,9 @@ MODEL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 2048,
 }  # fmt: skip
-SMALL = onnxruntime.Sizes(width=128, rows=(1,), problems=5, rounds=2, model=MODEL, prompt=8)
+SMALL: dict[str, Any] = {
+    "width": 128, "rows": (1,), "problems": 5, "rounds": 2, "model": MODEL, "prompt": 8
+}  # fmt: skip
 
 
 def _measure(provider: str, folder: pathlib.Path, *names: str) -> tuple[dict[str, Any], str]:
@@ -32,7 +34,7 @@ def _measure(provider: str, folder: pathlib.Path, *names: str) -> tuple[dict[str
     warm.server()
     path = folder / "results.json"
     report = Report.begun(path, onnxruntime.TITLE, onnxruntime.tables, provider)
-    every = onnxruntime.steps(provider, None, SMALL)
+    every = onnxruntime.steps(provider, None, **SMALL)
     steps.run([s for s in every if s.name in names or not names], report, minutes=5)
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
 
@@ -59,9 +61,9 @@ def test_an_unknown_step_and_an_absent_provider_are_told(
 
 
 def test_a_fallback_is_wrong(tmp_path: pathlib.Path) -> None:
-    run = onnxruntime.Run("NoSuchProvider", SMALL)
+    run = onnxruntime.Run("NoSuchProvider", **SMALL)
     report = Report.begun(tmp_path / "results.json", "", onnxruntime.tables, "none")
-    step = functools.partial(onnxruntime._step, onnxruntime.rounding, run)
+    step = functools.partial(onnxruntime.step, onnxruntime.rounding, run)
     steps.run([steps.Step("rounding", 60, step)], report, minutes=1)
     assert len(report.facts["wrong"]) == 1
 

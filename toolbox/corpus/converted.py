@@ -1,12 +1,8 @@
-"""Norms of PyTorch as other tools leave them: optimized, in half types, quantized, of other opsets.
-
-``python -m toolbox.corpus.converted`` prints what becomes of them, tool by tool.
-"""
+"""Norms of PyTorch as other tools leave them: optimized, in half types, quantized, other opsets."""
 
 from __future__ import annotations
 
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,7 +19,6 @@ from onnxscript import optimizer
 from torch import Tensor
 from torch.nn import functional
 
-import rmsnorm_export as rx
 from rmsnorm_export.torch.export.failure import collected
 
 N, SHAPE = 64, (2, 5, 64)
@@ -134,13 +129,3 @@ CONVERTERS: dict[str, Callable[[str, str], object]] = {
     ),
 }
 """Each takes the path of a model, and that of the one to write."""
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = (pathlib.Path(folder) / f"{name}.onnx" for name in ("source", "target"))
-        exported(source)
-        for name, convert in CONVERTERS.items():
-            convert(str(source), str(target))
-            reports = [rx.inspect(target), rx.inspect(target, numerics="upcast")]
-            found = " ".join(f"{len(r.fused) + len(r.kept):2}" for r in reports)
-            print(f"{name:52} {len(FORMULAS)} norms, by default and with upcast {found}")

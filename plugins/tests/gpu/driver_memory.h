@@ -6,26 +6,15 @@
 #include <dlfcn.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <vector>
 
-// The architecture is that of the GPU, and warps run as they do: what a job says of it is not used.
-struct Settings {
-    int sm;
-    int compiled_for;
-    int most_cluster;
-    int context;
-    unsigned schedule;
-};
-inline Settings settings{};
+#include "../ptx/guarded.h"
+#include "../ptx/settings.h"
 
-struct Launched {
-    unsigned blocks, threads, cluster, queries, at_once;
-    unsigned long long instructions;  // not counted here
-    char const* kernel{""};
-};
-inline Launched launched{};
+// The architecture is that of the GPU, and warps run as they do: what a job says of it is not used.
+using ptx::launched;
+using ptx::Launched;
+using ptx::settings;
 
 // The linker leads the kernels' calls here (--wrap), which note what was asked and answered.
 inline cudaError_t note(cudaError_t status, int const& at_once) {
@@ -99,44 +88,23 @@ inline void enter_context(int which) {
         contexts[static_cast<std::size_t>(which)]);
 }
 
-// Bytes on the GPU between guards, `offset` bytes away from a 256-byte boundary, with a copy on the
-// host: written before a launch, read back after it.
-class Tensor {
+// On the GPU, with a copy on the host: written before a launch, read back after it.
+class Tensor : public Guarded {
 public:
-    Tensor(std::size_t bytes, std::size_t offset)
-        : bytes_(bytes), before_(kGuard + offset), host_(before_ + bytes + kGuard, kFill) {
-        need(cudaMalloc(&device_, host_.size()), "cudaMalloc");
+    Tensor(std::size_t bytes, std::size_t offset) : Guarded(bytes, offset) {
+        need(cudaMalloc(&device_, total_), "cudaMalloc");
     }
     ~Tensor() { cudaFree(device_); }
-    Tensor(Tensor const&) = delete;
-    Tensor& operator=(Tensor const&) = delete;
 
-    // Of the copy, and of the tensor that the kernel gets.
-    unsigned char* data() { return bytes_ > 0 ? host_.data() + before_ : nullptr; }
     unsigned char* address() const { return bytes_ > 0 ? device_ + before_ : nullptr; }
-    std::size_t bytes() const { return bytes_; }
-
-    void before_launch() {
-        need(cudaMemcpy(device_, host_.data(), host_.size(), cudaMemcpyHostToDevice), "copy in");
+    void before_launch() const {
+        need(cudaMemcpy(device_, all_, total_, cudaMemcpyHostToDevice), "copy in");
     }
-    void after_launch() {
-        need(cudaMemcpy(host_.data(), device_, host_.size(), cudaMemcpyDeviceToHost), "copy out");
-    }
-    bool guards_intact() const {
-        for (std::size_t i = 0; i < host_.size(); ++i) {
-            bool const inside = i >= before_ && i < before_ + bytes_;
-            if (!inside && host_[i] != kFill) return false;
-        }
-        return true;
+    void after_launch() const {
+        need(cudaMemcpy(all_, device_, total_, cudaMemcpyDeviceToHost), "copy out");
     }
 
 private:
-    static constexpr std::size_t kGuard = 256;
-    static constexpr unsigned char kFill = 0xa5;
-
-    std::size_t bytes_;
-    std::size_t before_;
-    std::vector<unsigned char> host_;
     unsigned char* device_{nullptr};
 };
 
