@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plugins.kernel_cases import KINDS, ORDERS, SIZES, STASHES, TYPES, VARIANTS, job_for
+from tests.sample import crossed
 from toolbox.driver import BF16, F16, F32, FP8, INT8, Array, Driver, How, Job, exact, ordinal
 
 EVERY = get_args(How)
@@ -94,10 +95,14 @@ _LONG |= dict.fromkeys((32768 + 16, 40000, 65536 + 4), (80, 89, 90, 120))
 """Beyond the registers, in sixteen blocks of a cluster at most; one is no whole half vectors."""
 
 
-@pytest.mark.parametrize(("n", "sm"), [(n, sm) for n, every in _LONG.items() for sm in every])
-@pytest.mark.parametrize("kind", ["RMSNorm", "Skip", "Gated", "Gate first"])
-def test_long_rows(driver: Driver, n: int, sm: int, kind: str) -> None:
+@crossed(
+    3,
+    place=[(n, sm) for n, every in _LONG.items() for sm in every],
+    kind=["RMSNorm", "Skip", "Gated", "Gate first"],
+)
+def test_long_rows(driver: Driver, place: tuple[int, int], kind: str) -> None:
     """A cluster with distributed shared memory from sm_90 on, else a block and a second read."""
+    n, sm = place
     for dtype, quantize in ((BF16, "none"), (F16, "per_row"), (F32, "none")):
         options = {"rows": 5 if n < 20000 else 2, "quantize": quantize, "sm": sm}
         job = job_for(n, dtype, KINDS[kind], codes=INT8 if kind == "Gated" else FP8, **options)

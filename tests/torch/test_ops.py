@@ -53,7 +53,7 @@ def exact_operands(case: Case) -> dict[str, np.ndarray]:
     return {name: own.get(name, values) for name, values in operands.items()}
 
 
-@crossed(3, dtype=DTYPES, form=[*FORMS], n=SIZES)
+@crossed(6, dtype=DTYPES, form=[*FORMS], n=SIZES)
 def test_every_bit_is_that_of_the_exact_reference(dtype, form, n):
     for case in cases(dtype, form, n):
         if case.spec.kind == "RotaryRMSNorm" and DOUBLE in (dtype, case.spec.stash_type):
