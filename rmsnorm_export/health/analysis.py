@@ -54,7 +54,7 @@ def analyze(loaded: LoadedModel, inputs: Inputs | None, target: Target) -> dict[
         raise InputError(what, found=str(error), fix=fix) from error
     names = FileNames(loaded.model.graph)
     sites = Sites(model, names, target, converted=converted)
-    runs = _Runs(model, sites, names, loaded.folder, candidates, source)
+    runs = _Runs(model, sites, names, candidates, source)
     runs.run()
     return {"health": tuple(site.health for site in sites.sites), "health_runs": tuple(runs.runs)}
 
@@ -82,17 +82,15 @@ class _Runs:
     Args:
         model: in half precision.
         sites, names: of it.
-        folder: of its external data.
         candidates: of inputs.
         source: of these, in words.
     """
 
     def __init__(
-        self, model: ir.Model, sites: Sites, names: FileNames, folder: str | None,
-        candidates: Candidates, source: str,
-    ) -> None:  # fmt: skip
+        self, model: ir.Model, sites: Sites, names: FileNames, candidates: Candidates, source: str
+    ) -> None:
         self._model, self._sites, self._names = model, sites, names
-        self._folder, self._candidates, self._source = folder, candidates, source
+        self._candidates, self._source = candidates, source
         values = variables_in(graphs_in(model.graph))
         dtypes = {value: sites.types.dtype(value) for value in values}
         self._halves = {value: dtype for value, dtype in dtypes.items() if dtype in HALF_TYPES}
@@ -112,8 +110,7 @@ class _Runs:
 
     def _measured(self, computed: Any, rounding: Rounding) -> Measured:
         run = HealthRun(computed, self._source)
-        arguments = self._folder, self._candidates, run, rounding
-        return measure(self._model, self._sites.types, *arguments)
+        return measure(self._model, self._sites.types, self._candidates, run, rounding)
 
     def _cured(self, overflows: Overflows, wide: Measured, half: Ranges) -> _Cure | None:
         """Return what helps; None without such a cure, or without need.

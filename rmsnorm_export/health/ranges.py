@@ -18,16 +18,16 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
-from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import graphs_in, insert, subgraphs, values_in
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.health.result import END, HealthRun
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT, FLOAT_TYPES, HALF_TYPES
 from rmsnorm_export.printable import one_line
+from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
-from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
+from rmsnorm_export.runtime.session import run_session, runtime_name
 
 Ranges = Mapping[ir.Value, float]
 """The largest magnitude of each value; NaN where it holds one."""
@@ -73,48 +73,57 @@ class Measured:
 
 
 def measure(
-    model: ir.Model, types: Types, folder: str | None, candidates: Candidates, run: HealthRun,
-    rounding: Rounding,
-) -> Measured:  # fmt: skip
+    model: ir.Model, types: Types, candidates: Candidates, run: HealthRun, rounding: Rounding
+) -> Measured:
     """Run a copy of a model and return the ranges of its values.
 
     Args:
         model, types: not changed.
-        folder: of its external data.
         candidates: of inputs.
         run: that is returned, with what became of it.
         rounding: of its values.
     """
+    own = {v for g in graphs_in(model.graph) for v in values_in(g) if types.dtype(v) in FLOAT_TYPES}
+    copy, marks = marked(model, own, rounding)
+    declared = graph_inputs(copy)
+    try:
+        with opened(copy, frugal=True) as session:
+            _, seen = first_run(
+                candidates(), lambda feeds: run_session(session, in_types_of(declared, feeds))
+            )
+    except (BackendMissingError, InputError, VerificationError) as error:
+        return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
+    ranges = {value: _magnitude(float(seen.pop(mark))) for value, mark in marks.items()}
+    run = dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
+    return Measured(run, ranges, seen)
+
+
+def marked(
+    model: ir.Model, own: Collection[ir.Value], rounding: Rounding, *, odd: float | None = None
+) -> tuple[ir.Model, dict[ir.Value, str]]:
+    """Return a copy that computes in float32, and the output that has the magnitude of each value.
+
+    Args:
+        model: not changed.
+        own: its values whose magnitudes are asked for.
+        rounding: of its values.
+        odd: what infinities and NaN count for; None: they are told from numbers.
+    """
     copy = model.clone()
     both = ((v for g in graphs_in(one.graph) for v in values_in(g)) for one in (copy, model))
-    sources = {
-        ours: theirs
-        for ours, theirs in zip(*both, strict=True)
-        if types.dtype(theirs) in FLOAT_TYPES
-    }
+    sources = dict(zip(*both, strict=True))
     nodes = zip(copy.graph.all_nodes(), model.graph.all_nodes(), strict=True)
-    own = Rounding(
+    same = Rounding(
         {v: rounding.values[of] for v, of in sources.items() if of in rounding.values},
         {node for node, of in nodes if of in rounding.kept},
         {v for v, of in sources.items() if of in rounding.stored},
         {v for v, of in sources.items() if of in rounding.clipped},
     )
     retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
-    marks = Marks(set(sources), own).add(copy.graph)
-    outputs = [value.name or "" for value in copy.graph.outputs]
+    marks = Marks({v for v, of in sources.items() if of in own}, same, odd=odd).add(copy.graph)
     copy.graph.outputs.extend(marks.values())
     copy.graph.sort()
-    declared = graph_inputs(copy)
-    try:
-        session = open_session(serialize(copy), external_folder=folder)
-        _, seen = first_run(
-            candidates(), lambda feeds: run_session(session, in_types_of(declared, feeds))
-        )
-    except (BackendMissingError, InputError, VerificationError) as error:
-        return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
-    ranges = {sources[v]: _magnitude(float(seen[mark.name or ""])) for v, mark in marks.items()}
-    run = dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
-    return Measured(run, ranges, {name: seen[name] for name in outputs})
+    return copy, {sources[value]: mark.name or "" for value, mark in marks.items()}
 
 
 def _magnitude(mark: float) -> float:
@@ -147,12 +156,10 @@ class Marks:
         marks = {
             v: self._largest(graph, v) for v in graph.initializers.values() if v in self._values
         }
-        for value in filter(self._is_marked, graph.inputs):
-            marks[value] = self._largest(graph, self._passed_on(graph, value))
-        for node in nodes:
-            if node.op_type in ("If", "Loop", "Scan"):
+        for node in (None, *nodes):
+            if node is not None and node.op_type in ("If", "Loop", "Scan"):
                 marks |= self._add_to_bodies(graph, node)
-            for value in node.outputs:
+            for value in tuple(graph.inputs) if node is None else node.outputs:
                 last = self._passed_on(graph, value)
                 if self._is_marked(value):
                     marks[value] = self._largest(graph, last)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.graph.order import graphs_in, insert, values_in
 from rmsnorm_export.graph.retype import retype_attributes
-from rmsnorm_export.graph.tensors import release
+from rmsnorm_export.graph.tensors import LARGE_BYTES, release
 from rmsnorm_export.precision.units import Port, Unit
 from rmsnorm_export.runtime.metrics import FINFO
 
@@ -98,13 +98,33 @@ class _Writer:
         return name
 
 
+class Rounded(ir.LazyTensor):
+    """A stored tensor in a half type, rounded when it is read: two copies would take memory.
+
+    Args:
+        source: in float32.
+        dtype: of this one.
+    """
+
+    def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType) -> None:
+        shape = ir.Shape(source.shape.numpy())
+        super().__init__(lambda: _rounded(source, dtype), dtype, shape, name=source.name)
+        self.source = source
+
+
 def _in_type(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
+    return Rounded(tensor, dtype) if tensor.nbytes >= LARGE_BYTES else _rounded(tensor, dtype)
+
+
+def _rounded(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
     """Return a tensor in a half type; what is beyond its end, as in a mask, is the end."""
     array = tensor.numpy()
     with np.errstate(over="ignore"):
         result = np.asarray(array.astype(dtype.numpy()))
-    beyond = np.isinf(result) & np.isfinite(array)
-    result[beyond] = np.copysign(float(FINFO[result.dtype].max), array[beyond])
+    beyond = np.isinf(result)
+    if beyond.any():
+        beyond &= np.isfinite(array)
+        result[beyond] = np.copysign(float(FINFO[result.dtype].max), array[beyond])
     del array
     release(tensor)
     return ir.Tensor(result, dtype=dtype, name=tensor.name)

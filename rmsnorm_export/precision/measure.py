@@ -7,20 +7,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import graphs_in, insert, values_in, variables_in
-from rmsnorm_export.graph.retype import Types, retype
+from rmsnorm_export.graph.order import graphs_in, variables_in
 from rmsnorm_export.graph.tensors import release
-from rmsnorm_export.health.ranges import Marks, Rounding
+from rmsnorm_export.health.ranges import Rounding, marked
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.spec import HALF_TYPES
+from rmsnorm_export.precision.convert import Rounded
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof import comparison
 from rmsnorm_export.proof.comparison import Prepare, Reference
 from rmsnorm_export.runtime.inputs import Sample, first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import run_session
-
-_WIDE: Types = dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT)
 
 
 def run_in_float32(
@@ -37,16 +34,10 @@ def run_in_float32(
     Raises:
         Error: it is not run.
     """
-    copy = model.clone()
-    both = ([v for g in graphs_in(one.graph) for v in values_in(g)] for one in (copy, model))
-    pairs = zip(*both, strict=True)
-    ours = {mine: of for mine, of in pairs if of in own and not of.is_initializer()}
-    retype(copy, _WIDE)
-    marks = Marks({*ours}, Rounding(), odd=0.0).add(copy.graph)
-    names = [value.name or "" for value in copy.graph.outputs]
-    copy.graph.outputs.extend(marks.values())
-    copy.graph.sort()
-    declared, sizes, references = graph_inputs(copy), dict.fromkeys(ours.values(), 0.0), []
+    wanted = {value for value in own if not value.is_initializer()}
+    names = [value.name or "" for value in model.graph.outputs]
+    copy, marks = marked(model, wanted, Rounding(), odd=0.0)
+    declared, sizes, references = graph_inputs(copy), dict.fromkeys(wanted, 0.0), []
     with comparison.opened(copy, frugal=True) as session:
         for candidates, origin in samples:
 
@@ -57,8 +48,7 @@ def run_in_float32(
 
             _, seen = first_run(candidates(), run)
             for value, mark in marks.items():
-                size = float(seen.outputs[mark.name or ""])
-                sizes[ours[value]] = max(sizes[ours[value]], size)
+                sizes[value] = max(sizes[value], float(seen.outputs[mark]))
             floats = {n: seen.outputs[n] for n in names if is_float(seen.outputs[n].dtype)}
             references.append(Reference(seen.feeds, floats, seen.defined))
     return sizes, references
@@ -88,7 +78,9 @@ def compare(
     has few kernels of half types, and computes chains of nodes without rounding between them.
     """
     copy = model.clone()
-    _round_values(copy, half)
+    _round_weights_late(copy)
+    values = {v: half for v in variables_in(graphs_in(copy.graph)) if v.dtype == half}
+    copy, _ = marked(copy, (), Rounding(values))
     try:
         seen = [
             comparison.compare_with(one, copy, rtol=np.inf, frugal=True)
@@ -106,17 +98,17 @@ def compare(
     return f"{words}, {same:,} of {plural(rows, 'row')} keep their largest element", "", ""
 
 
-def _round_values(model: ir.Model, half: ir.DataType) -> None:
-    """Let a model compute in float32 with every value of a half type rounded to it, in place."""
-    values = [v for v in variables_in(graphs_in(model.graph)) if v.dtype == half]
-    retype(model, _WIDE)
-    for count, value in enumerate(values):
-        graph, producer, users, last = value.graph, value.producer(), tuple(value.uses()), value
-        nodes = []
-        for to in (half, ir.DataType.FLOAT):
-            out = ir.Value(name=f"rmsnorm_export.rounded.{count}.{to.name}")
-            nodes.append(ir.node("Cast", [last], {"to": to}, outputs=[out]))
-            last = out
-        insert(graph, producer, *nodes)
-        for user, index in users:
-            user.replace_input_with(index, last)
+def _round_weights_late(model: ir.Model) -> None:
+    """Let a Cast before each reader round a weight, so that no two are in memory, in place."""
+    for value in (v for g in graphs_in(model.graph) for v in g.initializers.values()):
+        if not isinstance(value.const_value, Rounded):
+            continue
+        half, value.const_value = value.const_value.dtype, value.const_value.source
+        value.type = ir.TensorType(value.const_value.dtype)
+        for count, (user, index) in enumerate(tuple(value.uses())):
+            name, dtype = f"rmsnorm_export.{value.name}.{count}", ir.TensorType(half)
+            out = ir.Value(name=name, type=dtype, shape=value.shape)
+            cast = ir.node("Cast", [value], {"to": half}, outputs=[out])
+            assert user.graph is not None
+            user.graph.insert_before(user, cast)
+            user.replace_input_with(index, out)

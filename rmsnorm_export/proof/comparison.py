@@ -49,6 +49,8 @@ Prepare = Callable[[dict[str, Array]], Defined]
 
 _ZEROS = "zeros"
 """A file without blocks."""
+_PIECE = 1 << 18
+"""Elements that are compared at a time: in float64, and by their bits, they take much memory."""
 
 
 class WrongError(Exception):
@@ -160,8 +162,7 @@ def compare_with(
         return Comparison(unknown=reference.problem)
     expected = reference.outputs
     try:
-        with opened(model, device, frugal=frugal) as session:
-            computed = run_session(session, reference.feeds)
+        computed = _run(model, reference.feeds, device, frugal=frugal)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
     shares = [
@@ -173,6 +174,13 @@ def compare_with(
     one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
     same = int((one == other).sum())
     return Comparison(len(expected), max(shares), same, one.size)
+
+
+def _run(
+    model: ir.Model, feeds: Mapping[str, Array], device: Device, *, frugal: bool
+) -> dict[str, Array]:
+    with opened(model, device, frugal=frugal) as session:
+        return run_session(session, feeds)
 
 
 @contextlib.contextmanager
@@ -271,11 +279,17 @@ def _share_off(name: str, after: Array, before: Array, rtol: float | None) -> fl
     Raises:
         WrongError: further than is allowed.
     """
-    metrics = compare_arrays(after, before)
-    finite = np.abs(before[np.isfinite(before)].astype(np.float64))
-    share = metrics.max_abs / (float(finite.max(initial=0.0)) or 1.0)
-    allowed = (rtol or DEFAULT_RTOL[metrics.dtype]) if is_float(before.dtype) else 0.0
-    if not metrics.nan_inf_agree or share > allowed:
+    ends, shapes = [], {after.shape, before.shape}
+    count = after.size // _PIECE + 1 if len(shapes) == 1 else 1
+    both = (
+        np.array_split(one.reshape(-1), count) if count > 1 else [one] for one in (after, before)
+    )
+    for new, old in zip(*both, strict=True):
+        finite = np.abs(old[np.isfinite(old)])
+        ends.append((compare_arrays(new, old), float(finite.max(initial=0.0))))
+    share = max(metrics.max_abs for metrics, _ in ends) / (max(end for _, end in ends) or 1.0)
+    allowed = (rtol or DEFAULT_RTOL[ends[0][0].dtype]) if is_float(before.dtype) else 0.0
+    if not all(metrics.nan_inf_agree for metrics, _ in ends) or share > allowed:
         raise WrongError(
             f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
         )

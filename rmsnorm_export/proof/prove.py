@@ -167,10 +167,8 @@ class _FormRuns:
         # Of nodes that are not the operator there are none.
         own = any(node.domain == DOMAIN for node in pair.new.graph)
         self.kernels = proving.kernels if own else None
-        match, weights = (
-            pair.match,
-            {"random weight": random_weights(pair.match.spec, n, self.seed)[0]},
-        )
+        match = pair.match
+        weights = {"random weight": random_weights(match.spec, n, self.seed)[0]}
         if match.scale is not None:
             weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
         self._run(self.judge, weights)
