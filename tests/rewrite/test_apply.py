@@ -40,7 +40,6 @@ PLACES = {
         "y", 1,
     ),
     "two norms of one sum": (SUM + norm("h", "y") + norm("h", "z", "k", "w2"), "y, z", 2),
-    "x added to itself": ("h = Add(x, x)\n" + norm("h", "y"), "y", 1),
     "sums of sums": (
         "h0 = Add(x, r)\n h1 = Add(h0, x)\n z = Relu(h1)\n h = Add(h1, z)\n"
         + norm("h", "y") + norm("h1", "y1", "k"), "y, y1", 2,
@@ -53,19 +52,13 @@ PLACES = {
         SUM + "g = ReduceMean<axes = [0, 1], keepdims = 0>(h)\n a = Relu(h)\n"
         + norm("h", "y0", "", "g") + "y = Add(y0, a)", "y", 1,
     ),
-    "a norm of a norm": (norm("x", "y0") + norm("y0", "y", "k"), "y", 2),
     "a norm of a gated norm": (GATED, "y, z", 2),
     "a gated norm that nobody else reads": (GATED, "y", 2),
     "Add outside, norm in a branch": (SUM + choice(norm("h", "b1"), "b2 = Abs(h)"), "y", 1),
     "gain in a branch": (
         norm("x", "n0", weight=None) + choice("b1 = Mul(n0, w)", "b2 = Relu(n0)"), "y", 1,
     ),
-    "a norm in both branches": (choice(norm("x", "b1"), norm("x", "b2", "", "w2")), "y", 2),
     "a loop": (LOOP + norm("h", "o0") + "o = Add(o0, h) }>", "y", 1),
-    "a scan": (
-        "y = Scan <num_scan_inputs = 1, body = b (float[3,8] a) => (float[3,8] o) {"
-        + norm("a", "o") + "}> (x)", "y", 1,
-    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Inputs of a drawn model: ordinary rows, edges of the types, NaN and infinity, no rows."""
+"""Inputs of a drawn model: ordinary rows, those at the edges of the types, NaN, infinity, none."""
 
 from __future__ import annotations
 
