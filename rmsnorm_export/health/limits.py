@@ -88,11 +88,10 @@ class _NormTrial(Trial):
     def cured(self, cure: str) -> tuple[ir.Model, str]:
         if cure in (KEEP, BRAIN):
             return super().cured(cure)
-        match = self._match
-        if cure == EPSILON:
-            match = dataclasses.replace(
-                match, spec=dataclasses.replace(match.spec, epsilon=RESTORED)
-            )
+        match, epsilons = self._match, {EPSILON: RESTORED, STORED: limits(self.dtype)[1]}
+        if cure in epsilons:
+            spec = dataclasses.replace(match.spec, epsilon=epsilons[cure])
+            match = dataclasses.replace(match, spec=spec)
         (new,) = lower([match], _upcast(self._proving))
         if isinstance(new, Refusal) or new.part is not match:
             what, fix = "The norm is no single node.", "optimize the model to see why"
@@ -143,13 +142,11 @@ class Limits:
             trial = (
                 self._cut(match) if isinstance(match, Match) else PartTrial(match, self._proving)
             )
-            return dataclasses.replace(health, **self._limits(match, trial, health, stash))
+            return dataclasses.replace(health, **self._limits(match, trial, health))
         except Error as error:
             return dataclasses.replace(health, problem=one_line(f"{error.what} {error.found}"))
 
-    def _limits(
-        self, match: Match | Part, trial: Trial, health: Health, stash: int
-    ) -> dict[str, Any]:
+    def _limits(self, match: Match | Part, trial: Trial, health: Health) -> dict[str, Any]:
         types, end = self._proving.types, limits(trial.dtype)[0]
         least, largest, beyond = 0.0, end, end
         if trial.fault(1.0) is not None:
@@ -169,21 +166,20 @@ class Limits:
             facts |= {"node": node_name(node), "op": node.op_type, "computed": type_name(dtype)}
             if dtype != FLOAT16:
                 return facts
-        elif least == 0 or stash != FLOAT16:
+        elif least == 0 or match.dtype != FLOAT16:
             return facts
         sizes = (0.0, beyond)
         fits = failing is None or failing[1]
-        kept = trial.cure([KEEP], sizes) if fits else ""
-        helps = [UPCAST, EPSILON] if isinstance(match, Match) else [KEEP, STORED]
-        cure = kept if health.converted else trial.cure(helps, sizes)
-        if not fits:
-            cure = trial.cure([BRAIN], sizes)
+        is_file = isinstance(match, Match) and not health.converted
+        helps = [UPCAST, EPSILON] if is_file else [KEEP, STORED]
+        cure = trial.cure(helps if fits else [BRAIN], sizes)
         if UPCAST in cure and isinstance(match, Match) and self._refuses(match):
             cure = f"--target portable {cure}"
         ends = (trial.output, match.sum if isinstance(match, Match) else None)
         inner = (v for v in trial.values if v not in ends and types.dtype(v) == FLOAT16)
         nodes = [maker for value in inner if (maker := value.producer()) is not None]
-        keep = self._names.kept(nodes, inside=False) if kept or cure == STORED else ()
+        kept = cure in (KEEP, STORED) or (fits and trial.cure([KEEP], sizes))
+        keep = self._names.kept(nodes, inside=False) if kept else ()
         return facts | {"cure": cure, "keep": keep}
 
     def _refuses(self, match: Match) -> bool:

@@ -13,7 +13,7 @@ KEEP, BRAIN, UPCAST = "keep in float32", "bfloat16", "--numerics upcast"
 EPSILON = f"{UPCAST} --epsilon {RESTORED}"
 STORED = "store an epsilon of 6.1e-05 or more"
 """The cures of a norm, the first for a conversion to float16; each is tried before it is named. The
-last is of a norm that is no operator of ours, which is kept in float32 as well."""
+last is of one that no option gives an epsilon, and that is kept in float32 as well."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

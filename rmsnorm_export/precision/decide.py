@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.precision.result import Kept
-from rmsnorm_export.precision.units import Unit
+from rmsnorm_export.precision.units import Port, Unit
 from rmsnorm_export.recognize.match import module_path
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.runtime.metrics import FINFO
@@ -87,21 +88,33 @@ class Decision:
                 self._keep_root(reader, epsilon)
 
     def _keep_overflows(self) -> None:
-        """Keep what overflows though its operands do not, and what is made of that.
+        """Keep what overflows, but for masks, and what is made of that.
 
-        So a mask is none, which is made of the least number of the type.
+        A mask is made of stored numbers that are all 0 or the end of the type, or of such an input.
         """
         found: set[ir.Value] = set()
+        masks = {port.value for unit in self._units for port in unit.reads if self._is_mask(port)}
         for unit in self._units:
             operands = [port.value for port in unit.reads]
-            fit = all(self._sizes.get(value, 0.0) < self._largest for value in operands)
-            if fit or unit.op in PRODUCTS or not found.isdisjoint(operands):
-                found |= {v for v in unit.makes if self._sizes.get(v, 0.0) > self._largest}
+            large = {v for v in unit.makes if self._sizes.get(v, 0.0) >= self._largest}
+            clean = masks.isdisjoint(operands)
+            if clean or unit.op in PRODUCTS or not found.isdisjoint(operands):
+                found |= {v for v in large if self._sizes[v] > self._largest}
+            if not (clean and operands):
+                masks |= large - found
         for value in found:
             for unit in (self._makers[value], *self._readers[value]):
                 if not unit.is_end:
                     reason = f"{value.name} reaches {self._sizes[value]:.3g}"
                     unit.keep("range", reason, value)
+
+    def _is_mask(self, port: Port) -> bool:
+        """Return whether a port reads an input or a stored tensor that is a mask or makes one."""
+        stored, size = port.value.const_value, self._sizes.get(port.value, 0.0)
+        if size < self._largest or (stored is None and not port.value.is_graph_input()):
+            return False
+        sizes = np.abs(np.zeros(0) if stored is None else stored.numpy())
+        return not ((sizes > 0) & (sizes < self._largest)).any()
 
     def _keep_exact(self) -> None:
         """Keep angles, and what becomes an integer: rounded, a large one is another one."""

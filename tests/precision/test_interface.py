@@ -104,6 +104,20 @@ def test_the_stretch_of_a_float16_model_that_overflows_becomes_float32() -> None
         assert np.abs(before - after.astype(np.float32)).max() < 5e-3 * np.abs(before).max()
 
 
+def test_an_embedding_that_a_converter_clipped_is_no_mask() -> None:
+    """Its largest element is the end of the type, as a mask's; what is made of it overflows."""
+    table = weight(8, ROWS).astype(np.float16)
+    table[3, 5] = 65504
+    body = "e = Gather (table, ids) s = Mul (e, four) n = Div (s, many) y = MatMul (n, w)"
+    own = {"table": table, "four": np.float16(4), "many": np.float16(4096)}
+    own["w"] = weight(ROWS, ROWS).astype(np.float16)
+    model = parsed(body, f"(int64[n] ids) => (float16[n, {ROWS}] y)", own)
+    new, precision, content = converted(model, inputs=[{"ids": np.arange(8)}])
+    assert {one.tensor for one in precision.kept if one.kind == "range"} == {"s"}
+    assert types_of(new)["s"] == "FLOAT"
+    assert np.isfinite(step_by_step(content, {"ids": np.arange(8)})[0]).all()
+
+
 def test_what_needs_no_conversion_or_cannot_have_one_is_said() -> None:
     with pytest.raises(rx.InputError, match="float16 already, and no value overflows"):
         rx.optimize(half_of(network()), dtype="f16")
