@@ -101,7 +101,7 @@ def _written(row: Record, form: str, folder: Path) -> str:
         cache = max(cache, feeds[written_name(model)].shape[1] + TOKENS - 1)
     try:
         exported = export_generation(model, folder, static_cache=cache)
-        outcome = verify_generation(model, folder, feeds, tokens=TOKENS, static_cache=cache)
+        outcome = verify_generation(model, folder, feeds, tokens=TOKENS)
     except Error as error:
         return _refused(error)
     counts = {graph: len(report.fused) for graph, report in exported.reports.items()}

@@ -74,7 +74,6 @@ class Components(Shown):
 
 class _ExportConfig(msgspec.Struct):
     static_cache: Annotated[int, msgspec.Meta(ge=2, le=MOST_INT32)] | None = None
-    part: Literal["whole", "language-model"] = "whole"
 
 
 class _Metadata(msgspec.Struct):
@@ -107,6 +106,13 @@ class Bundle:
     folder: Path
     files: Mapping[str, Path]
     manifest: Mapping[str, Any] | None
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What is recorded of the last component; {} without a manifest."""
+        components = (self.manifest or {}).get("components", {})
+        every: list[Mapping[str, Any]] = [entry["metadata"] for entry in components.values()]
+        return every[-1] if every else {}
 
     def sizes(
         self, shapes: Shapes | None, dims: Dims | None, use: Use

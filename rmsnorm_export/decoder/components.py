@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import importlib
 import json
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from rmsnorm_export.decoder.bundle import state_name, states_of
 from rmsnorm_export.decoder.caches import CachePart, cache_in, cache_parts, whole_caches
 from rmsnorm_export.decoder.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.decoder.guards import lengths_of
-from rmsnorm_export.decoder.inputs import TEXT, chunk_size, written_name
+from rmsnorm_export.decoder.inputs import TEXT, chunk_size, positions_of, written_name
 from rmsnorm_export.decoder.release import other_release
 from rmsnorm_export.decoder.short import fill_states
 from rmsnorm_export.errors import Error, InputError, UsageError
@@ -80,6 +81,7 @@ def trace_components(
                 for name, (module, feeds) in _stages(model, inputs, settings, options).items():
                     tell(options.progress, EXPORTING, name)
                     components.append(_traced(name, module, feeds, options))
+                    gc.collect()  # a program is hundreds of thousands of objects in cycles
         except Exception as error:
             cause = error if isinstance(error, Error) else error.__cause__ or error
             if isinstance(cause, Error):  # which the exporter may have taken for one of the model
@@ -198,7 +200,6 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
         **json.loads(config.to_json_string()),
         "multi_token_decode": options.multi_token,
         "static_cache": options.static_cache,
-        "part": options.part,
     }
     tidy(model)
     if name == "prefill":
@@ -244,7 +245,7 @@ def _generation_config(model: Any, inputs: Mapping[str, Any], options: Generatio
     if (size := options.static_cache) is not None:
         tokens = inputs.get(written_name(model))
         least = 2 if tokens is None else tokens.shape[1] + 2
-        most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or size
+        most = positions_of(model) or size
         if not least <= size <= most:
             raise UsageError(
                 "The cache does not fit the model or the text that it is traced with.",

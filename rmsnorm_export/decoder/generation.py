@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification
 from rmsnorm_export.decoder.bundle import bundle_at, open_folder
 from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.encoders import encoders_of, replaced
-from rmsnorm_export.decoder.inputs import sample_inputs, written_name
+from rmsnorm_export.decoder.inputs import positions_of, sample_inputs, written_name
 from rmsnorm_export.decoder.named import FolderGraphs, not_together
 from rmsnorm_export.decoder.release import naming_release, other_release
 from rmsnorm_export.decoder.source import load_generative
@@ -60,21 +59,17 @@ def verify_export(a: Any, b: Any, options: VerifyOptions) -> Verification:
         names = [str(x) if isinstance(x, paths) else f"a {type(x).__name__}" for x in (a, b)]
         found = f"A is {names[0]}, B {names[1]}"
         raise UsageError(what, found=found, fix=fix)
-    metadata: Mapping[str, Any] = {}
-    if bundle.manifest is not None:
-        metadata = [entry["metadata"] for entry in bundle.manifest["components"].values()][-1]
-    settings, inputs, model = metadata.get("export_config") or {}, options.inputs or {}, a
+    inputs, model = options.inputs or {}, a
     arrays = inputs if isinstance(inputs, Mapping) else read_npz(inputs)
     if isinstance(a, str | os.PathLike):
-        dtype = FolderGraphs(bundle).dtype if bundle.manifest is None else _type_of(metadata)
+        named = bundle.manifest is None
+        dtype = FolderGraphs(bundle).dtype if named else _type_of(bundle.metadata)
         model, _, _ = load_generative(os.fspath(a), SourceOptions(dtype=dtype), seed=options.seed)
     return verify_generation(
         model,
         bundle.folder,
         {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()},
         tokens=options.generate,
-        static_cache=settings.get("static_cache"),
-        part=settings.get("part", "whole"),
         rtol=options.rtol,
         progress=options.progress,
     )
@@ -96,16 +91,14 @@ def verify_generation(
     inputs: Mapping[str, Any],
     *,
     tokens: int | None = None,
-    static_cache: int | None = None,
-    part: str = "whole",
     rtol: float | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Compare the logits of a model and of its export at every step of one text.
 
-    Both run in ``model.generate``; the export, in ONNX Runtime, in the place of ``model.forward``.
-    It is given the model's own greedy tokens, whatever it would choose: where another one is as
-    likely within the bound, it may choose that.
+    Both run in one ``model.generate``; the export, in ONNX Runtime, beside ``model.forward``. It is
+    given the model's own greedy tokens, whatever it would choose: where another one is as likely
+    within the bound, it may choose that. Logits are compared as they come, and not kept.
 
     Args:
         model: of transformers, which was exported.
@@ -113,103 +106,94 @@ def verify_generation(
             an encoder and two, with names as ``past_key_values.0.key``. A graph that counts
             positions itself is given rows without padding.
         inputs: as for ``export_generation``.
-        tokens: how many to generate; None: 32, or as many as a static cache holds.
-        static_cache, part: of the export.
+        tokens: how many to generate; None: 32, or as many as the cache and the positions hold.
         rtol: the largest difference relative to the largest logit of a step; None: 1e-4 for
             float32, 1e-2 for float16, 4e-2 for bfloat16.
-        progress: called at every token of both.
+        progress: called at every token.
 
     Raises:
         InputError: the folder cannot be loaded, or the model cannot generate on these inputs.
-        UsageError: the static cache does not hold so many tokens.
+        UsageError: the static cache, or the model's positions, do not hold so many tokens.
     """
-    feeds, bundle = sample_inputs(model, inputs, part=part), open_folder(path)
-    graphs = FolderGraphs(bundle)
+    bundle = open_folder(path)
+    graphs, settings = FolderGraphs(bundle), bundle.metadata.get("export_config") or {}
+    static_cache = settings.get("static_cache")
+    feeds = sample_inputs(model, inputs, part="language-model" if graphs.read_text else "whole")
     if bundle.manifest is None and not graphs.pads and "attention_mask" not in inputs:
         feeds["attention_mask"] = torch.ones_like(feeds["attention_mask"])
-    prompt = feeds[written_name(model)].shape[1]
-    room = TOKENS if static_cache is None else static_cache - prompt
-    if static_cache is not None and (tokens or 1) > room + 1:  # the last one is not kept
-        raise UsageError(
-            "The static cache does not hold the text.",
-            found=f"{prompt} and {tokens or 1} tokens, in a cache for {static_cache}",
-            fix="compare fewer, or export with a larger --static-cache",
-        )
-    config = _settings(model, tokens or min(TOKENS, room), static_cache)
+    prompt = feeds[written_name(model)]
+    tokens = _number_of_tokens(model, prompt.shape[1], tokens, static_cache)
     how: Any = {
         "runtime": f"PyTorch {torch.__version__} (CPU) and {runtime_name()}",
         "backends": ("torch", "onnxruntime"),
     }
-    try:
-        if graphs.encoders - encoders_of(model).keys():
-            raise not_together(", ".join(bundle.files))
-        with collected(), inference(model):
-            count = _counting(progress, config.max_new_tokens)
-            expected = _generated(model, feeds, config, count)
-            chosen = expected.sequences[:, -len(expected.logits) :]
-            with _in_place(model, graphs):
-                computed = _generated(model, feeds, config, count, _forced(chosen))
-    except NotRunError as error:
-        return not_run(error, **how)
     # generate() gives logits as float32, whatever type they were computed in
     bounds = Bounds(rtol=rtol, through=str(model.dtype).removeprefix("torch."))
     outputs: list[OutputComparison] = []
-    same = 0
-    for step, pair in enumerate(zip(expected.logits, computed.logits, strict=True), 1):
-        first, second = ({f"logits of token {step}": one.float().numpy()} for one in pair)
-        outputs += compare_outputs(first, second, bounds)
-        same += int((pair[0].argmax(-1) == pair[1].argmax(-1)).sum())
+    same: list[bool] = []
+
+    def compare(call: Callable[..., Any], **kwargs: Any) -> Any:
+        result, computed = graphs.forward(call, **kwargs)
+        a, b = (one[:, -1].float().numpy() for one in (result.logits, computed))
+        name = f"logits of token {len(outputs) + 1}"
+        outputs.extend(compare_outputs({name: a}, {name: b}, bounds))
+        same.extend((a.argmax(-1) == b.argmax(-1)).tolist())
+        if progress is not None:
+            progress(COMPARING, len(outputs), tokens)
+        return result
+
+    try:
+        if graphs.encoders - encoders_of(model).keys():
+            raise not_together(", ".join(bundle.files))
+        with collected(), inference(model), _beside(model, graphs, compare):
+            _generate(model, feeds, _settings(model, tokens, static_cache))
+    except NotRunError as error:
+        return not_run(error, **how)
     tensors = {name: one for name, one in feeds.items() if isinstance(one, torch.Tensor)}
     return Verification(
         outputs=tuple(outputs),
         inputs=describe_feeds({name: one.numpy() for name, one in tensors.items()}),
-        source=f"{plural(config.max_new_tokens, 'token')} {GREEDY}",
-        notes=(f"{same:,} of {plural(chosen.numel(), 'greedy token')} are the same",),
+        source=f"{plural(tokens, 'token')} {GREEDY}",
+        notes=(f"{sum(same):,} of {plural(len(same), 'greedy token')} are the same",),
         **how,
     )
 
 
+def _number_of_tokens(model: Any, prompt: int, tokens: int | None, static_cache: int | None) -> int:
+    """Return how many tokens are generated; the last one is not kept.
+
+    Raises:
+        UsageError: the cache, or the positions of the model, do not hold so many.
+    """
+    positions = positions_of(model)
+    places = {
+        f"a cache for {static_cache}": static_cache,
+        f"{positions} positions of the model": positions,
+    }
+    rooms = {place: size - prompt + 1 for place, size in places.items() if size is not None}
+    for place, room in rooms.items():
+        if room < (tokens or 1):
+            fix = f"compare {room} at most" if room > 0 else "give a shorter prompt"
+            fix += "; or export with a larger --static-cache" if static_cache else ""
+            found = f"{prompt} and {tokens or 1} tokens, in {place}"
+            raise UsageError("There is no place for so long a text.", found=found, fix=fix)
+    return tokens or min([TOKENS, *rooms.values()])
+
+
 def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
-    """Ask for greedy tokens, so many and no fewer, with their logits."""
+    """Ask for greedy tokens, so many and no fewer."""
     config = copy.deepcopy(model.generation_config)
     config.do_sample, config.num_beams, config.use_cache = False, 1, True
     config.max_new_tokens = config.min_new_tokens = tokens
     config.max_length = None
-    config.return_dict_in_generate = config.output_logits = True
     if static_cache is not None:
         config.cache_implementation, config.max_cache_len = "static", static_cache
     return config
 
 
-def _counting(progress: Progress | None, tokens: int) -> Callable[..., torch.Tensor]:
-    """Return a processor of logits that tells how far two texts of so many tokens are."""
-    done = itertools.count(1)
-
-    def count(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if progress is not None:
-            progress(COMPARING, next(done), 2 * tokens)
-        return scores
-
-    return count
-
-
-def _forced(tokens: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """Return a processor of logits that lets ``generate`` choose the given tokens."""
-    steps = iter(tokens.T)
-
-    def force(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(scores, -torch.inf).scatter_(1, next(steps)[:, None], 0.0)
-
-    return force
-
-
-def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: Any) -> Any:
+def _generate(model: Any, inputs: Mapping[str, Any], config: Any) -> None:
     try:
-        return model.generate(
-            **copy.deepcopy(dict(inputs)),
-            generation_config=copy.deepcopy(config),
-            logits_processor=list(processors),
-        )
+        model.generate(**copy.deepcopy(dict(inputs)), generation_config=config)
     except Error:
         raise
     except Exception as error:
@@ -221,10 +205,10 @@ def _generated(model: Any, inputs: Mapping[str, Any], config: Any, *processors: 
 
 
 @contextlib.contextmanager
-def _in_place(model: Any, graphs: FolderGraphs) -> Iterator[None]:
-    """Let graphs run in the place of ``model.forward`` and of encoders."""
+def _beside(model: Any, graphs: FolderGraphs, compare: Callable[..., Any]) -> Iterator[None]:
+    """Let ``model.forward`` be compared at every call, and encoders run beside their graphs."""
     with contextlib.ExitStack() as stack:
-        forward = functools.partial(graphs.forward, model.forward)
+        forward = functools.partial(compare, model.forward)
         stack.enter_context(replaced(model, "forward", forward))
         for name, (owner, method) in encoders_of(model).items():
             if name in graphs.encoders:

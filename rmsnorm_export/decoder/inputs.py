@@ -78,6 +78,13 @@ def written_name(model: Any) -> str:
     return "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
 
 
+def positions_of(model: Any) -> int | None:
+    """Return for how many tokens a model has positions; None: it does not say."""
+    most: int | None
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return most
+
+
 def _not_known(model: Any, found: str) -> InputError:
     return InputError(
         "The inputs with which this model sees or hears are not known.",

@@ -69,12 +69,11 @@ def load_and_convert(
         )
     decoder = make_decoder(model, GenerationOptions(inputs=feeds, **options))
     results = {name: one.noting(notes) for name, one in decoder.results.items()}
-    how = {name: options[name] for name in ("static_cache", "part") if name in options}
     return (
         dataclasses.replace(decoder, results=results),
         decoder.log,
         lambda place: verify_generation(
-            model, place, feeds, **how, rtol=bounds.rtol, progress=bounds.progress
+            model, place, feeds, rtol=bounds.rtol, progress=bounds.progress
         ),
     )
 

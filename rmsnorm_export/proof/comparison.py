@@ -233,7 +233,9 @@ def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int]
     if sum(slot.nbytes for slot in tensor_slots(model)) >= MAX_PROTO_BYTES:
         return None
     with lent_slots(model) as slots, tempfile.TemporaryDirectory() as folder:
-        large = [slot for slot in slots if _is_large(slot) and _is_weight(slot, model)]
+        # By integers something may be divided.
+        floats = (slot for slot in slots if slot.tensor.dtype.is_floating_point())
+        large = [s for s in floats if s.nbytes >= 1 << 20 and _is_weight(s, model)]
         with open(os.path.join(folder, _ZEROS), "wb") as file:
             file.truncate(max((slot.nbytes for slot in large), default=0))
         for slot in large:
@@ -243,11 +245,6 @@ def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int]
         graph = ir.serde.deserialize_graph(executed_graph(content, **how))
     nodes = [*graph.all_nodes()]
     return len(nodes), sum(map(is_norm, nodes))
-
-
-def _is_large(slot: TensorSlot) -> bool:
-    """Return whether zeros may stand for a tensor: by integers something may be divided."""
-    return slot.nbytes >= 1 << 20 and slot.tensor.dtype.is_floating_point()
 
 
 def _is_weight(slot: TensorSlot, model: ir.Model) -> bool:

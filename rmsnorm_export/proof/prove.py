@@ -129,7 +129,7 @@ def _prove_norm(match: Match, lowered: Lowered, proving: site.Proving, layout: L
         proving.take(layout, match.dtype)
         if form not in proving.forms:
             runs = _FormRuns(pair, numerics, proving)
-            proving.forms[form] = runs, _without_rows(runs.proof(), pair, lowered, proving)
+            proving.forms[form] = runs, _without_rows(runs.judge.proof(), pair, lowered, proving)
         runs, proof = proving.forms[form]
         _proofs[key] = dataclasses.replace(runs.with_stored(stored, proof), form=form)
         while len(_proofs) > _KEPT_PROOFS:
@@ -172,10 +172,6 @@ class _FormRuns:
         if match.scale is not None:
             weights[_SPREAD] = spread_weights(match.spec, n, match.dtype, self.seed, match.factor)
         self._run(self.judge, weights)
-
-    def proof(self) -> Proof:
-        """Return the proof with scales that are drawn."""
-        return self.judge.proof()
 
     def with_stored(self, scale: Array | None, proof: Proof) -> Proof:
         """Return a proof, that of the form, with the scale of a site, too."""

@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal
 
 import ml_dtypes
@@ -121,8 +120,9 @@ def load_session(
     external_folder: str | None = None,
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
-    weights: Mapping[str, Any] = MappingProxyType({}),
+    weights: Mapping[str, Any] | None = None,
     frugal: bool = False,
+    written: str | None = None,
 ) -> Any:
     """Return an ``InferenceSession`` in this process.
 
@@ -137,6 +137,7 @@ def load_session(
             long as the session is.
         frugal: keep no memory that is not in use, and run the nodes as they stand; else what is an
             output alone runs at the end, and what it reads is kept.
+        written: where the graph that it executes is to be written, its large weights beside it.
 
     Raises:
         BackendMissingError: ONNX Runtime is not installed, or cannot use the GPU.
@@ -150,7 +151,17 @@ def load_session(
         options.enable_cpu_mem_arena = False
         if external_folder is not None:  # where weights are mapped; others would be copied
             options.add_session_config_entry("session.disable_prepacking", "1")
-    _add_weights(options, weights, external_folder)
+    if external_folder is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", external_folder
+        )
+    if weights:
+        options.add_external_initializers(list(weights), list(weights.values()))
+    if written is not None:
+        options.optimized_model_filepath = written
+        apart = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(f"{apart}file_name", f"{os.path.basename(written)}.data")
+        options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")
     model = source if isinstance(source, bytes) else os.fspath(source)
     providers = [(CUDA, {"use_tf32": "0"}), CPU] if device == "cuda" else [CPU]
     global _cuda_used
@@ -243,39 +254,9 @@ def executed_graph(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "executed.onnx")
-        write = functools.partial(_write_executed, model, path, **options)
-        _ = write() if _keeps_processes("cpu") else Session(write)
+        how = {"optimize": True, "threads": 1, "frugal": True, "written": path}
+        _ = open_session(model, **how, **options)
         return onnx.load(path, load_external_data=False).graph
-
-
-def _write_executed(
-    model: Any,
-    path: str,
-    *,
-    kernels: str | os.PathLike[str] | None = None,
-    weights: Mapping[str, Any] = MappingProxyType({}),
-    external_folder: str | None = None,
-) -> None:
-    options = session_options(optimize=True, threads=1, kernels=kernels)
-    options.enable_cpu_mem_arena = False  # which takes twice what is folded
-    _add_weights(options, weights, external_folder)
-    options.optimized_model_filepath = path
-    options.add_session_config_entry("session.disable_prepacking", "1")  # it runs nothing
-    apart = "session.optimized_model_external_initializers_"  # which nobody reads
-    options.add_session_config_entry(f"{apart}file_name", f"{os.path.basename(path)}.data")
-    options.add_session_config_entry(f"{apart}min_size_in_bytes", "1024")
-    with _translated(_NOT_LOADED, _CHECK_MODEL):
-        onnxruntime().InferenceSession(model, options, providers=[CPU])
-
-
-def _add_weights(options: Any, weights: Mapping[str, Any], external_folder: str | None) -> None:
-    """Say where a session finds external data: in memory, by name, or in a folder."""
-    if external_folder is not None:
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", external_folder
-        )
-    if weights:
-        options.add_external_initializers([*weights], [*weights.values()])
 
 
 def is_norm(node: onnx.NodeProto | ir.Node) -> bool:

@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rmsnorm_export.cli.main import main
 
 
-def by_command(folder: Path, model: Any, *options: str) -> Path:
-    """The folder that the command writes for a config.json; its report is beside it."""
-    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
-    (folder / "config.json").write_text(json.dumps(config))
-    arguments = ["export", folder / "config.json", "--task", "generation", "-o", folder / "made"]
-    arguments += ["--verify", "--require", "all", "--report", folder / "r.json", *options]
-    assert main([str(argument) for argument in arguments]) == 0
-    return folder / "made"
+def served(sessions: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What the client of the examples asks a server for, and the inputs of its models."""
+    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    inputs = {
+        name: {
+            one.name: (kinds[one.type], [s if isinstance(s, int) else -1 for s in one.shape])
+            for one in session.get_inputs()
+        }
+        for name, session in sessions.items()
+    }
+
+    def infer(name: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = sessions[name].get_outputs()  # of optimum's names, too
+        names = [one.name.replace("present", "output.past_key_values") for one in outputs]
+        return dict(zip(names, sessions[name].run(None, feeds), strict=True))
+
+    return infer, inputs
 
 
 @pytest.fixture(scope="session")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """LLaMA's, with proofs, compared with PyTorch."""
+    """LLaMA's of a config.json, with proofs, compared with PyTorch; its report is beside it."""
     from toolbox.corpus.decoders import decoder as decoder_of
 
-    return by_command(tmp_path_factory.mktemp("decoder"), decoder_of("llama"), "--prove")
+    folder = tmp_path_factory.mktemp("decoder")
+    config = decoder_of("llama").config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    arguments = ["export", folder / "config.json", "--task", "generation", "-o", folder / "made"]
+    arguments += ["--verify", "--prove", "--require", "all", "--report", folder / "r.json"]
+    assert main([str(argument) for argument in arguments]) == 0
+    return folder / "made"

@@ -262,7 +262,6 @@ def of(**changes: object) -> dict[str, object]:
             (of(export_config={"static_cache": size}), "static_cache")
             for size in ("8", [8], {"size": 8}, 8.5, True, 0, -1, 1 << 40)
         ),
-        *((of(export_config={"part": part}), "part") for part in (3, None, ["whole"], {}, "half")),
         *((of(file=file), "file") for file in ("../decode.onnx", "/etc/passwd", "a.txt", 3)),
         (of(file="none.onnx"), "no file"),
         ({"components": {k: {"file": "decode.onnx", "metadata": {}} for k in "ab"}}, "no file"),

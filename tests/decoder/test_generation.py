@@ -28,8 +28,7 @@ from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.decoder.conftest import by_command
-from toolbox.corpus.decoders import DECODERS
+from tests.decoder.conftest import served
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -211,24 +210,10 @@ def assert_generates(
     model: Any, ids: np.ndarray, mask: np.ndarray, sessions: dict[str, InferenceSession]
 ) -> None:
     """Twelve tokens that the client of the examples takes from prefill and decode are PyTorch's."""
-    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-    inputs = {
-        name: {
-            one.name: (kinds[one.type], [s if isinstance(s, int) else -1 for s in one.shape])
-            for one in session.get_inputs()
-        }
-        for name, session in sessions.items()
-    }
-
-    def infer(name: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = sessions[name].get_outputs()
-        names = [one.name.replace("present", "output.past_key_values") for one in outputs]
-        return dict(zip(names, sessions[name].run(None, feeds), strict=True))
-
     batch = {"attention_mask": torch.tensor(mask), "pad_token_id": 0, "eos_token_id": []}
     how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
     expected = model.generate(torch.tensor(ids), **batch, **how)
-    tokens = runpy.run_path(str(CLIENT))["generate"](infer, inputs, ids, mask, 12)
+    tokens = runpy.run_path(str(CLIENT))["generate"](*served(sessions), ids, mask, 12)
     np.testing.assert_array_equal(tokens, expected[:, ids.shape[1] :])
 
 
@@ -369,54 +354,15 @@ def test_a_loop_over_tokens_takes_prompts_of_one_length(tmp_path: Path) -> None:
     assert "invalid dimensions for input: input_ids" in outcome.not_run
 
 
-def test_more_tokens_than_a_static_cache_holds_are_refused(tmp_path: Path) -> None:
+def test_more_tokens_than_there_are_places_are_refused(decoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(rx.UsageError, match="5 and 61 tokens, in 64 positions") as caught:
+        rx.verify(source(decoder), decoder, generate=61)
+    assert caught.value.fix == "compare 60 at most"
     model = llama(num_hidden_layers=1)
     made = rx.export_generation(model, tmp_path / "made", static_cache=8).path
-    how: dict[str, Any] = {"inputs": {}, "static_cache": 8}
-    assert verify_generation(model, made, **how, tokens=4).passed
+    assert verify_generation(model, made, {}, tokens=4).passed
     with pytest.raises(rx.UsageError, match="5 and 5 tokens, in a cache for 8"):
-        verify_generation(model, made, **how, tokens=5)
-
-
-WITHOUT = {"bart", "whisper"}  # RMSNorm
-WRITTEN = [
-    *((kind, {"static_cache": 52}) for kind in DECODERS),  # images of Qwen2.5-VL: 21 tokens
-    ("mamba2", {"dtype": torch.float16}),
-    *((kind, {"fusions": "cpu"}) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),
-]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "options"), WRITTEN, ids=str)
-def test_architectures_generate(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
-    """All norms, and 32 greedy tokens, of prefill and decode; fusions with heads of 16."""
-    options = dict(options)
-    sizes = {"hidden_size": 64, "head_dim": 16} if "fusions" in options else {}
-    model = decoder_of(kind, options.pop("dtype", torch.float32), **sizes)
-    exported = rx.export_generation(model, tmp_path / "made", **options)
-    assert any(report.fused for report in exported.reports.values()) or kind in WITHOUT
-    for report in exported.reports.values():
-        assert report.unfused == ()
-        if "fusions" in options:
-            assert report.fusions is not None
-            assert report.fusions.operators["GroupQueryAttention"] == (0, 2)
-    feeds, cache = sample_inputs(model, {}), options.get("static_cache")
-    outcome = verify_generation(model, exported.path, feeds, tokens=32, static_cache=cache)
-    assert outcome.passed, outcome.found
-    assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
-
-
-# Fusions of ONNX Runtime behind.
-
-
-def test_the_command_with_fusions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As scripts/demo calls it: the weights are random and want gradients; heads of 16."""
-    by_command(tmp_path, decoder_of("llama", hidden_size=64, head_dim=16), "--fusions", "cpu")
-    report = json.loads((tmp_path / "r.json").read_text())
-    for one in report["reports"].values():
-        assert one["fusions"]["operators"]["GroupQueryAttention"] == [0, 2]
-    assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
-    assert "decode.onnx.data (empty: its weights are in another file" in capsys.readouterr().out
+        verify_generation(model, made, {}, tokens=5)
 
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.consumers import PADDED, tokenizer_files
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import ExitCode
+from tests.decoder.conftest import served
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -229,10 +230,22 @@ def _rename(folder: Path, before: str, after: str) -> None:
     onnx.save(model, folder / "model.onnx")
 
 
+def _say(folder: Path, name: str, value: str) -> None:
+    """Call an output otherwise."""
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["model"]["decoder"]["outputs"][name] = value
+    (folder / "genai_config.json").write_text(json.dumps(config))
+
+
 DISAGREEMENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no such graph": (lambda f: (f / "model.onnx").rename(f / "other.onnx"), "no file"),
     "another cache": (lambda f: _rename(f, "past_key_values.", "cache."), "layers none"),
     "a layer is not given": (lambda f: _rename(f, "present.1.key", "grown"), "it gives 0"),
+    "values follow keys": (
+        lambda f: _say(f, "present_key_names", "present.%d.value"),
+        "is to follow",
+    ),
+    "logits are a cache": (lambda f: _say(f, "logits", "present.0.key"), "no logits"),
     "no JSON": (lambda f: (f / "genai_config.json").write_text("{"), "genai_config"),
     "a path": (
         lambda f: (f / "genai_config.json").write_text(
@@ -440,23 +453,17 @@ def test_a_server_holds_the_weights_of_one_graph_once(source: Path, tmp_path: Pa
     home = tmp_path / "models" / packaged.name
     stored = sum(path.stat().st_size for path in home.rglob("*.data"))
     assert stored <= 1.05 * sum(path.stat().st_size for path in made.glob("*.data"))
-    session = InferenceSession(home / "1/model.onnx")
-    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-    inputs = {
-        one.name: (kinds[one.type], [s if isinstance(s, int) else -1 for s in one.shape])
-        for one in session.get_inputs()
-    }
+    ask, inputs = served({packaged.name: InferenceSession(home / "1/model.onnx")})
     calls = []
 
     def infer(name: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         calls.append(name)
-        names = [one.name for one in session.get_outputs()]
-        return dict(zip(names, session.run(names, feeds), strict=True))
+        return ask(name, feeds)
 
     model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
     ids, mask = PROMPTS.integers(3, 60, (2, 6)), np.ones((2, 6), np.int64)
     mask[1, :2] = 0
-    arguments = (infer, {packaged.name: inputs}, ids, mask, 16)
+    arguments = (infer, inputs, ids, mask, 16)
     expected = expected_of(model, ids, attention_mask=torch.tensor(mask))
     np.testing.assert_array_equal(CLIENT["generate"](*arguments), expected)
     streamed = CLIENT["stream"](*arguments)

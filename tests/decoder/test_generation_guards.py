@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,19 +61,6 @@ def test_lengths_are_those_of_the_traced_way(
     assert is_right(least)
     assert is_right(most)
     assert not isinstance(module, Chunks) or not is_right(most + 1)
-
-
-def test_a_decoder_says_which_prompts_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Qwen3-Next runs its linear attention in chunks: of 64 tokens, of 8 here."""
-    model = decoder_of("qwen3_next")
-    module, name = sys.modules[type(model).__module__], "torch_chunk_gated_delta_rule"
-    monkeypatch.setattr(module, name, functools.partial(getattr(module, name), chunk_size=8))
-    made = rx.export_generation(model, tmp_path / "made")
-    notes = {name: " ".join(report.notes) for name, report in made.reports.items()}
-    assert "takes prompts of 1 to 8 tokens alone" in notes["prefill"]
-    assert "alone" not in notes["decode"]
 
 
 @pytest.mark.parametrize("kind", ["lfm2", pytest.param("mamba2", marks=pytest.mark.thorough)])

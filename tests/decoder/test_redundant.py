@@ -12,12 +12,34 @@ from rmsnorm_export.runtime.session import load_session, run_session
 
 _LONG, _INT = np.iinfo(np.int64), np.iinfo(np.int32)
 _TEXT = """<ir_version: 9, opset_import: ["" : 18]>
-g ({kind} x, int64[1] size) => ({out}[n] y)
-<int64[1] zero = {{0}}, int64[1] one = {{1}}, int32[1] one_32 = {{1}}, int32[1] two_32 = {{2}}> {{
+g ({inputs}) => ({out} y)
+<int64[1] zero = {{0}}, int64[1] one = {{1}}, int32[1] one_32 = {{1}}, int32[1] two_32 = {{2}},
+ int64[3] sizes = {{0, 2, 3}}, int64[3] parts = {{0, 3, 2}}, int64[2] ones = {{1, 1}},
+ float least = {{-3.4e38}}, float endless = {{-inf}}, int64 three = {{3}},
+ float[1, 1, 1] cube = {{2}}> {{
   {lines}
-  many = Expand (z, size)
-  y = Identity (many)
 }}"""
+
+
+def before_and_after(lines: str, inputs: str, out: str) -> tuple[ir.Model, ir.Model]:
+    before = ir.from_onnx_text(_TEXT.format(lines=lines, inputs=inputs, out=out))
+    ShapeInferencePass()(before)
+    after = before.clone()
+    drop_redundant(after)
+    return before, after
+
+
+def check_same(models: tuple[ir.Model, ir.Model], *every: dict[str, np.ndarray]) -> None:
+    sessions = [load_session(ir.to_proto(m).SerializeToString()) for m in models]
+    for feeds in every:
+        first, second = (run_session(session, feeds)["y"] for session in sessions)
+        assert (first.dtype, first.shape) == (second.dtype, second.shape)
+        assert first.tobytes() == second.tobytes()
+
+
+def operators(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph if node.op_type != "Constant"]
+
 
 _LESS = "c = Cast <to = 6> (b) \n z = Sub (c, one_32)"
 SUMS = {
@@ -39,53 +61,33 @@ ALIKE = {
 }
 
 
-def _before_and_after(kind: str, lines: str) -> tuple[ir.Model, ir.Model]:
-    out = (
-        "int32" if "to = 6" in lines or (kind == "int32[1]" and "to = 7" not in lines) else "int64"
-    )
-    before = ir.from_onnx_text(_TEXT.format(kind=kind, lines=lines, out=out))
-    ShapeInferencePass()(before)
-    after = before.clone()
-    drop_redundant(after)
-    return before, after
-
-
-def _check_same(before: ir.Model, after: ir.Model) -> None:
-    sessions = [load_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
-    (value, _), ends = before.graph.inputs, (_INT if before.graph.inputs[0].dtype == 6 else _LONG)
-    sizes = [d if isinstance(d, int) else 3 for d in value.shape]
-    for number in (0, 5, -1, _INT.max, _INT.min, ends.max, ends.min):
-        array = np.full(sizes, number, ends.dtype)
-        feeds = {"x": array, "size": np.array([3])}
-        first, second = (run_session(session, feeds)["y"] for session in sessions)
-        assert first.dtype == second.dtype
-        assert first.tolist() == second.tolist()
+def summed(kind: str, lines: str) -> tuple[ir.Model, ir.Model]:
+    """The models, of which the one before has been compared with the one after."""
+    narrow = "to = 6" in lines or (kind == "int32[1]" and "to = 7" not in lines)
+    lines += "\n many = Expand (z, size) \n y = Identity (many)"
+    out = f"int{32 if narrow else 64}[n]"
+    models = before_and_after(lines, f"{kind} x, int64[1] size", out)
+    value = models[0].graph.inputs[0]
+    ends, shape = (_INT if value.dtype == 6 else _LONG), value.shape
+    sizes = [d if isinstance(d, int) else 3 for d in shape]
+    numbers = (0, 5, -1, _INT.max, _INT.min, ends.max, ends.min)
+    every = [{"x": np.full(sizes, n, ends.dtype), "size": np.array([3])} for n in numbers]
+    check_same(models, *every)
+    return models
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_a_sum_that_comes_back_goes(name: str) -> None:
-    before, after = _before_and_after(*SUMS[name])
-    assert [node.op_type for node in after.graph] in (
-        ["Cast", "Expand", "Identity"],
-        ["Expand", "Identity"],
-    )
-    _check_same(before, after)
+    _, after = summed(*SUMS[name])
+    assert operators(after) in (["Cast", "Expand", "Identity"], ["Expand", "Identity"])
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_looks_alike_is_kept(name: str) -> None:
-    before, after = _before_and_after(*ALIKE[name])
-    assert [n.op_type for n in after.graph] == [n.op_type for n in before.graph]
-    _check_same(before, after)
+    before, after = summed(*ALIKE[name])
+    assert operators(after) == operators(before)
 
 
-_NAMED = """<ir_version: 9, opset_import: ["" : 18]>
-g (float[batch, 6] x, bool[batch, n] mask) => ({out} y)
-<int64[3] sizes = {{0, 2, 3}}, int64[3] parts = {{0, 3, 2}},
- int64[1] one = {{1}}, int64[2] ones = {{1, 1}}, float least = {{-3.4e38}},
- float endless = {{-inf}}, int64 three = {{3}}, float[1, 1, 1] cube = {{2}}> {{
-  {lines}
-}}"""
 _ROWS = "a = Relu (x) \n b = Reshape (a, sizes) \n"
 FEWER = {
     "a size of a view": (
@@ -134,41 +136,30 @@ KEPT = {
 }
 
 
-def _named(out: str, lines: str) -> tuple[ir.Model, ir.Model]:
-    before = ir.from_onnx_text(_NAMED.format(out=out, lines=lines))
-    ShapeInferencePass()(before)
-    after = before.clone()
-    drop_redundant(after)
-    sessions = [load_session(ir.to_proto(m).SerializeToString()) for m in (before, after)]
-    feeds = {"x": np.arange(-6, 6, dtype=np.float32).reshape(2, 6)}
-    feeds["mask"] = np.array([[True, False, True], [False, False, True]])
-    first, second = (run_session(session, feeds)["y"] for session in sessions)
-    assert (first.dtype, first.shape, first.tobytes()) == (
-        second.dtype,
-        second.shape,
-        second.tobytes(),
-    )
-    return before, after
+def named(out: str, lines: str) -> tuple[ir.Model, ir.Model]:
+    models = before_and_after(lines, "float[batch, 6] x, bool[batch, n] mask", out)
+    x, mask = np.arange(-6, 6, dtype=np.float32).reshape(2, 6), [[1, 0, 1], [0, 0, 1]]
+    check_same(models, {"x": x, "mask": np.array(mask, bool)})
+    return models
 
 
 @pytest.mark.parametrize("name", FEWER)
 def test_sizes_and_masks_take_fewer_nodes(name: str) -> None:
-    out, lines, operators = FEWER[name]
-    _, after = _named(out, lines)
-    assert [node.op_type for node in after.graph if node.op_type != "Constant"] == operators
+    out, lines, left = FEWER[name]
+    _, after = named(out, lines)
+    assert operators(after) == left
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_other_sizes_and_masks_are_kept(name: str) -> None:
     kind = "int64" if "Shape" in KEPT[name] else "float"
-    before, after = _named(f"{kind}[]", KEPT[name])
-    assert [n.op_type for n in after.graph] == [n.op_type for n in before.graph]
+    before, after = named(f"{kind}[]", KEPT[name])
+    assert operators(after) == operators(before)
 
 
 def test_an_older_opset_is_left_alone() -> None:
-    text = _NAMED.replace('"" : 18', '"" : 14').format(
-        out="float[batch, 3, 2]", lines="a = Sin (x) \n b = Reshape (a, parts) \n y = Identity (b)"
-    )
-    model = ir.from_onnx_text(text)
+    lines = "a = Sin (x) \n b = Reshape (a, parts) \n y = Identity (b)"
+    text = _TEXT.format(lines=lines, inputs="float[batch, 6] x", out="float[batch, 3, 2]")
+    model = ir.from_onnx_text(text.replace('"" : 18', '"" : 14'))
     drop_redundant(model)
-    assert [node.op_type for node in model.graph] == ["Sin", "Reshape", "Identity"]
+    assert operators(model) == ["Sin", "Reshape", "Identity"]

@@ -12,12 +12,12 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from rmsnorm_export.proof.comparison import WrongError, compare_with, run_reference
+from rmsnorm_export.proof.comparison import WrongError, compare_with, executed, run_reference
 from rmsnorm_export.runtime.session import open_session, run_session
 
 _WEIGHT = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
 _ONE = """<ir_version: 11, opset_import: ["" : 21]>
-g (float[n, 40] x) => (float[n, 40] y) {{
+g (float[n, 40] x) => (float[n, m] y) {{
   {lines}
   y = MatMul (x, w)
 }}"""
@@ -127,3 +127,13 @@ def test_what_does_not_run_is_not_compared() -> None:
     outcome = compare_with(run_reference(model, seed=1), other)
     assert outcome.after_fails
     assert not outcome.words()
+
+
+def test_large_weights_are_not_read_to_count_what_is_executed(tmp_path: Path) -> None:
+    """The Transpose of one is folded all the same."""
+    model = _model("w = Transpose (weight)", np.zeros((1 << 14, 40), np.float32))
+    ir.save(model, tmp_path / "m.onnx", external_data="m.data")
+    model = ir.load(tmp_path / "m.onnx")
+    (tmp_path / "m.data").unlink()
+    assert executed(model) == (1, 0)
+    assert model.graph.initializers["weight"].const_value.location == "m.data"
