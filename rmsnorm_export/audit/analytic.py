@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -28,7 +27,7 @@ _MOVED = frozenset((
     "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Gather", "Flatten",
     "Tile",
 ))  # fmt: skip
-_PLACED = frozenset(("Slice", "Split", "Gather", "Concat", "AveragePool", "Conv"))
+_PLACED = frozenset(("Slice", "Split", "Gather", "Concat", "AveragePool", "LpPool", "Conv"))
 """Operators that may treat one place otherwise than another."""
 _SIZED = frozenset((
     *SIZES, "Identity", "Cast", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape",
@@ -40,14 +39,14 @@ _BOUNDS = frozenset(("Max", "Min", "Clip"))
 _MEANS = frozenset(("ReduceSum", "ReduceMean", "CumSum", "AveragePool", "GlobalAveragePool"))
 _FACTORS = frozenset(("Mul", "Div", "MatMul", "Gemm", "Conv", "Einsum"))
 _KINKED = frozenset(("Abs", "Sign", "Relu", "ReduceL1"))
-_POSITIVE = frozenset(("ReduceSumSquare", "ReduceL2", "ReduceL1", "Abs", "Sqrt", "Relu", "Exp"))
+_POSITIVE = frozenset((
+    "ReduceSumSquare", "ReduceL2", "ReduceL1", "LpPool", "GlobalLpPool", "Abs", "Sqrt", "Relu",
+    "Exp",
+))  # fmt: skip
 _OTHERS = frozenset((
-    *_TERMS, "Log", "ReduceLogSumExp", "ReduceLogSum", "LpNormalization", "LayerNormalization",
+    "Log", "ReduceLogSumExp", "ReduceLogSum", "LpNormalization", "LayerNormalization",
     "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization",
 ))  # fmt: skip
-_Terms: TypeAlias = "dict[ir.Value | None, float]"
-"""A sum: how often each value is in it, and the number that is added."""
-_ROUNDED = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,14 +89,14 @@ class Branches:
         pairs = zip(types.shape(region.x) or (), shape, strict=False)
         self._loose = {size for size, seen in pairs if size != seen}
         self._signs = dict.fromkeys((region.x, *region.twins), _Sign(1, region.x))
-        self._terms: dict[ir.Value | None, _Terms] = {}
+        self._numbers: dict[ir.Value | None, float] = {}
         for value, array in constants.items():
             sign = 1 if (array >= 0).all() else -1 if (array <= 0).all() else 0
             self._signs[value] = _Sign(sign) if sign else _Sign(1, value)
             if value in region.given:
                 self._signs[value] = _Sign()
             elif array.size and (array == array.flat[0]).all():
-                self._terms[value] = {None: float(array.flat[0])}
+                self._numbers[value] = float(array.flat[0])
 
     def first(self) -> ir.Node | None:
         """Return the first node that may branch where no sample is; None: there is none."""
@@ -112,7 +111,7 @@ class Branches:
                 continue
             known = all(value in self._signs or value in self._still for value in node.inputs)
             if known and inputs and floats and (op not in _PLACED or self._is_fixed(node)):
-                sign = self._linear(op, node) or self._through(op, node, inputs)
+                sign = self._through(op, node, inputs)
             if sign is None:
                 return node
             for output in node.outputs:
@@ -131,45 +130,6 @@ class Branches:
     def _open(self, dims: Sequence[int | str | None]) -> list[int | str | None]:
         return [size for size in dims if size in self._loose or not isinstance(size, int)]
 
-    def _linear(self, op: str, node: ir.Node) -> _Sign | None:
-        """Return the sign of a sum of multiples, as far as those of its terms tell it.
-
-        The maximum or minimum of two such sums is one of them, where their difference has a sign.
-        """
-        parts = [self._terms.get(value, {value: 1.0}) for value in node.inputs]
-        first = node.inputs[0]
-        fixed = 0 if first is None else self._signs.get(first, _Sign()).fixed
-        total: _Terms = {}
-        if op in _BOUNDS and len(parts) == 2:
-            less = _sum(parts, [-1.0, 1.0])  # of the second and the first
-            side = 0 if self._sign(less).fixed < 0 else 1 if self._sign(less).fixed > 0 else None
-            if side is None or (op == "Clip" and side):
-                return None
-            total = parts[1 - side if op == "Min" else side]
-        elif op in ("Mul", "Div") and set(parts[1]) == {None} and parts[1][None]:
-            total = _sum(parts[:1], [parts[1][None] ** (1 if op == "Mul" else -1)])
-        elif op == "Mul" and set(parts[0]) == {None}:
-            total = _sum(parts[1:], [parts[0][None]])
-        elif op in _TERMS or op in ("Neg", "Identity"):
-            share = 1 / len(parts) if op == "Mean" else 1.0
-            last = -share if op in ("Sub", "Neg") else share
-            total = _sum(parts, [*[share] * (len(parts) - 1), last])
-        elif op in ("Abs", "Relu") and fixed:
-            total = _sum(parts, [1.0 if fixed > 0 else -1.0 if op == "Abs" else 0.0])
-        if total:
-            self._terms[node.outputs[0]] = total
-        sign = self._sign(total)
-        return sign if sign.of or op in _BOUNDS else None
-
-    def _sign(self, terms: _Terms) -> _Sign:
-        """Return the sign of a sum of multiples; that of one value times a number is its own."""
-        signs = {
-            _Sign(sign.of if count > 0 else -sign.of, sign.odd)
-            for value, count in terms.items()
-            for sign in [_Sign(1) if value is None else self._signs.get(value, _Sign())]
-        }
-        return signs.pop() if len(signs) == 1 else _Sign()
-
     def _through(self, op: str, node: ir.Node, inputs: list[_Sign]) -> _Sign | None:
         """Return the sign of the output of a node; None where the operator is not analytic."""
         first = inputs[0]
@@ -177,8 +137,10 @@ class Branches:
             return None
         if op in _CASTS and not widens(self._dtype, self._types.dtype(node.outputs[0])):
             return None
-        if op in _CASTS or op in _MOVED or op in ("Identity", "Reciprocal", "Sign", "Neg"):
-            return first  # of Neg and Identity those of unknown sign
+        if op == "Neg":
+            return _Sign(-first.of, first.odd)
+        if op in _CASTS or op in _MOVED or op in ("Identity", "Reciprocal", "Sign"):
+            return first
         if op in _MEANS:
             return _Sign(first.fixed)
         if op == "Concat":
@@ -188,10 +150,12 @@ class Branches:
             return self._product(op, node, inputs)
         if op == "Pow":
             return self._power(first, node.inputs[1])
-        if op in ("Max", "Clip"):  # of the one kink both sides were seen
+        if op in _BOUNDS:  # of the one kink both sides were seen
             self._floors -= 1
             floor = len(node.inputs) == 2 and self._floors == 0
             return _Sign(1) if floor and all(sign.fixed == 1 for sign in inputs) else None
+        if op in _TERMS:
+            return _Sign(int(op != "Sub" and all(sign.fixed == 1 for sign in inputs)))
         return _Sign(int(op in _POSITIVE)) if op in _OTHERS | _POSITIVE else None
 
     def _product(self, op: str, node: ir.Node, inputs: list[_Sign]) -> _Sign:
@@ -211,19 +175,9 @@ class Branches:
         return _Sign(of, odd[0] if len(odd) == 1 else None)
 
     def _power(self, base: _Sign, exponents: ir.Value | None) -> _Sign | None:
-        terms = self._terms.get(exponents, {})
-        if set(terms) != {None}:
+        exponent = self._numbers.get(exponents)
+        if exponent is None:
             return None
-        if terms[None] % 1:
+        if exponent % 1:
             return _Sign(base.fixed)
-        return base if terms[None] % 2 else _Sign(1)
-
-
-def _sum(parts: Sequence[_Terms], factors: Sequence[float]) -> _Terms:
-    """Return the sum of multiples of sums, without what cancels but for its rounding."""
-    counts: dict[ir.Value | None, list[float]] = {}
-    for part, factor in zip(parts, factors, strict=True):
-        for value, count in part.items():
-            counts.setdefault(value, []).append(count * factor)
-    kept = {v: c for v, c in counts.items() if abs(sum(c)) > _ROUNDED * sum(map(abs, c))}
-    return {value: sum(count) for value, count in kept.items()}
+        return base if exponent % 2 else _Sign(1)

@@ -42,7 +42,7 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
 from rmsnorm_export.recognize.scan import NATIVE, Recognition
 
-_SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean", "variance"))
+_SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean"))
 """Look-alikes that recognition has followed to the end."""
 
 _MOST_BEHIND, _MOST_EXAMINED = 8, 2
@@ -256,14 +256,14 @@ class _Audit:
         return [twin for twin, first in self._twins.items() if first is value]
 
     def _weighted(self, region: Region) -> Region | None:
-        """Return a region with the product of its output and a row of weights."""
+        """Return a region with the product of its output and a row of weights, or a number."""
         uses, dims = region.y.uses(), self._types.shape(region.y)
         if len(uses) != 1 or region.y.is_graph_output() or not dims:
             return None
         ((node, index),) = uses
         other = node.inputs[1 - index] if standard(node) == "Mul" else None
         here = node.graph is region.nodes[-1].graph
-        weighs = here and other is not None and self._types.shape(other) == dims[-1:]
+        weighs = here and other and self._types.shape(other) in (dims[-1:], (), (1,))
         return region_of(region.x, node.outputs[0], region.twins) if weighs else None
 
     def _norm(self, region: Region) -> tuple[Behaviour, Layout] | None:

@@ -217,8 +217,10 @@ def _made(measured: float, numbers: Sequence[float], n: int) -> float | None:
 
 
 def _products(numbers: Sequence[float], n: int) -> Iterator[float]:
-    """Give what numbers may be in a norm: themselves first, products and roots of two at last."""
+    """Give what numbers may be in a norm: themselves first, products and roots of two, of which one
+    may be squared, at last."""
     yield from numbers
-    pairs = [p for a, b in itertools.product(numbers, numbers) for p in (a * b, a / b)]
+    squares = [*numbers, *(number * number for number in numbers)]
+    pairs = [p for a, b in itertools.product(numbers, squares) for p in (a * b, a / b)]
     yield from (pair * length for pair in pairs for length in (1.0, 1 / n, n, n**-0.5, n**0.5))
     yield from (math.sqrt(pair * length) for pair in pairs for length in (1.0, 1 / n, n))

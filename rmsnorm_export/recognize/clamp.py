@@ -23,15 +23,12 @@ def clamp(ctx: Context, node: ir.Node) -> None:
             continue
         limits = _limits(ctx, node, value)
         least, most, rank = limits or (math.nan, math.nan, 0)
-        low, high = _range(ctx, fact)
-        largest = _largest(ctx.types.dtype(value))
-        kept = least <= low * (1 + _roundoff(ctx.types.dtype(value)))
+        dtype = ctx.types.dtype(value)
+        largest = _largest(dtype)
+        kept = least <= _least(fact) * (1 + _roundoff(dtype))
         floors = not fact.inverse and min(fact.a, fact.c) > 0
         some = least >= 0 or least <= -largest
-        whole = most >= min(high, largest) and some and (kept or floors)
-        if fact.inverse and fact.rooted and kept and 0 < most < high and ctx.fits(rank, fact):
-            _limit_inverse(ctx, node, fact, most)
-            return
+        whole = most >= largest and some and (kept or floors)
         if not whole or not ctx.fits(rank, fact):
             ctx.spoil(
                 node, fact, "clamped", "the mean square or root is clamped otherwise than from "
@@ -46,7 +43,7 @@ def clamp(ctx: Context, node: ir.Node) -> None:
             )  # fmt: skip
         else:
             step = dataclasses.replace(fact)
-            if most < high:
+            if most < math.inf:
                 edge = f"a {node.op_type} {AT_LARGEST}"
                 step.edges = (*fact.edges, edge)
             if not kept:
@@ -54,20 +51,6 @@ def clamp(ctx: Context, node: ir.Node) -> None:
             step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
             ctx.set_radial(node.outputs[0], step)
         return
-
-
-def _limit_inverse(ctx: Context, node: ir.Node, radial: Radial, most: float) -> None:
-    """``min(1 / rms, c)``: a root of 1 / c at least."""
-    if radial.epsilons or radial.m <= 0 or math.isinf(most):
-        ctx.spoil(
-            node, radial, "two-epsilons", "the mean square has an epsilon already",
-            f"1 / rms is {most} at most in {name_of(node)!r}", "add one epsilon, or take one limit",
-        )  # fmt: skip
-        return
-    edges = (*radial.edges, "1 / rms that is limited from above")
-    step = dataclasses.replace(radial, epsilons=1, edges=edges, plain=False)
-    step.floor = radial.m / most
-    ctx.set_radial(node.outputs[0], step)
 
 
 def _roundoff(dtype: ir.DataType | None) -> float:
@@ -99,8 +82,7 @@ def _limits(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float, float,
             return None
         ends[end] = max(ends[end], number) if end == "min" else min(ends[end], number)
         ranks.append(array.ndim)
-    inverse = isinstance(fact := ctx.facts.get(value), Radial) and fact.inverse
-    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf and not inverse:
+    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf:
         return None  # squares of ordinary rows are that large
     if node.op_type == "Clip" and "max" not in (*node.attributes, *(end for end, _ in constants)):
         ends["max"] = _largest(dtype)
@@ -114,16 +96,11 @@ def _largest(dtype: ir.DataType | None) -> float:
     return float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
 
 
-def _range(ctx: Context, radial: Radial) -> tuple[float, float]:
-    """Bounds of a mean square, its root or their inverse: what is added, and the type of x."""
+def _least(radial: Radial) -> float:
+    """The least that a mean square, its root or their inverse may be: by what was added."""
     if min(radial.a, radial.c, radial.m) <= 0 or radial.b < 0:
-        return -math.inf, math.inf
-    largest = _largest(ctx.types.dtype(radial.x.root))
-    top = largest * largest
-    ends = [radial.b, radial.a * top + radial.b if top < _largest(radial.stash) else math.inf]
-    if radial.rooted:
-        ends = [radial.c * math.sqrt(end) + radial.d for end in ends]
-    low, high = max(ends[0], radial.floor), ends[1]
+        return -math.inf
     if radial.inverse:
-        return radial.m / high, radial.m / low if low > 0 else math.inf
-    return low, high
+        return 0.0
+    least = radial.c * math.sqrt(radial.b) + radial.d if radial.rooted else radial.b
+    return max(least, radial.floor)

@@ -43,8 +43,8 @@ def complete(ctx: Context, norm: Norm, output: ir.Value, *, varies: bool = False
 
     ``varies``: a scale that is no row of numbers is that of the operator, not behind it.
     """
-    if norm.native is not None or norm.radial is None:
-        return _extended_native(norm, output)
+    if norm.radial is None:
+        return None
     if norm.group is not None and norm.scale is None:
         # Without a scale over the whole row the norm of the cut row says it all.
         return None
@@ -188,9 +188,15 @@ def _unlike(
 
 
 def _aliases(ctx: Context, norm: Norm, x: ir.Value) -> tuple[ir.Value, ...]:
-    """Return wider values of x, which are computed from x or from one of these."""
-    if norm.radial is None or norm.group is not None or norm.partial:
+    """Return wider values of x, which are computed from x or from one of these; of a row that is
+    cut in groups the one that was cut for the squares, if it is another than x."""
+    if norm.radial is None or norm.partial:
         return ()
+    if norm.group is not None:
+        cut = producer_of(norm.radial.x.root, "Reshape")
+        source = None if cut is None else cut.inputs[0]
+        twin = None if source is None else ctx.view(source).latest.get(norm.dtype)
+        return () if twin is None or twin is x else (twin,)
     seen = dict.fromkeys((*norm.radial.x.latest.values(), *norm.x.latest.values()))
     return tuple(v for v in seen if v is not x and widens(ctx.types.dtype(v), norm.dtype))
 
@@ -220,7 +226,7 @@ def _factor(norm: Norm) -> float | None:
     radial, scale = norm.radial, norm.scale
     if radial is None or is_unit(radial):
         return 1.0
-    if not radial.size or norm.native is not None:
+    if not radial.size:
         return None
     if radial.multiplied and (scale is not None or radial.size <= _LONGEST_ROW):
         return radial.unit if is_ordinary(radial.unit, radial.stash) else None
@@ -288,19 +294,3 @@ def gated_input(
         if _same_shape(ctx, fact.z, x) and fact.dtype == ctx.types.dtype(root):
             return x, fact
     return None
-
-
-def _extended_native(norm: Norm, output: ir.Value) -> Match | None:
-    """A node that is an RMSNorm by itself, with a bias or gate behind it."""
-    base = norm.native
-    if base is None or norm.scale is not None or norm.gate is not None:
-        return None
-    if norm.bias is None or base.bias is not None or base.spec.kind != "RMSNorm":
-        return None
-    if base.spec.scale_before_cast or any(at != norm.dtype for _, at in norm.events):
-        return None
-    return Match(
-        spec=base.spec, x=base.x, output=output, dtype=base.dtype, scale=base.scale,
-        offset_scale=base.offset_scale, bias=norm.bias.stored, n=base.n, rank=base.rank, inner=base,
-        opaque_scale=base.opaque_scale or not norm.bias.early, scope=base.scope,
-    )  # fmt: skip

@@ -106,7 +106,7 @@ class Constants:
             return None
         if value not in self._repeated:
             array = self.array(value)
-            tensor = _stored(value)
+            tensor = stored_tensor(value)
             if array is None and tensor is not None and not isinstance(tensor, ir.ExternalTensor):
                 array = _small_array(tensor, _MOST_REPEATED)
             same = array is not None and array.size > 0 and bool((array == array.flat[0]).all())
@@ -124,7 +124,7 @@ class Constants:
 
     def _evaluate(self, value: ir.Value, depth: int) -> np.ndarray | None:
         if value.is_initializer():
-            tensor = _stored(value)
+            tensor = stored_tensor(value)
             return None if tensor is None else _small_array(tensor)
         node = value.producer()
         if node is None or depth > _MAX_DEPTH or not standard(node) or depends_on_caller(node):
@@ -262,7 +262,7 @@ def is_ordinary(factor: float, dtype: ir.DataType | None) -> bool:
     return math.sqrt(info.smallest_normal) <= square <= math.sqrt(info.max)
 
 
-def _stored(value: ir.Value) -> ir.TensorProtocol | None:
+def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor of an initializer that no caller can replace, or of a Constant node."""
     if value.is_initializer():
         return None if value.is_graph_input() else value.const_value

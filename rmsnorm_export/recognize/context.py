@@ -25,39 +25,16 @@ _UNDONE = frozenset((
 ))  # fmt: skip
 """Operators that a later node may take back."""
 
-_MOST_SIGNS = 8
-"""Neg and Abs nodes in front of a square."""
-
 _MOST_BETWEEN = 16
 """Nodes between a value and the one that gives it back."""
 
-_MOST_COMPARED = 1 << 20
-"""Bytes of a tensor that is compared with another."""
-
 
 def same_attributes(a: ir.Node, b: ir.Node) -> bool:
-    """Certainly the same; graphs and large tensors are not looked into."""
+    """Certainly the same; graphs and tensors are not looked into."""
     return a.attributes.keys() == b.attributes.keys() and all(
-        not x.is_ref()
-        and not b.attributes[name].is_ref()
-        and _same(x.value, b.attributes[name].value)
+        not x.is_ref() and not b.attributes[name].is_ref() and x.value == b.attributes[name].value
         for name, x in a.attributes.items()
     )
-
-
-def _same(a: object, b: object) -> bool:
-    if isinstance(a, ir.TensorProtocol) and isinstance(b, ir.TensorProtocol):
-        return same_tensors(a, b)
-    return a is b or bool(a == b)
-
-
-def same_tensors(a: ir.TensorProtocol | None, b: ir.TensorProtocol | None) -> bool:
-    """Certainly the same; large ones and those in other files are not read."""
-    if a is None or b is None or a is b:
-        return a is not None and b is not None
-    alike = a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and a.nbytes <= _MOST_COMPARED
-    external = isinstance(a, ir.ExternalTensor) or isinstance(b, ir.ExternalTensor)
-    return alike and not external and a.tobytes() == b.tobytes()
 
 
 def widens(source: ir.DataType | None, to: ir.DataType | None) -> bool:
@@ -83,7 +60,6 @@ class Context:
     opaque: list[Refusal] = dataclasses.field(default_factory=list)
     owners: dict[ir.Graph, ir.Node] = dataclasses.field(default_factory=dict)
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = dataclasses.field(default_factory=dict)
-    rows: dict[ir.Value, Radial] = dataclasses.field(default_factory=dict)
     crossed: set[ir.OperatorIdentifier] = dataclasses.field(default_factory=set)
     foreign: frozenset[ir.OperatorIdentifier] = frozenset()
     scope: str = "main"
@@ -105,22 +81,18 @@ class Context:
                 self.views[link] = View(root, link, {**own, **first}, {**latest, **own})
         return self.views[value]
 
-    def magnitude(self, value: ir.Value) -> View:
-        """The view of what has the squares of ``value``: behind Neg and Abs."""
-        view = self.view(value)
-        for _ in range(_MOST_SIGNS):
-            node = producer_of(view.root, "Neg", "Abs")
-            if node is None or node.inputs[0] is None:
-                break
-            view = self.view(node.inputs[0])
-        return view
-
     def maker(self, value: ir.Value | None, *op_types: str) -> ir.Node | None:
         """The node of one of these types behind ``value``, or behind the value of its element type
         whose numbers it holds."""
         if value is None:
             return None
         return producer_of(self.view(value).first[self.types.dtype(value)], *op_types)
+
+    def may_be_same(self, a: ir.Value, b: ir.Value) -> bool:
+        """Return whether ``same`` is worth asking: it asks for types."""
+        made = {standard(a.producer()), standard(b.producer())}
+        alike = len(made) == 1 and made.issubset(_PURE)
+        return a is b or alike or a in self.earlier or b in self.earlier
 
     def same(self, a: ir.Value, b: ir.Value, depth: int = 4) -> bool:
         """Both values hold the same numbers: one root, or the same reshaping of one root."""
@@ -144,41 +116,19 @@ class Context:
         return True
 
     def _equal(self, x: ir.Value, y: ir.Value) -> bool:
-        """Both are small constants of the same elements; integers in any shape."""
+        """Both are small constants of the same integers, in any shape."""
         ints = self.constants.ints(x)
-        if ints is not None:
-            return ints == self.constants.ints(y)
-        one, other = self.constants.array(x), self.constants.array(y)
-        if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
-            return False
-        return one.tobytes() == other.tobytes()
+        return ints is not None and ints == self.constants.ints(y)
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         return None if value is None else self.facts.get(value)
 
     def set_radial(self, value: ir.Value, radial: Radial) -> None:
-        # What is a row again may be normalised itself; as a mean square it is seen by roots alone.
-        where = self.rows if radial.spoiled and self._is_row(value, radial) else self.facts
-        where[value] = radial
+        self.facts[value] = radial
         self.last[radial.candidate] = value
-        if radial.rooted and radial.beyond is None:
+        if radial.rooted:
             radial.candidate.rooted = True
             radial.candidate.root = radial.candidate.root or value.producer()
-
-    def _is_row(self, value: ir.Value, radial: Radial) -> bool:
-        """``radial`` with a tensor that is as wide as a row, or may be: no epsilon, no count."""
-        node = producer_of(value, "Add", "Sum", "Sub", "Mul", "Div", "Max", "Min")
-        for other in () if node is None else node.inputs:
-            if node is None or other is None or isinstance(self.facts.get(other), Radial):
-                continue
-            dims = self.types.shape(other)
-            if dims is None and (node.op_type == "Add" or self.same(other, radial.x.root)):
-                return True
-            if dims and radial.kept:
-                dims = dims[radial.axis : len(dims) + radial.last + 1]
-            if dims and set(dims) != {1}:
-                return True
-        return False
 
     def candidate(self, node: ir.Node) -> Candidate:
         candidate = Candidate(node, self.scope)

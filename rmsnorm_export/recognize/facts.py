@@ -44,7 +44,6 @@ class Candidate:
         rooted: a square root was taken; by the node ``root``.
         taken: a match was made of it.
         flaw: the first reason against it.
-        centred: the node that took the mean from the row, so that this is a variance.
         axes: of the mean, where they are neither the last ones nor one; else ().
     """
 
@@ -54,22 +53,17 @@ class Candidate:
     root: ir.Node | None = None
     taken: bool = False
     flaw: Refusal | None = None
-    centred: ir.Node | None = None
     axes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Square:
-    """``factor * x**2 + plus``, computed in ``dtype``; ``slack`` is that of ``Radial``."""
+    """``x**2``, computed in ``dtype``; ``narrow`` is that of ``Radial``."""
 
     x: View
     dtype: ir.DataType
-    factor: float = 1.0
-    slack: float = 0.0
     flaw: Flaw | None = None
     narrow: tuple[str, ...] = ()
-    plus: float = 0.0
-    beyond: ir.Node | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -102,7 +96,7 @@ class Radial:
             the first, as the operator does it; in a half type any other way rounds otherwise.
         length: 1: made by ReduceL2, or LpNormalization, 2: and a Clip behind it.
         before_double: ``narrow`` of the float32 mean square that was cast to float64.
-        beyond: the first node on the way, from the square on, for which there is no rule.
+        quantizer: the node that quantized a row of length one, of which an RMSNorm may follow.
     """
 
     x: View
@@ -135,7 +129,7 @@ class Radial:
     plain: bool = True
     length: int = 0
     before_double: tuple[str, ...] | None = None
-    beyond: ir.Node | None = None
+    quantizer: ir.Node | None = None
 
     @property
     def unit(self) -> float:
@@ -154,14 +148,6 @@ class Radial:
             return (self.d or self.floor) / self.m
         ratio = self.c / self.m
         return self.b * ratio * ratio
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Logarithm:
-    """``power`` times the natural logarithm of a mean square or its root."""
-
-    of: Radial
-    power: float = 1.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -216,7 +202,8 @@ class Norm:
 
     Attributes:
         x: the numerator.
-        radial: what it was divided by; None for a node that is an RMSNorm by itself.
+        radial: what it was divided by; None for a node that is an RMSNorm by itself, of which more
+            is known between Casts alone.
         product: type in which the division (or product) was computed.
         dtype: type of this value.
         events: casts and factors since the product, in order, each with its type.
@@ -226,7 +213,6 @@ class Norm:
         association: 1: the scale was multiplied with 1 / rms, 2: with x, before the two met; 3: as
             1, the product rounded to the type of x.
         inverted: the row was multiplied with 1 / rms (else divided by rms).
-        native: the match that a native node is by itself.
         wide: what a native node is between Casts: the same, as if made by other operators.
         unit: the row of length one in it, which is one operator where the whole rounds otherwise.
     """
@@ -244,9 +230,8 @@ class Norm:
     owner: Match | None = None
     association: int = 0
     inverted: bool = False
-    native: Match | None = None
     wide: Norm | None = None
     unit: Match | None = None
 
 
-Fact = Square | Radial | Logarithm | WeightedInverse | Activated | Norm
+Fact = Square | Radial | WeightedInverse | Activated | Norm

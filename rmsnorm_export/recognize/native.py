@@ -42,9 +42,7 @@ def native(ctx: Context, node: ir.Node) -> None:
         dtype = ir.DataType(match.dtype)
         view = ctx.view(match.x)
         wide = _wide(ctx, node, match)
-        ctx.facts[match.output] = Norm(
-            view, None, dtype, dtype, owner=match, native=match, wide=wide
-        )
+        ctx.facts[match.output] = Norm(view, None, dtype, dtype, owner=match, wide=wide)
     ctx.matches[match.output] = match
 
 

@@ -1,7 +1,7 @@
 """Nodes whose output holds the numbers of an earlier value, in its shape.
 
-Either by themselves (Identity, a product with 1, Dropout outside training) or because they take
-back what came before (Reshape, Transpose, Neg, a narrowing Cast). Values that are distinguished by
+Either by themselves (Identity, a product with 1) or because they take back what came before
+(Reshape, Transpose, Neg, a narrowing Cast). Values that are distinguished by
 such nodes alone are one value for every fact.
 """
 
@@ -15,7 +15,6 @@ from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.shape_rules import ENDLESS, Dims, axes_of
-from rmsnorm_export.recognize.weights import keeps_shape
 
 _MOST_STEPS = 8
 """Views that are followed back from the one that may undo them."""
@@ -51,13 +50,6 @@ def _cast_back(ctx: Context, node: ir.Node) -> ir.Value | None:
     return ctx.view(source).first.get(to)
 
 
-def _dropout_off(ctx: Context, node: ir.Node) -> ir.Value | None:
-    """Without the third input, or with False for it, it is not in training."""
-    training = node.inputs[2] if len(node.inputs) > 2 else None
-    off = training is None or ctx.constants.scalar(training) == 0.0
-    return node.inputs[0] if off and "is_test" not in node.attributes else None
-
-
 def _with(number: float, *positions: int) -> Callable[[Context, ir.Node], ir.Value | None]:
     """An operation that a constant at one of these positions makes neutral."""
 
@@ -73,34 +65,9 @@ def _with(number: float, *positions: int) -> Callable[[Context, ir.Node], ir.Val
     return rule
 
 
-def _minus_zeros(ctx: Context, node: ir.Node) -> ir.Value | None:
-    """Zeros of any shape: no weight, as zeros that are added (a bias) or ones may be."""
-    x, zeros = node.inputs
-    number = zeros
-    for _ in range(_MOST_STEPS):
-        spread = producer_of(number, "Expand", *_RESHAPES)
-        number = number if spread is None else spread.inputs[0]
-    array = ctx.constants.repeated(number)
-    if x is None or zeros is None or array is None or array.flat[0]:
-        return None
-    return x if keeps_shape(ctx, zeros, x) or _adds_no_axis(ctx, zeros, x) else None
-
-
 def _sign_back(ctx: Context, node: ir.Node) -> ir.Value | None:
     inner = ctx.maker(node.inputs[0], "Neg")
     return None if inner is None else inner.inputs[0]
-
-
-def _same_choice(ctx: Context, node: ir.Node) -> ir.Value | None:
-    condition, a, b = node.inputs
-    if condition is None or a is None or b is None:
-        return None
-    chosen = ctx.constants.scalar(condition)
-    if chosen is None and ctx.view(a).root is not ctx.view(b).root:
-        return None
-    source, other = (b, a) if chosen == 0.0 else (a, b)
-    whole = all(_adds_no_axis(ctx, value, source) for value in (condition, other))
-    return source if whole or _of_shape(ctx, node.outputs[0], source) else None
 
 
 def _adds_no_axis(ctx: Context, value: ir.Value, source: ir.Value) -> bool:
@@ -231,14 +198,12 @@ NEUTRAL: dict[str, Callable[[Context, ir.Node], ir.Value | None]] = {
     "Sum": lambda ctx, node: (_alone if len(node.inputs) != 2 else _with(0.0, 1, 0))(ctx, node),
     "Cast": _cast_back,
     "CastLike": _cast_back,
-    "Dropout": _dropout_off,
     "Mul": _with(1.0, 1, 0),
     "Div": _with(1.0, 1),
     "Pow": _with(1.0, 1),
     "Add": _with(0.0, 1, 0),
-    "Sub": _minus_zeros,
+    "Sub": _with(0.0, 1),
     "Neg": _sign_back,
-    "Where": _same_choice,
     "Expand": _not_expanded,
     "Slice": _whole_slice,
     "Transpose": _axes_back,

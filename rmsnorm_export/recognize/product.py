@@ -7,33 +7,25 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
-from rmsnorm_export.recognize.addition import add_epsilon, add_to_square, with_squared_mean
+from rmsnorm_export.recognize.addition import add_epsilon
 from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
     Event,
-    Logarithm,
     Norm,
     Radial,
-    Square,
     View,
     Weight,
     WeightedInverse,
 )
-from rmsnorm_export.recognize.logarithm import scale_logarithm
-from rmsnorm_export.recognize.numerator import (
-    multiple,
-    part_squared,
-    related,
-    unscaled,
-    whole_row,
-)
+from rmsnorm_export.recognize.numerator import part_squared, whole_row
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import row_size
-from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes, scaled_square
+from rmsnorm_export.recognize.sums import length_unknown, not_trailing, row_axes
 from rmsnorm_export.recognize.weights import as_gain, as_weight
 
 _MOST_SCALES = 4
@@ -47,22 +39,14 @@ def mul(ctx: Context, node: ir.Node) -> None:
         return
     facts = ctx.facts
     fact_a, fact_b = facts.get(a), facts.get(b)
-    if a is b or a in ctx.earlier or b in ctx.earlier or related(a, b):
-        if not isinstance(fact_a, Radial | WeightedInverse):
-            square = radials.square_of_product(ctx, a, b)
-            if square is not None:
-                facts[node.outputs[0]] = square
-                return
-        elif ctx.same(a, b):
-            if isinstance(fact_a, Radial):
-                radials.root_squared(ctx, node, fact_a)
-            return
+    if ctx.may_be_same(a, b) and ctx.same(a, b):
+        if isinstance(fact_a, Radial):
+            radials.squared_again(ctx, node, fact_a)
+        elif not isinstance(fact_a, WeightedInverse):
+            radials.square(ctx, node, a)
+        return
     if fact_a is None and fact_b is None:
         return
-    for fact, other in ((fact_a, b), (fact_b, a)):
-        if isinstance(fact, Logarithm):
-            scale_logarithm(ctx, node, fact, other, inverse=False)
-            return
     # Before squares and norms: the row that is divided may itself be one, on either side.
     for fact, other in ((fact_a, b), (fact_b, a)):
         if isinstance(fact, Radial):
@@ -70,10 +54,6 @@ def mul(ctx: Context, node: ir.Node) -> None:
             return
         if isinstance(fact, WeightedInverse):
             _meet(ctx, node, other, fact)
-            return
-    for fact, other in ((fact_a, b), (fact_b, a)):
-        if isinstance(fact, Square):
-            _scale_square(ctx, node, fact, other, inverse=False)
             return
     for value, fact, other in ((a, fact_a, b), (b, fact_b, a)):
         if isinstance(fact, Norm):
@@ -98,18 +78,12 @@ def div(ctx: Context, node: ir.Node) -> None:
         array, number = ctx.constants.array(a), ctx.constants.scalar(a)
         if number is not None and array is not None and ctx.fits(array.ndim, fact_b):
             radials.inverse_of(ctx, node, fact_b, number, a)
-        elif fact_b.inverse:
-            if fact_b.rooted:
-                ctx.flaw(
-                    fact_b.candidate, node, "divided-by-inverse", "x is divided by 1 / rms",
-                    name_of(node), "multiply with the inverse, or divide by the root",
-                )  # fmt: skip
-        elif fact_b.rooted:
+        elif not fact_b.rooted and not fact_b.inverse:
+            _count_not_constant(ctx, node, fact_b, a)
+        elif not fact_b.inverse:
             inverse = dataclasses.replace(fact_b, inverse=True, m=1.0)
             normalise(ctx, node, a, inverse, None)
             _as_inverse(ctx, node, a, inverse)
-        else:
-            _count_not_constant(ctx, node, fact_b, a)
         return
     number = ctx.constants.scalar(b)
     if not number:
@@ -118,40 +92,22 @@ def div(ctx: Context, node: ir.Node) -> None:
         return
     if isinstance(fact_a, Radial):
         rescale(ctx, node, fact_a, b, 1.0 / number)
-    elif isinstance(fact_a, Logarithm):
-        scale_logarithm(ctx, node, fact_a, b, inverse=True)
-    elif isinstance(fact_a, Square):
-        _scale_square(ctx, node, fact_a, b, inverse=True)
     elif isinstance(fact_a, Norm) and _of_length_one(a, fact_a, node):
         _root_of_n(ctx, node, fact_a, b, 1.0 / number)
 
 
-def _scale_square(
-    ctx: Context, node: ir.Node, fact: Square, other: ir.Value, *, inverse: bool
-) -> None:
-    array, number = ctx.constants.array(other), ctx.constants.scalar(other)
-    numbers = array if array is not None and number and array.ndim <= 1 else None
-    ctx.facts[node.outputs[0]] = scaled_square(ctx, fact, other, numbers, inverse=inverse)
-
-
 def add(ctx: Context, node: ir.Node) -> None:
-    """Add, or Sum of any number of tensors."""
-    values = [value for value in node.inputs if value is not None]
-    facts = [ctx.facts.get(value) for value in values]
-    for at, fact in enumerate(facts):
-        if isinstance(fact, Radial):
-            others = values[:at] + values[at + 1 :]
-            whole = with_squared_mean(ctx, fact, others[0]) if len(others) == 1 else None
-            if whole is None:
-                add_epsilon(ctx, node, fact, *others)
-            else:
-                ctx.set_radial(node.outputs[0], whole)
-            return
-    if len(values) != 2:
+    """Add, or Sum of two tensors."""
+    a, b, *more = (*node.inputs, None)
+    if a is None or b is None or any(more):
         return
-    pairs = list(zip(values, facts, reversed(values), strict=True))
+    pairs = [(value, ctx.facts.get(value), other) for value, other in ((a, b), (b, a))]
+    for _, fact, other in pairs:
+        if isinstance(fact, Radial):
+            add_epsilon(ctx, node, fact, other)
+            return
     for value, fact, other in pairs:
-        if isinstance(fact, Norm) and fact.bias is None and fact.gate is None:
+        if isinstance(fact, Norm) and fact.radial and fact.bias is None and fact.gate is None:
             bias = _factor(ctx, fact, other)
             if bias is not None and bias.offset:
                 bias = dataclasses.replace(bias, stored=bias.value, offset=0.0)
@@ -159,10 +115,6 @@ def add(ctx: Context, node: ir.Node) -> None:
                 step = _with_event(fact, "bias")
                 extend(ctx, node, dataclasses.replace(step, bias=bias))
                 return
-    for _, fact, other in pairs:
-        if isinstance(fact, Square):
-            add_to_square(ctx, node, fact, other)
-            return
 
 
 def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
@@ -202,12 +154,7 @@ def multiply_radial(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value
     if not radial.rooted:
         _count_not_constant(ctx, node, radial, other)
         return
-    if not radial.inverse and radial.beyond is None:
-        if ctx.same(other, radial.x.root):
-            ctx.flaw(
-                radial.candidate, node, "multiplied-by-root", "x is multiplied with its rms",
-                name_of(node), "divide by the root, or multiply with its inverse",
-            )  # fmt: skip
+    if not radial.inverse:
         return
     if not ctx.same(other, radial.x.root) and ctx.types.dtype(other) is not None:
         scale = as_weight(ctx, other, whole_row(radial), radial.axis, radial.last)
@@ -253,33 +200,14 @@ def normalise(
     candidate = radial.candidate
     view = ctx.view(numerator)
     association = 0 if scale is None else 3 if rounded else 1
-    part = None
-    for squares in filter(None, (radial, unscaled(ctx, radial))):
-        part = part_squared(ctx, view, squares)
-        if part is None and scale is None:
-            weighted = _weighted(ctx, numerator, squares)
-            if weighted is not None:
-                view, scale, part = weighted
-                association = 2
-        if part is None and scale is None:
-            scaled = _times_constant(ctx, numerator, squares)
-            if scaled is not None:
-                view, squares, part = scaled
-        if part is not None:
-            radial = squares
-            break
-    if radial.beyond is not None:
-        if part is not None:
-            candidate.rooted = True
-            if candidate.flaw is not None and candidate.flaw.kind == "look-alike":
-                candidate.flaw = None  # which holds of what is followed alone
-            ctx.flaw(
-                candidate, radial.beyond, "not-followed", "what divides the row is computed of its "
-                "mean square in a way that recognition does not follow",
-                f"{radial.beyond.op_type} {name_of(radial.beyond)!r}",
-                "take the mean of the squares, add epsilon, and divide by the root",
-            )  # fmt: skip
-        return
+    part = part_squared(ctx, view, radial)
+    if part is None and scale is None:
+        weighted = _weighted(ctx, numerator, radial)
+        if weighted is not None:
+            view, scale, part = weighted
+            association = 2
+        elif (multiple := _times_constant(ctx, numerator, radial)) is not None:
+            view, radial, part = multiple
     if part is None and ctx.same(
         radials.unquantized(view.root), radials.unquantized(radial.x.root)
     ):
@@ -372,21 +300,28 @@ def _times_constant(
     ctx: Context, numerator: ir.Value, radial: Radial
 ) -> tuple[View, Radial, int] | None:
     """``x * c`` with the x that was squared: c times the norm, as ``x * sqrt(n) / ||x||``."""
-    node, top = ctx.maker(numerator, "Mul", "Div"), multiple(ctx, numerator)
-    part = part_squared(ctx, top.view, radial)
-    if part is None or node is None or node.graph is not radial.graph or top.factor <= 0:
+    node = ctx.maker(numerator, "Mul")
+    if node is None or node.graph is not radial.graph:
         return None
-    step = radials.times(ctx, radial, None, top.factor)
-    step.slack, step.narrow = max(radial.slack, top.slack), (*radial.narrow, *top.narrow)
-    if not top.narrow:
+    for x, constant in (node.inputs, node.inputs[::-1]):
+        array, number = ctx.constants.array(constant), ctx.constants.scalar(constant)
+        part = None if x is None else part_squared(ctx, ctx.view(x), radial)
+        if x is None or part is None or array is None or array.ndim > 1 or (number or 0) <= 0:
+            continue
+        step, dtype = radials.times(ctx, radial, constant, number or 0), ctx.types.dtype(x)
         step.edges = (*radial.edges, "x that is multiplied with a constant first")
-    return top.view, step, part
+        if dtype in HALF_TYPES:
+            step.narrow = (*radial.narrow, f"x times a constant rounded to {type_name(dtype)}")
+        return ctx.view(x), step, part
+    return None
 
 
 def multiply_norm(
     ctx: Context, node: ir.Node, value: ir.Value, norm: Norm, other: ir.Value
 ) -> None:
     """A scale, a gate, or something that ends the norm."""
+    if norm.radial is None:
+        return
     if radials.by_quantized_number(ctx, node, norm, other):
         return
     number = ctx.constants.scalar(other)
@@ -444,8 +379,6 @@ def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, constant: ir.Value, fact
 def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:
     x = norm.group[0].value if norm.group is not None else norm.x.value
     axis, last = (norm.radial.axis, norm.radial.last) if norm.radial is not None else (-1, -1)
-    if norm.native is not None:
-        axis, last = norm.native.spec.axis, norm.native.spec.last_axis
     return as_weight(ctx, other, x, axis, last)
 
 
@@ -457,9 +390,9 @@ def _with_event(norm: Norm, kind: str) -> Norm:
 def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     """The first output of ``node`` is ``norm``."""
     output, radial = node.outputs[0], norm.radial
-    if radial is not None and radial.beyond is not None:  # a row of length one was quantized
+    if radial is not None and radial.quantizer is not None:  # a row of length one was quantized
         if complete(ctx, norm, output) is not None:
-            radials.tell_quantized(ctx, node, radial, radial.beyond)
+            radials.tell_quantized(ctx, node, radial, radial.quantizer)
         ctx.facts[output] = norm
         return
     norm = dataclasses.replace(norm, unit=norm.unit or unit_row(ctx, norm, output))

@@ -11,19 +11,13 @@ from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import (
     Flaw,
-    Logarithm,
     Norm,
     Radial,
     Square,
     WeightedInverse,
 )
-from rmsnorm_export.recognize.numerator import in_order, multiples, shapes_of
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
-
-_PLACES = ("Concat", "CumSum", "Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Squeeze",
-           "Tile", "Transpose", "Unsqueeze")  # fmt: skip
-"""Operators behind which the squares of a row, or a part of them, stand elsewhere."""
 
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
@@ -43,22 +37,8 @@ def square_of(ctx: Context, value: ir.Value) -> Square | None:
             ctx.describe(value),
             "store types in the model (value_info); a function must be called with one type",
         )  # fmt: skip
-        return Square(ctx.magnitude(value), ir.DataType.UNDEFINED, flaw=flaw)
-    return Square(ctx.magnitude(value), dtype) if dtype in FLOATS else None
-
-
-def square_of_product(ctx: Context, a: ir.Value, b: ir.Value) -> Square | None:
-    """``a * b``, where one is certainly a constant multiple of the other."""
-    if ctx.same(a, b):
-        return square_of(ctx, a)
-    pair, fact = multiples(ctx, a, b), square_of(ctx, a)
-    if pair is None or fact is None:
-        return None
-    left, right = pair
-    return dataclasses.replace(
-        fact, x=left.view, factor=left.factor * right.factor, slack=(left.slack + right.slack) / 2,
-        narrow=(*left.narrow, *right.narrow),
-    )  # fmt: skip
+        return Square(ctx.view(value), ir.DataType.UNDEFINED, flaw=flaw)
+    return Square(ctx.view(value), dtype) if dtype in FLOATS else None
 
 
 def power(ctx: Context, node: ir.Node) -> None:
@@ -67,8 +47,8 @@ def power(ctx: Context, node: ir.Node) -> None:
     if base is None or exponent is None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
-    fact = ctx.facts.get(base) or (ctx.rows.get(base) if number in (0.5, -0.5) else None)
-    if isinstance(ctx.facts.get(exponent), Radial | Logarithm):
+    fact = ctx.facts.get(base)
+    if isinstance(ctx.facts.get(exponent), Radial):
         return
     if isinstance(fact, Radial):
         fits = array is not None and ctx.fits(array.ndim, fact)
@@ -76,8 +56,6 @@ def power(ctx: Context, node: ir.Node) -> None:
         return
     rank = 0 if array is None else array.ndim
     flaw: Flaw | None = None
-    if number is None:
-        number = _of_a_row(ctx, exponent, base)
     if number == 2.0:
         if rank > 1 and rank > (ctx.types.rank(base) or 0):
             flaw = (
@@ -101,7 +79,7 @@ def power(ctx: Context, node: ir.Node) -> None:
 def power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | None) -> None:
     """Pow of what is known, with this exponent, or with one that is no constant scalar."""
     if number == 2.0:
-        root_squared(ctx, node, radial)
+        squared_again(ctx, node, radial)
     elif number == -1.0:
         inverse_of(ctx, node, radial, 1.0)
     elif number in (0.5, -0.5):
@@ -118,26 +96,12 @@ def power_of_mean(ctx: Context, node: ir.Node, radial: Radial, number: float | N
         )  # fmt: skip
 
 
-def _of_a_row(ctx: Context, value: ir.Value, base: ir.Value) -> float | None:
-    """The number that a constant of the trailing dimensions of ``base`` repeats."""
-    array, dims = ctx.constants.repeated(value), ctx.types.shape(base)
-    if array is None or dims is None or not 0 < array.ndim <= len(dims):
-        return None
-    return float(array.flat[0]) if same_dims(array.shape, dims[-array.ndim :]) else None
-
-
-def root_squared(ctx: Context, node: ir.Node, radial: Radial) -> None:
-    """The square of ``c * sqrt(inner)``, as after ReduceL2."""
-    if not radial.rooted or radial.inverse or radial.d:
-        ctx.spoil(
-            node, radial, "power-of-mean-square", "the mean square is squared again",
-            name_of(node), "an RMSNorm divides by the square root of the mean square, once",
-        )  # fmt: skip
-        return
-    scale, floor = radial.c * radial.c, radial.floor * radial.floor
-    a, b = radial.a * scale, radial.b * scale
-    step = dataclasses.replace(radial, rooted=False, a=a, b=b, c=1.0, floor=floor, plain=False)
-    ctx.set_radial(node.outputs[0], step)
+def squared_again(ctx: Context, node: ir.Node, radial: Radial) -> None:
+    """The square of a mean square, or of its root."""
+    ctx.spoil(
+        node, radial, "power-of-mean-square", "the mean square is squared again",
+        name_of(node), "an RMSNorm divides by the square root of the mean square, once",
+    )  # fmt: skip
 
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
@@ -162,7 +126,7 @@ def quantize(ctx: Context, node: ir.Node) -> None:
     elif isinstance(fact, Square):
         ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
     elif isinstance(fact, Norm) and fact.owner is None and fact.radial is not None:
-        radial = dataclasses.replace(fact.radial, beyond=fact.radial.beyond or node)
+        radial = dataclasses.replace(fact.radial, quantizer=fact.radial.quantizer or node)
         ctx.facts[node.outputs[0]] = dataclasses.replace(fact, radial=radial)
 
 
@@ -194,7 +158,7 @@ def tell_quantized(ctx: Context, node: ir.Node, radial: Radial, quantizer: ir.No
 def by_quantized_number(ctx: Context, node: ir.Node, norm: Norm, other: ir.Value) -> bool:
     """Refuse a quantized row of length one that a stored, quantized tensor is multiplied with: it
     may hold the root of n. Return whether it is one."""
-    quantizer, stored = None if norm.radial is None else norm.radial.beyond, unquantized(other)
+    quantizer, stored = None if norm.radial is None else norm.radial.quantizer, unquantized(other)
     if norm.radial is None or quantizer is None or stored is other:
         return False
     if not stored.is_initializer() and ctx.constants.array(stored) is None:
@@ -203,34 +167,11 @@ def by_quantized_number(ctx: Context, node: ir.Node, norm: Norm, other: ir.Value
     return True
 
 
-def not_followed(ctx: Context, node: ir.Node) -> None:
-    """What is computed of one mean square and constants, or of squares that change places, where
-    there is no rule for it: a norm, as far as the file tells, if it divides x."""
-    read = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
-    facts = [ctx.facts[v] for v in read if v in ctx.facts]
-    if not facts or node.outputs[0] in ctx.rows or node.op_type.startswith("Reduce"):
-        return
-    if isinstance(facts[0], Square) and node.op_type in _PLACES:
-        moved = dataclasses.replace(facts[0], beyond=facts[0].beyond or node)
-        ctx.facts.update(dict.fromkeys(node.outputs, moved))
-        return
-    bases = [fact.of if isinstance(fact, Logarithm) else fact for fact in facts]
-    radials = [base for base in bases if isinstance(base, Radial)]
-    others = [v for v in node.inputs if v is not None and v not in ctx.facts]
-    alone = len(radials) == len(facts) and len({radial.candidate for radial in radials}) == 1
-    floats = ctx.types.dtype(node.outputs[0]) in (*FLOATS, ir.DataType.BOOL)
-    if alone and floats and all(ctx.constants.array(v) is not None for v in others):
-        step = dataclasses.replace(radials[0], rooted=True, beyond=radials[0].beyond or node)
-        ctx.set_radial(node.outputs[0], step)
-
-
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:
     """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
-    if node.op_type == "Sqrt" and node.inputs[0] is not None:
-        fact = fact or ctx.rows.get(node.inputs[0])
-        if isinstance(fact, Radial):
-            _take_root(ctx, node, fact, inverse=False)
+    if isinstance(fact, Radial) and node.op_type == "Sqrt":
+        _take_root(ctx, node, fact, inverse=False)
     elif isinstance(fact, Radial):
         inverse_of(ctx, node, fact, 1.0)
 
@@ -312,10 +253,6 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
     if restored:
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=True))
         return
-    other = _in_earlier_shape(ctx, node, radial)
-    if other is not None:
-        ctx.set_radial(node.outputs[0], other)
-        return
     if node.op_type == "Squeeze" and radial.kept and _names_row(ctx, node, radial, row):
         ctx.set_radial(node.outputs[0], dataclasses.replace(radial, kept=False))
         return
@@ -325,21 +262,6 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
         f"{node.op_type} {name_of(node)!r} of {ctx.describe(node.inputs[0])}",
         "use keepdims = 1, or Unsqueeze the reduced axes with constant negative axes",
     )  # fmt: skip
-
-
-def _in_earlier_shape(ctx: Context, node: ir.Node, radial: Radial) -> Radial | None:
-    """The mean square of the same rows, in the shape that x had before it was reshaped."""
-    dims, shapes = ctx.types.shape(node.outputs[0]), shapes_of(ctx, radial.x.root)
-    if node.op_type == "Expand" or radial.axis != -1 or dims is None or not radial.size:
-        return None
-    for position, source in enumerate(shapes[1:], 1):
-        whole = ctx.types.shape(source)
-        if not whole or whole[-1] != radial.size or not in_order(ctx, shapes[: position + 1]):
-            continue
-        kept = same_dims(dims, (*whole[:-1], 1))
-        if kept or same_dims(dims, whole[:-1]):
-            return dataclasses.replace(radial, x=ctx.view(source), kept=kept)
-    return None
 
 
 def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:

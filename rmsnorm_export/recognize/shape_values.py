@@ -71,10 +71,6 @@ def bounded(size: Dim) -> tuple[int, str] | None:
     return (int(bound[1]), bound[2]) if bound else None
 
 
-_DIGITS = {ir.DataType.DOUBLE: 53, ir.DataType.FLOAT: 24, ir.DataType.FLOAT16: 11,
-           ir.DataType.BFLOAT16: 8}  # fmt: skip
-"""Of each float type the binary digits of the integers that it holds, all of them."""
-
 _MOST = 16
 """No tensor has more dimensions, and padding two numbers for each of eight; more is no shape."""
 
@@ -87,7 +83,7 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 OPERATORS = frozenset((
     *_ARITHMETIC, "Div", "Mod", "Equal", "Shape", "Concat", "Slice", "Gather", "Where", "Identity",
-    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Max",
+    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose",
     "ReduceProd",
 ))  # fmt: skip
 """Those that ``elements`` follows."""
@@ -148,10 +144,8 @@ def _in_type(element: Dim, dtype: ir.DataType) -> Dim:
         return element if wide or one else None
     if dtype == ir.DataType.BOOL:
         return element if element in (0, 1) else None
-    if dtype.is_integer():
-        return element if dtype.min <= element <= dtype.max else None
-    digits = _DIGITS.get(dtype, 0)
-    return element if abs(element) <= 1 << digits and digits else None
+    fits = dtype.is_integer() and dtype.min <= element <= dtype.max
+    return element if fits else None
 
 
 def held(array: npt.NDArray[np.generic] | None) -> Held:
@@ -181,8 +175,6 @@ def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
         return _filled(node, _integers(data))
     if op in (*_ARITHMETIC, "Div", "Mod", "Equal"):
         return _by_element(lambda a, b: _arithmetic(op, a, b), parts)
-    if op == "Max":
-        return _by_element(_largest, parts)
     if op == "ReduceProd":
         return multiplied(node, data, parts[1:])
     return rearranged(node, parts)
@@ -273,13 +265,6 @@ def _filled(node: ir.Node, sizes: list[int] | None) -> Held:
     if sizes is None or not isinstance(number, int) or math.prod(sizes) > _MOST:
         return None
     return np.full(sizes, number, object)
-
-
-def _largest(*sizes: Dim) -> Dim:
-    numbers = [size for size in sizes if isinstance(size, int)]
-    if len(numbers) == len(sizes):
-        return max(numbers)
-    return sizes[0] if len(set(sizes)) == 1 else None
 
 
 def multiplied(

@@ -131,15 +131,6 @@ def _lost(ctx: Context, node: ir.Node, fact: Fact | None, outside: ir.Value) -> 
         ctx.facts[outside] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
 
 
-def absolute(ctx: Context, node: ir.Node) -> None:
-    """Abs of what is not negative."""
-    fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Square) and fact.factor > 0:
-        ctx.facts[node.outputs[0]] = fact
-    elif isinstance(fact, Radial) and min(fact.b, fact.d) >= 0 and min(fact.a, fact.c, fact.m) > 0:
-        ctx.set_radial(node.outputs[0], fact)
-
-
 def reshape(ctx: Context, node: ir.Node) -> None:
     """Unsqueeze, Reshape, Expand: axes restored, or the groups of a row joined again."""
     source = node.inputs[0]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of, standard
+from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, Context, widens
 from rmsnorm_export.recognize.facts import Weight
-from rmsnorm_export.recognize.radial import expanded_as
 
 _MAX_ANCESTORS = 16
 _SHAPING = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten")
@@ -23,7 +22,6 @@ def as_weight(
     that may depend on the data is a gate or modulation and is left where it is, unless it is
     ``computed``: an operand that an operator calls its scale.
     """
-    value = _before_repeating(ctx, value, x)
     if ctx.view(value).root is ctx.view(x).root or ctx.types.dtype(value) not in FLOATS:
         return None
     dims = ctx.types.shape(value)
@@ -49,14 +47,6 @@ def as_weight(
     stored, offset = _stored(ctx, value, tail)
     early = not computed or is_weight(value, ctx.view(x).root)
     return Weight(value, stored, offset, early)
-
-
-def _before_repeating(ctx: Context, value: ir.Value, x: ir.Value) -> ir.Value:
-    """What Expand or Tile has repeated along axes of ``x``, where ``x`` has as many of them."""
-    node = producer_of(value, "Expand", "Tile")
-    if node is None or node.inputs[0] is None:
-        return value
-    return node.inputs[0] if expanded_as(ctx, node, x) or keeps_shape(ctx, value, x) else value
 
 
 def keeps_shape(ctx: Context, value: ir.Value, x: ir.Value) -> bool:

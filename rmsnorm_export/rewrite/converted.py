@@ -22,7 +22,7 @@ from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import WrongError, compare_with, run_reference
 from rmsnorm_export.proof.cut import MAX_CONSTANT, cut
-from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.consts import Constants, stored_tensor
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import Dim
 from rmsnorm_export.recognize.types import Types
@@ -197,7 +197,7 @@ class _Nodes:
 
 def _content(value: ir.Value) -> bytes | None:
     """Return the bytes of a constant that the converter sees; None of any other value."""
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    tensor = stored_tensor(value)
     if (
         tensor is None
         or isinstance(tensor, ir.ExternalTensor | ir.StringTensor)

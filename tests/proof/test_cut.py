@@ -14,6 +14,7 @@ from proof.sites import CONSTANTS, PLAIN, TAIL, source, values
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.evaluate import run_numpy
+from rmsnorm_export.proof.feeds import static_shape
 from rmsnorm_export.runtime.session import run_onnxruntime
 
 NORM = "  p = Pow (x, two)\n  m = ReduceMean (p, axes)\n" + TAIL
@@ -172,3 +173,11 @@ def test_the_shape_of_another_value_and_the_type_of_another_do_not_need_it() -> 
         output = run(small, {"x0": x})["y0"]
         assert output.dtype == np.float16
         np.testing.assert_array_equal(output, x.reshape(2, 5, 4, 3))
+
+
+def test_the_shape_of_a_constant_is_read_without_naming_it() -> None:
+    """The name would be in the bytes of a file whose norm is left as it is."""
+    tensor = ir.tensor(np.ones(3, np.float32))
+    node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.val("c")])
+    assert static_shape(node.outputs[0]) == (3,)
+    assert tensor.name is None

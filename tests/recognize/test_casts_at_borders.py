@@ -73,3 +73,17 @@ def test_a_value_that_is_rounded_and_widened_again_takes_upcast(value: str) -> N
     x = rows()
     true = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * np.array([1.5, *range(2, 9)])
     np.testing.assert_allclose(outputs(result.to_bytes(), x), true, rtol=3e-6)
+
+
+def test_a_row_that_is_cast_and_cut_twice_has_its_square_and_mean() -> None:
+    """One Cast and one Reshape for the squares, another of each for the numerator."""
+    source = model(
+        "a = Cast<to = 1>(h)\n b = Cast<to = 1>(h)\n p = Reshape(a, cut)\n q = Reshape(b, cut)\n"
+        " s = Pow(p, two)\n m = ReduceMean<axes = [-1]>(s)\n e = Add(m, eps)\n r = Sqrt(e)\n"
+        " n = Div(q, r)\n j = Reshape(n, joined)\n y = Mul(j, w)",
+        inputs="float16[B,S,8] h", outputs="float[B,S,8] y",
+        constants=f"{CONSTANTS}, {WEIGHT}, int64[4] cut = {{0, 0, 2, 4}}, "
+        "int64[3] joined = {0, 0, 8}",
+    )  # fmt: skip
+    (site,) = rx.inspect(source).fused
+    assert {"s", "m"} <= set(site.nodes)

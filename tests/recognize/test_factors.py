@@ -29,7 +29,6 @@ FORMS = {
     "of a length": (N**0.5, "v = LpNormalization<axis = -1, p = 2>(x)\n y = Mul(v, c)"),
     "of x": (N**0.5, "l = ReduceL2<axes = [-1]>(x)\n v = Mul(x, c)\n y = Div(v, l)"),
     "of the sum": (1 / N, f"{SUM}m = Mul(s, c)\n {ROOT}"),
-    "of the squares": (1 / N, f"q = Mul(x, x)\n p = Mul(q, c)\n m = ReduceSum(p, axes)\n {ROOT}"),
 }
 
 
@@ -193,7 +192,7 @@ def test_what_is_negative_has_no_floor(negative: str) -> None:
     assert not rx.optimize(source).report.fused
 
 
-@pytest.mark.parametrize(("shape", "norms"), [("4,1", 1), ("1,1", 1), ("1,4", 0), ("4,4", 1)])
+@pytest.mark.parametrize(("shape", "norms"), [("4,1", 1), ("1,1", 0), ("1,4", 0), ("4,4", 1)])
 def test_a_row_of_one_that_is_repeated_is_no_sum(shape: str, norms: int) -> None:
     rows, columns = map(int, shape.split(","))
     ones = ", ".join(["1"] * rows * columns)
@@ -205,7 +204,7 @@ def test_a_row_of_one_that_is_repeated_is_no_sum(shape: str, norms: int) -> None
     )  # fmt: skip
     report = rx.optimize(source, prove=True).report
     assert len(report.fused) == norms
-    assert [refusal.reason for refusal in report.refused] == ["weighted-square"] * (1 - norms)
+    assert not report.refused
 
 
 @pytest.mark.parametrize("number", [2.0, 3.0, 0.5, 0.1])

@@ -194,17 +194,17 @@ def test_pools_and_products_are_means(mean, how, target):
 
 OF_COLUMNS = {"shape": "8,8", "constants": matrix(1, 8)}
 OTHERS = [
-    ("m = AveragePool<kernel_shape = [3], pads = [1, 1]>(sq)", {}, "windowed-mean", "look-alike"),
-    ("m = MatMul(sq, k)", {"constants": ONE_DIFFERS}, "weighted-square", "look-alike"),
-    ("m = MatMul(k, sq)", OF_COLUMNS, "spelling-unknown", "norm"),
+    ("m = AveragePool<kernel_shape = [3], pads = [1, 1]>(sq)", {}, []),
+    ("m = MatMul(sq, k)", {"constants": ONE_DIFFERS}, []),
+    ("m = MatMul(k, sq)", OF_COLUMNS, ["spelling-unknown"]),
 ]
 
 
-@pytest.mark.parametrize(("mean", "how", "reason", "kind"), OTHERS)
-def test_other_pools_and_products_are_none_of_rows(mean, how, reason, kind):
+@pytest.mark.parametrize(("mean", "how", "reasons"), OTHERS)
+def test_other_pools_and_products_are_none_of_rows(mean, how, reasons):
     report = rx.optimize(chain(mean, **how), numerics="unclamped").report
     assert not report.fused
-    assert [(r.reason, r.kind) for r in report.refused] == [(reason, kind)]
+    assert [refusal.reason for refusal in report.refused] == reasons
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,55 @@ def logarithm(power: float) -> Step:
 SUMMED: Steps = {"square": same}
 NORMS: dict[str, Steps] = {
     "epsilon by a Sum": {"stabilise": op("Sum", EPSILON)},
+    "a product of sizes": {"mean": counted(op("Shape"), gathered(-1))},
+    "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
+    "an axis that is squeezed out": {"mean": without_its_axis(same)},
+    "an epsilon without an axis": {"mean": without_its_axis(epsilon), "stabilise": same},
+    "numbers of the type of the mean": {
+        "mean": then(total, typed_as(N, "Div")), "stabilise": typed_as(EPSILON, "Add"),
+    },
+    "a size in 32 bits": {"mean": over_its_size},
+    "the size of the weight": {"mean": over_the_size_of_a_row},
+    "a slice of all": {"root": then(op("Sqrt"), all_of_it)},
+    "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
+    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
+    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
+    "a maximum with less": {"stabilise": then(epsilon, op("Max", 1e-6, 0.0))},
+    "a maximum with epsilon": {"stabilise": then(epsilon, op("Max", EPSILON))},
+    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", math.inf))},
+    "a Relu": {"stabilise": then(epsilon, op("Relu"))},
+    "one maximum after another": {
+        "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
+    },
+}  # fmt: skip
+"""Recognised by default in float32, and in any float type with the class ``upcast``."""
+
+UPCAST: dict[str, Steps] = {
+    "a root by logarithms": {"root": logarithm(0.5)},
+    "a sum by its logarithm": {"mean": then(reduced("ReduceLogSum"), op("Exp"), over(N))},
+}
+"""Fused by what they compute, with the class ``upcast`` where sums of logarithms lose digits."""
+
+
+def parts(a: Alike, x: str) -> str:
+    """The sums of the squares of two halves of a row, added."""
+    first, second = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
+    return a.g.op("Add", *(total(a, a.square(part)) for part in (first, second)))
+
+
+def parts_of_squares(a: Alike, x: str) -> str:
+    """The same, the squares taken before the row is cut."""
+    first, second = a.g.ops("Split", a.square(x), count=2, axis=-1, num_outputs=2)
+    return a.g.op("Add", total(a, first), total(a, second))
+
+
+def joined_squares(a: Alike, x: str) -> str:
+    """The sum of the squares of two halves of a row, side by side."""
+    halves = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
+    return total(a, a.g.op("Concat", *map(a.square, halves), axis=-1))
+
+
+BY_BEHAVIOUR: dict[str, Steps] = {
     "two numbers by a Sum": {"stabilise": op("Sum", EPSILON, EPSILON)},
     "epsilon in the squares": {"square": then(op("Pow", 2.0), epsilon), "stabilise": same},
     "a vector of epsilon in the squares": {
@@ -211,59 +260,10 @@ NORMS: dict[str, Steps] = {
         **SUMMED, "mean": then(op("LpPool", kernel_shape=[N], p=2), over(ROOT)), "root": same,
     },
     "a variance and the square of a mean": with_variance(lambda a, _, average: a.square(average)),
-    "a product of sizes": {"mean": counted(op("Shape"), gathered(-1))},
-    "a product of sizes, in float64": {"mean": counted(op("Shape"), gathered(-1), wide=True)},
-    "an axis that is squeezed out": {"mean": without_its_axis(same)},
-    "an epsilon without an axis": {"mean": without_its_axis(epsilon), "stabilise": same},
-    "numbers of the type of the mean": {
-        "mean": then(total, typed_as(N, "Div")), "stabilise": typed_as(EPSILON, "Add"),
-    },
-    "a size in 32 bits": {"mean": over_its_size},
-    "the size of the weight": {"mean": over_the_size_of_a_row},
-    "a slice of all": {"root": then(op("Sqrt"), all_of_it)},
     "an inverse that is limited": {"stabilise": same, "divide": limited(100.0)},
-    "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
-    "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
-    "clipped before epsilon": {"mean": then(mean, op("Clip", 0.0, math.inf))},
-    "a maximum with less": {"stabilise": then(epsilon, op("Max", 1e-6, 0.0))},
-    "a maximum with epsilon": {"stabilise": then(epsilon, op("Max", EPSILON))},
-    "a minimum with infinity": {"root": then(op("Sqrt"), op("Min", math.inf))},
-    "a Relu": {"stabilise": then(epsilon, op("Relu"))},
-    "one maximum after another": {
-        "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
-    },
     "magnitudes of what is not negative": {
         "mean": then(op("Abs"), mean, op("Abs")), "root": then(op("Sqrt"), op("Abs")),
     },
-}  # fmt: skip
-"""Fused by default in float32, and in any float type with the class ``upcast``."""
-
-UPCAST: dict[str, Steps] = {
-    "a root by logarithms": {"root": logarithm(0.5)},
-    "a sum by its logarithm": {"mean": then(reduced("ReduceLogSum"), op("Exp"), over(N))},
-}
-"""Fused with the class ``upcast`` alone."""
-
-
-def parts(a: Alike, x: str) -> str:
-    """The sums of the squares of two halves of a row, added."""
-    first, second = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
-    return a.g.op("Add", *(total(a, a.square(part)) for part in (first, second)))
-
-
-def parts_of_squares(a: Alike, x: str) -> str:
-    """The same, the squares taken before the row is cut."""
-    first, second = a.g.ops("Split", a.square(x), count=2, axis=-1, num_outputs=2)
-    return a.g.op("Add", total(a, first), total(a, second))
-
-
-def joined_squares(a: Alike, x: str) -> str:
-    """The sum of the squares of two halves of a row, side by side."""
-    halves = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
-    return total(a, a.g.op("Concat", *map(a.square, halves), axis=-1))
-
-
-BY_BEHAVIOUR: dict[str, Steps] = {
     "parts": {**SUMMED, "mean": then(parts, over(N))},
     "parts of squares": {**SUMMED, "mean": then(parts_of_squares, over(N))},
     "squares of parts": {**SUMMED, "mean": then(joined_squares, over(N))},
@@ -273,7 +273,7 @@ BY_BEHAVIOUR: dict[str, Steps] = {
                      lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1])),
     },
 }  # fmt: skip
-"""Fused by what they compute, where the proof holds."""
+"""Fused by what they compute: in float32 and float64 by default, in half types with ``upcast``."""
 
 
 def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
@@ -300,15 +300,14 @@ def gram(a: Alike, x: str) -> str:
 
 LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "a Sum with x": (
-        {"stabilise": op("Sum", EPSILON, Alike.input)},
-        "epsilon-not-constant",
+        {"stabilise": op("Sum", EPSILON, Alike.input)}, None,
     ),
-    "a Softplus": ({"root": op("Softplus")}, "not-followed"),
+    "a Softplus": ({"root": op("Softplus")}, None),
     "logarithms of which the sum is taken": (
-        {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "not-followed",
+        {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "spelling-unknown",
     ),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
-    "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "two-epsilons"),
+    "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "clamped"),
     "an inverse that is limited from below": (
         {"stabilise": same, "divide": lambda a, x: a.g.op(
             "Mul", a.x, a.g.op("Max", a.g.op("Reciprocal", x), a.scalar(1.0)))}, "clamped",
@@ -342,12 +341,12 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     ),
     "a weighted sum by Einsum": (
         {"mean": then(einsum("bsd,d->bs", same, lambda a, _: a.weight()), unsqueezed)},
-        "weighted-square",
+        None,
     ),
     "rows of one and more numbers by Einsum": (
         {"row": lambda a: a.input(shape=(2, 3, 1)),
          "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
-        "weighted-square",
+        None,
     ),
     "three times x by Einsum": (
         summed_as(lambda a, x: a.g.op("Einsum", x, x, x, equation="bsd,bsd,bsd->bs"), unsqueezed),
@@ -355,10 +354,10 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     ),
     "a weighted product by Einsum": (
         summed_as(lambda a, x: a.g.op("Einsum", x, a.weight(), x, equation="bsd,d,bsd->bs"),
-                  unsqueezed), "weighted-square",
+                  unsqueezed), None,
     ),
     "a column of weights by Einsum": (
-        {"mean": einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 1)))}, "weighted-square",
+        {"mean": einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 1)))}, None,
     ),
     "a layer behind the squares by Einsum": (
         {"mean": then(einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 3))), mean)}, None,
@@ -366,7 +365,7 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     "sums along the row": (
         {"mean": then(lambda a, x: a.g.op("CumSum", x, a.g.const(np.array(-1))),
                       mean)},
-        "not-followed",
+        None,
     ),
     "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),
     "another root by logarithms": ({"root": logarithm(0.25)}, None),

@@ -37,7 +37,6 @@ replaced(
         "mean": then(mean, op("Sub", lambda a: a.square(a.mean(a.x)))),
     },
     square_of_the_positive_part={"square": then(op("Relu"), Alike.square)},
-    square_of_the_double={"square": then(op("Mul", 2.0), Alike.square)},
     # rms(x * w) below x.
     square_of_the_weighted={"first": Alike.weight, "square": then(op("Mul", OTHER), Alike.square)},
     two_mean_squares={
@@ -56,6 +55,8 @@ replaced(
 replaced(
     most=1,
     square_of_absolutes={"square": then(op("Abs"), Alike.square)},
+    # Half of a norm with a quarter of its epsilon.
+    square_of_the_double={"square": then(op("Mul", 2.0), Alike.square)},
     two_over_root={"divide": then(op("Div", 2.0, VALUE), op("Mul", X, VALUE))},
     expanded_root={
         "other": lambda a: a.g.op("Shape", a.x),
@@ -69,9 +70,10 @@ replaced(
     refusal=False,
     # LayerNorm: RMSNorm of the centred tensor would be right, LayerNormalization is better.
     layer_norm={"row": lambda a: a.g.op("Sub", x := a.input(), a.mean(x))},
-    # Dropout in inference does nothing.
-    dropout_in_the_middle={"root": then(Alike.root, op("Dropout"))},
 )
+
+# Dropout in inference does nothing, and no exporter writes it there.
+replaced(most=1, refusal=True, dropout_in_the_middle={"root": then(Alike.root, op("Dropout"))})
 
 
 def _magnitudes(hint: str = "x") -> Made:
