@@ -13,9 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toolbox.command import RESULTS, ROOT
+
+pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[decoder]'")
+
+from bench import norms
 from bench.demo.measure import worst_difference
 from bench.norms import Count, is_wrong
-from toolbox.command import ROOT
 
 
 @pytest.fixture
@@ -32,7 +36,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
 def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
-    pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[decoder]'")
     importlib.import_module(f"bench.{path.stem}")
 
 
@@ -100,6 +103,14 @@ def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
     assert report["rows"][1]["one node in the file:"] == str(report["norms"])
     drawn = xml.etree.ElementTree.parse(tmp_path / "norms.svg")
     assert len(drawn.findall(".//{*}rect")) == 1 + 3 * len(kernels)
+
+
+def test_the_page_of_norms_follows_from_its_file(tmp_path: Path) -> None:
+    norms.write(
+        json.loads((RESULTS / "norms.json").read_text(encoding="utf-8")), tmp_path / "norms.json"
+    )
+    for name in ("norms.json", "norms.md", "norms.svg"):
+        assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes()
 
 
 def test_a_result_is_wrong_beyond_its_bound_and_that_of_the_raw_file() -> None:

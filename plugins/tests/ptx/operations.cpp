@@ -285,11 +285,8 @@ struct Access {
                     value = static_cast<u64>(static_cast<s64>(value << unused) >> unused);
                 }
                 Operand const& to = at.operands[static_cast<std::size_t>(k)];
-                if (to.wide) {
-                    warp.put(to.at, i, value);
-                } else {
-                    warp.put(to.at, i, static_cast<u32>(value));
-                }
+                if (to.wide) warp.put(to.at, i, value);
+                if (!to.wide) warp.put(to.at, i, static_cast<u32>(value));
             }
         });
     }
@@ -412,13 +409,10 @@ Operation const& operation_of(std::string const& name) {
     if (known != table.end()) return known->second;
     bool const load = name.substr(0, 3) == "ld.";
     if (!load && name.substr(0, 3) != "st.") throw std::runtime_error("no operation " + name);
-    return table[name] = [access = Access(name), load](Warp& warp, Instruction const& at,
-                                                       Lanes lanes) {
-        if (load) {
-            access.load(warp, at, lanes);
-        } else {
-            access.store(warp, at, lanes);
-        }
+    auto const how = load ? &Access::load : &Access::store;
+    return table[name] = [access = Access(name), how](Warp& warp, Instruction const& at,
+                                                      Lanes lanes) {
+        (access.*how)(warp, at, lanes);
     };
 }
 

@@ -61,11 +61,6 @@ int attribute_of(void const* function, cudaFuncAttribute attribute) {
     return at == attributes.end() ? 0 : at->second;
 }
 
-bool allowed(void const* function, cudaLaunchConfig_t const& config) {
-    int const room = attribute_of(function, cudaFuncAttributeMaxDynamicSharedMemorySize);
-    return static_cast<int>(config.dynamicSmemBytes) <= std::max(room, kSharedByDefault);
-}
-
 // A wrapper holds the address of a header of 16 bytes and then images: u16 kind (1: PTX), u16
 // version, u32 bytes of their own header, u64 bytes of what follows it.
 Unit* read_images(void const* wrapper) {
@@ -105,7 +100,9 @@ cudaError_t launch(cudaLaunchConfig_t const& config, void const* function, void*
     bool const many =
         cluster > 8 && !attribute_of(function, cudaFuncAttributeNonPortableClusterSizeAllowed);
     if (many) return cudaErrorInvalidClusterSize;
-    if (!allowed(function, config)) return cudaErrorInvalidValue;
+    int const asked = attribute_of(function, cudaFuncAttributeMaxDynamicSharedMemorySize);
+    int const room = std::max(asked, kSharedByDefault);
+    if (static_cast<int>(config.dynamicSmemBytes) > room) return cudaErrorInvalidValue;
     int const preferred = attribute_of(function, cudaFuncAttributePreferredSharedMemoryCarveout);
     // In another context nobody knows that it is missing: no launch fails for it.
     bool const known = settings.context == 0 && preferred != cudaSharedmemCarveoutMaxShared;
