@@ -22,6 +22,8 @@ from rmsnorm_export.graph.order import (
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.types import Types
 
 if TYPE_CHECKING:
     import onnx
@@ -76,6 +78,8 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
             # ONNX Runtime's operator is not run where that is.
             copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
         source = copy.graph
+        if lower:
+            _declare(copy)
         with lent_slots(copy) as slots:
             for slot in slots:
                 if slot.is_external or slot.nbytes >= LARGE_BYTES:
@@ -123,6 +127,20 @@ def not_converted(before: int, opset: int, why: str) -> InputError:
     if opset > (newest := onnx.defs.onnx_opset_version()):
         fix = f"the newest opset that onnx {onnx.__version__} knows is {newest}"
     return InputError(what, found=f"to opset {opset}: {why}", fix=fix)
+
+
+def _declare(model: ir.Model) -> None:
+    """Declare the types and shapes that follow, of which onnx infers none behind others' operators.
+
+    Bodies of operators depend on them.
+    """
+    types = Types(model, Constants())
+    for value in variables_in(all_graphs(model)):
+        dtype, dims = types.info(value)
+        if value.type is None and dtype is not None:
+            value.type = ir.TensorType(ir.DataType(dtype))
+        if value.shape is None and dims is not None:
+            value.shape = ir.Shape(dims)
 
 
 def _bring_in(model: ir.Model) -> None:
