@@ -78,26 +78,27 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
             # ONNX Runtime's operator is not run where that is.
             copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
         source = copy.graph
-        if lower:
-            _declare(copy)
         with lent_slots(copy) as slots:
             for slot in slots:
                 if slot.is_external or slot.nbytes >= LARGE_BYTES:
                     place = f"{_KEEP}.{len(weights)}"
                     weights[place] = slot.tensor
                     slot.put(placed(slot.tensor, place, "", None))
-            light = ir.serde.serialize_model(copy)
-        written = ir.serde.deserialize_model(write_out(light, opset) if lower else light)
-        for node in written.graph.all_nodes():
-            # The first is ONNX Runtime's, in the default domain.
-            if node.op_type == SIMPLIFIED or (lower and node.op_type in _SAME and not node.domain):
-                node.domain = _KEEP
-        if lower:
-            _bring_in(written)
-        written.opset_imports[_KEEP] = 1
-        proto = version_converter.convert_version(ir.serde.serialize_model(written), opset)
-        if lower:
-            shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+            written = copy
+            if lower:
+                _declare(copy)
+                light = write_out(ir.serde.serialize_model(copy), opset)
+                written = ir.serde.deserialize_model(light)
+                _bring_in(written)
+            for node in written.graph.all_nodes():
+                # The first is ONNX Runtime's, in the default domain.
+                same = lower and node.op_type in _SAME and not node.domain
+                if node.op_type == SIMPLIFIED or same:
+                    node.domain = _KEEP
+            written.opset_imports[_KEEP] = 1
+            proto = version_converter.convert_version(ir.serde.serialize_model(written), opset)
+            if lower:
+                shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
         copy.graph = ir.serde.deserialize_model(proto).graph
         for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
