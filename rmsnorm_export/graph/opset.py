@@ -22,6 +22,8 @@ from rmsnorm_export.graph.order import (
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
+from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.types import Types
 
 if TYPE_CHECKING:
     import onnx
@@ -82,18 +84,21 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
                     place = f"{_KEEP}.{len(weights)}"
                     weights[place] = slot.tensor
                     slot.put(placed(slot.tensor, place, "", None))
-            light = ir.serde.serialize_model(copy)
-        written = ir.serde.deserialize_model(write_out(light, opset) if lower else light)
-        for node in written.graph.all_nodes():
-            # The first is ONNX Runtime's, in the default domain.
-            if node.op_type == SIMPLIFIED or (lower and node.op_type in _SAME and not node.domain):
-                node.domain = _KEEP
-        if lower:
-            _bring_in(written)
-        written.opset_imports[_KEEP] = 1
-        proto = version_converter.convert_version(ir.serde.serialize_model(written), opset)
-        if lower:
-            shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+            written = copy
+            if lower:
+                _declare(copy)
+                light = write_out(ir.serde.serialize_model(copy), opset)
+                written = ir.serde.deserialize_model(light)
+                _bring_in(written)
+            for node in written.graph.all_nodes():
+                # The first is ONNX Runtime's, in the default domain.
+                same = lower and node.op_type in _SAME and not node.domain
+                if node.op_type == SIMPLIFIED or same:
+                    node.domain = _KEEP
+            written.opset_imports[_KEEP] = 1
+            proto = version_converter.convert_version(ir.serde.serialize_model(written), opset)
+            if lower:
+                shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
         copy.graph = ir.serde.deserialize_model(proto).graph
         for slot in list(tensor_slots(copy)):
             if isinstance(slot.tensor, ir.ExternalTensor):
@@ -123,6 +128,20 @@ def not_converted(before: int, opset: int, why: str) -> InputError:
     if opset > (newest := onnx.defs.onnx_opset_version()):
         fix = f"the newest opset that onnx {onnx.__version__} knows is {newest}"
     return InputError(what, found=f"to opset {opset}: {why}", fix=fix)
+
+
+def _declare(model: ir.Model) -> None:
+    """Declare the types and shapes that follow, of which onnx infers none behind others' operators.
+
+    Bodies of operators depend on them.
+    """
+    types = Types(model, Constants())
+    for value in variables_in(all_graphs(model)):
+        dtype, dims = types.info(value)
+        if value.type is None and dtype is not None:
+            value.type = ir.TensorType(ir.DataType(dtype))
+        if value.shape is None and dims is not None:
+            value.shape = ir.Shape(dims)
 
 
 def _bring_in(model: ir.Model) -> None:

@@ -144,6 +144,14 @@ def test_what_an_older_opset_lacks_is_written_out(name: str, dtype: str) -> None
     np.testing.assert_allclose(after, before, rtol=bound, atol=bound * np.abs(before).max())
 
 
+def test_a_body_depends_on_types_that_onnx_does_not_infer() -> None:
+    text = NORM.replace('["" : OPSET]', '["" : 24, "com.microsoft" : 1]').replace("T[", "float[")
+    body = "q = com.microsoft.QuickGelu <alpha = 1.0> (n)\n y = Gelu (q)"
+    result = rx.optimize(onnx.parser.parse_model(text.replace("BODY", body)), opset=18)
+    assert len(result.report.fused) == 1
+    assert not {"Gelu"} & {node.op_type for node in result.model.graph}
+
+
 def test_an_opset_below_that_of_the_target_is_no_option() -> None:
     source = onnx.parser.parse_model(
         NORM.replace("BODY", "y = Neg (n)").replace("OPSET", "23").replace("T[", "float[")
