@@ -3,8 +3,7 @@
 The largest magnitude of every float value, of bodies of control flow, too, becomes an output of a
 copy, so that one run shows all and no value is kept. Everything is computed in float32, which shows
 how far beyond a half type a value is. Values that are to be rounded go through Casts to their type
-and back, with two Identity nodes between them: ONNX Runtime's CPU provider drops a rounding that
-one of them or none is part of (seen in 1.31).
+and back, which ONNX Runtime runs as they stand without its graph optimization (seen in 1.31).
 """
 
 from __future__ import annotations
@@ -175,7 +174,6 @@ class Marks:
         exact = last
         if value in self._rounding.values:
             last = self._add(graph, "Cast", last, to=self._rounding.values[value])
-            last = self._add(graph, "Identity", self._add(graph, "Identity", last))
             last = self._add(graph, "Cast", last, to=FLOAT)
         wide = node in self._rounding.kept
         for user, index in users if last is not value else ():

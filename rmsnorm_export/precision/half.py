@@ -31,6 +31,9 @@ from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import Sample
 from rmsnorm_export.runtime.metrics import FINFO
 
+_WORTH_A_FILE = 1 << 26
+"""Bytes of weights in memory from which on a copy of them is worth the time of a file."""
+
 TYPES: dict[Half, ir.DataType] = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
@@ -71,6 +74,8 @@ def _put_into_file(model: ir.Model, folder: Path) -> None:
     """Put large weights that are in memory into a file, and let go of the protobuf around them."""
     slots = [slot for slot in tensor_slots(model) if not slot.is_external]
     large = [slot for slot in slots if slot.nbytes >= LARGE_BYTES]
+    if sum(slot.nbytes for slot in large) < _WORTH_A_FILE:
+        return
     for slot, tensor in zip(large, store(large, folder / "weights", {}), strict=True):
         slot.put(placed(slot.tensor, "weights", str(folder), tensor))
     for slot in slots:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.graph.order import graphs_in, variables_in
 from rmsnorm_export.graph.tensors import release
 from rmsnorm_export.health.ranges import Rounding, marked
@@ -46,7 +47,16 @@ def run_in_float32(
                 wide = in_types_of(declared, feeds)
                 return Reference(wide, run_session(session, wide), defined)
 
-            _, seen = first_run(candidates(), run)
+            try:
+                _, seen = first_run(candidates(), run)
+            except NotRunError:
+                raise
+            except VerificationError as error:
+                if "random" not in origin:
+                    raise
+                what = "Random inputs do not fit the model, so that its magnitudes are not known."
+                fix = "give inputs that it is made for: --inputs FILE.npz"
+                raise InputError(what, found=error.found, fix=fix) from error
             for value, mark in marks.items():
                 sizes[value] = max(sizes[value], float(seen.outputs[mark]))
             floats = {n: seen.outputs[n] for n in names if is_float(seen.outputs[n].dtype)}

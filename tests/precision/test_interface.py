@@ -140,6 +140,18 @@ def test_what_needs_no_conversion_or_cannot_have_one_is_said() -> None:
     assert "y reaches 1.2e+05" in told.value.found
 
 
+def test_a_model_that_random_inputs_do_not_fit_asks_for_others() -> None:
+    """As an encoder of images does, whose grid says how many patches there are."""
+    body = "t = Reshape (x, grid) y = MatMul (t, w)"
+    signature = f"(float[n, {ROWS}] x, int64[2] grid) => (float[a, b] y)"
+    model, feeds = parsed(body, signature, {"w": weight(ROWS, ROWS)}), x_of(3, ROWS)
+    with pytest.raises(rx.InputError, match="Random inputs do not fit the model") as raised:
+        rx.optimize(model, dtype="f16")
+    assert "--inputs" in raised.value.fix
+    fitting = feeds | {"grid": np.array([3, ROWS])}
+    assert rx.optimize(model, dtype="f16", inputs=[fitting]).report.precision.compared
+
+
 def test_a_runtime_that_lacks_the_type_is_said() -> None:
     with pytest.raises(rx.InputError, match="lacks bfloat16") as told:
         rx.optimize(network(), dtype="bf16", runtime="onnxruntime")
