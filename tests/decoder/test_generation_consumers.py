@@ -231,10 +231,9 @@ def _rename(folder: Path, before: str, after: str) -> None:
 
 
 def _say(folder: Path, name: str, value: str) -> None:
-    """Call an output otherwise."""
-    config = json.loads((folder / "genai_config.json").read_text())
+    config = json.loads((path := folder / "genai_config.json").read_text())
     config["model"]["decoder"]["outputs"][name] = value
-    (folder / "genai_config.json").write_text(json.dumps(config))
+    path.write_text(json.dumps(config))
 
 
 DISAGREEMENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -372,15 +371,11 @@ def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def names_of(values: Any) -> list[str]:
-    return [value.name for value in values]
-
-
 def test_an_encoder_and_its_decoder_are_named_as_optimum_reads_them(encoded: Path) -> None:
     """It gives the cache by the order of the inputs; the states of the encoder are given once."""
     sessions = {path.stem: InferenceSession(path) for path in encoded.glob("made/*.onnx")}
-    inputs = {name: names_of(one.get_inputs()) for name, one in sessions.items()}
-    outputs = {name: names_of(one.get_outputs()) for name, one in sessions.items()}
+    inputs = {name: [value.name for value in one.get_inputs()] for name, one in sessions.items()}
+    outputs = {name: [value.name for value in one.get_outputs()] for name, one in sessions.items()}
     layers = [f"{n}.{side}.{k}" for n in (0, 1) for side in SIDES for k in ("key", "value")]
     own = [f"present.{layer}" for layer in layers if "decoder" in layer]
     assert {name: set(some) for name, some in inputs.items() if "past" not in name} == {

@@ -126,6 +126,8 @@ MUTANTS = (
            "if number and abs(number - 2.0) < 1e-3:\n        if rank", _REASONS),
     Mutant("recognize/finish.py", "return None not in left", "return True",
            "rewrite/test_residuals.py::test_sizes_without_a_name_are_not_known_to_be_the_same"),
+    Mutant("decoder/generation.py", "if room < (tokens or 1):", "if room + 1 < (tokens or 1):",
+           "decoder/test_generation.py::test_more_tokens_than_there_are_places_are_refused"),
     Mutant("decoder/text.py", "if not new <= most * old:", "if False:",
            "decoder/test_quantized_text.py::test_perplexity_is_that_of_the_logits"),
     Mutant("precision/decide.py", "elif 0 < size < self._least:", "elif 0 < size < 0:",
@@ -185,6 +187,9 @@ MUTANTS = (
            _FACTORS + "test_a_factor_that_is_kept_is_proved"),
     Mutant("proof/prove.py", "feeds, optimize=True)", "feeds)",
            "proof/test_prove_wrong.py::test_a_node_that_the_runtime_removes"),
+    Mutant("proof/prove.py", "self.pair.match.gain or not proof.passed", "proof.passed",
+           "proof/test_prove_wrong.py::"
+           "test_sites_of_one_form_share_drawn_scales_and_have_their_own"),
     Mutant("proof/site.py", "if elements > self.elements:", "if elements > FREE_ELEMENTS:",
            "proof/test_provable.py::test_the_proofs_of_a_model_end_with_its_elements"),
     Mutant("proof/judge.py", "else max(error_before, floor)):", "else error_before + floor):",
