@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.context import Context
-from rmsnorm_export.recognize.facts import Radial
+from rmsnorm_export.recognize.facts import Flaw, Radial
 from rmsnorm_export.recognize.refusal import name_of
 
 
@@ -26,49 +26,45 @@ def subtract(ctx: Context, node: ir.Node) -> None:
 
 def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     """``radial`` plus ``other``: an epsilon, or a reason."""
-    candidate = radial.candidate
-    spoiled = radial.spoiled
+    candidate, flaws = radial.candidate, list[Flaw]()
     array, known = ctx.constants.array(other), ctx.facts.get(other)
     number = ctx.constants.scalar(other)
     if isinstance(known, Radial) and known.candidate is not candidate:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "sum-of-parts", "the squares of several tensors are summed and added",
+        flaws.append((
+            "sum-of-parts", "the squares of several tensors are summed and added",
             " + ".join(ctx.describe(value) for value in node.inputs),
             "square the whole row, which is divided, and take its mean",
-        )  # fmt: skip
+        ))  # fmt: skip
     elif array is None or number is None:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-not-constant", "epsilon is not a constant scalar",
+        flaws.append((
+            "epsilon-not-constant", "epsilon is not a constant scalar",
             ctx.describe(other) if array is None else f"{array.size} elements in {other.name!r}",
             "make epsilon a constant; an initializer must not be a graph input as well",
-        )  # fmt: skip
+        ))  # fmt: skip
     elif not ctx.fits(array.ndim, radial):
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-rank", "epsilon may have a higher rank than the mean square",
+        flaws.append((
+            "epsilon-rank", "epsilon may have a higher rank than the mean square",
             f"epsilon of rank {array.ndim}", "store epsilon as a scalar",
-        )  # fmt: skip
+        ))  # fmt: skip
     number = number or 0.0
     if number < 0:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "epsilon-negative", "epsilon is negative", f"epsilon {number}",
-            "use an epsilon >= 0",
-        )  # fmt: skip
+        flaws.append((
+            "epsilon-negative", "epsilon is negative", f"epsilon {number}", "use an epsilon >= 0",
+        ))  # fmt: skip
     if radial.epsilons:
-        spoiled = True
-        ctx.flaw(
-            candidate, node, "two-epsilons", "a second epsilon is added",
-            f"{number} in {name_of(node)!r}", "add one epsilon, inside or outside the root",
-        )  # fmt: skip
+        flaws.append((
+            "two-epsilons", "a second epsilon is added", f"{number} in {name_of(node)!r}",
+            "add one epsilon, inside or outside the root",
+        ))  # fmt: skip
+    for flaw in flaws:
+        ctx.flaw(candidate, node, *flaw)
     if radial.inverse:
         ctx.spoil(
             node, radial, "epsilon-after-inverse", "a number is added to 1 / rms",
             f"{number} in {name_of(node)!r}", "add epsilon before the inverse",
         )  # fmt: skip
         return
+    spoiled = radial.spoiled or bool(flaws)
     step = dataclasses.replace(radial, epsilons=radial.epsilons + 1, spoiled=spoiled)
     if radial.rooted:
         step.d += number

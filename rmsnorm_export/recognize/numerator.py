@@ -36,16 +36,10 @@ def _leading_part(ctx: Context, view: View, radial: Radial) -> int:
     whole = ctx.types.static_last(view.root)
     if whole is None or k >= whole:
         return 0
-    rank = ctx.types.rank(view.root)
+    last = (-1, (ctx.types.rank(view.root) or 0) - 1)
     if standard(node) == "Split":
-        axis = node.attributes.get_int("axis", 0)
         first = radial.x.root is node.outputs[0]
-        last = axis == -1 or (rank is not None and axis == rank - 1)
-        return k if first and last else 0
-    if standard(node) != "Slice" or len(node.inputs) < 4:
-        return 0
-    starts, ends, axes = (ctx.constants.ints(v) for v in node.inputs[1:4])
-    steps = ctx.constants.ints(node.inputs[4]) if len(node.inputs) > 4 else (1,)
-    if starts != (0,) or ends != (k,) or steps != (1,) or axes is None or len(axes) != 1:
-        return 0
-    return k if axes[0] == -1 or (rank is not None and axes[0] == rank - 1) else 0
+        return k if first and node.attributes.get_int("axis", 0) in last else 0
+    held = [ctx.constants.ints(v) for v in node.inputs[1:]]
+    firsts = [[(0,), (k,), (axis,), *steps] for axis in last for steps in ([], [(1,)])]
+    return k if standard(node) == "Slice" and held in firsts else 0

@@ -80,8 +80,10 @@ def test_functions_around_one_another_hold_a_norm_or_it_is_told(given: str, root
     report = rx.inspect(source)
     found = [(one.node, one.reason) for one in report.refused]
     if "Log" in root:
-        unknown = [("b", "spelling-unknown"), ("y", "spelling-unknown")]
-        assert (len(report.fused), found) == (0, unknown)
+        assert (len(report.fused), found) == (
+            0,
+            [("b", "spelling-unknown"), ("y", "spelling-unknown")],
+        )
     else:
         assert (len(report.fused), found) == (2 if given else 1, [])
 
