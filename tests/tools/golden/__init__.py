@@ -1,4 +1,4 @@
 """The net: what ``optimize`` writes and reports for a catalogue of models, frozen and compared.
 
-``python -m tests.tools.golden`` compares with ``frozen.json.xz``; see ``__main__``.
+``python -m tests.tools.golden`` compares with the text files in ``frozen`` and ``corpus``.
 """
