@@ -9,8 +9,7 @@ Other runtimes load the folder and write by themselves (`bench.consumers`), each
 Python that its option names, e.g. ``--genai "env PYTHONPATH=genai/ python"``; the column of one
 that is not named is empty. ``--older`` adds what the same command has written with another release
 of transformers. ``--add`` keeps what the file has, so that columns can be measured one by one.
-
-``--speed`` measures the time of one token instead, beside other exporters (`bench.decode_speed`).
+What exports weigh and take is measured on a trained model (`bench.real`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import torch
 
 import rmsnorm_export as rx
 from bench import consumers
-from bench.decode_speed import BUILDER, OPTIMUM, measure_models, speed_page
 from bench.lib.results import Start, about, bullets, write_results
 from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.export import export_generation
@@ -64,16 +62,11 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--older", type=Path, help="JSON file of another release of transformers")
     options.add_argument("--engines", action="store_true", help="build some by TensorRT-RTX, too")
     options.add_argument("--add", action="store_true", help="keep what the file has")
-    options.add_argument("--speed", action="store_true", help="one token, beside other exporters")
-    options.add_argument("--repeats", type=int, default=300, help="of --speed")
-    options.add_argument("--cli", default=OPTIMUM, help="command of optimum, for --speed")
-    options.add_argument("--builder", default=BUILDER, help="command of --speed")
     options.add_argument("--quick", action="store_true", help="a smoke run on one model")
     add_output(options, "decoders.json")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.models, arguments.forms = ["llama"], arguments.forms[:1]
-        arguments.repeats = 5
     return arguments
 
 
@@ -201,24 +194,9 @@ def _page(report: Record) -> str:
     )  # fmt: skip
 
 
-def _measure_speed(arguments: argparse.Namespace) -> int:
-    start = Start()
-    commands = {"optimum-cli": arguments.cli, "onnxruntime-genai builder": arguments.builder}
-    with tempfile.TemporaryDirectory(prefix="decode_speed_") as folder:
-        rows = measure_models(arguments.models, Path(folder), arguments.repeats, commands)
-    report = {**start.facts(*PACKAGES), "repeats": arguments.repeats, "rows": rows}
-    page = speed_page(report)
-    output = arguments.output.with_name(arguments.output.name.replace("decoders", "decode_speed"))
-    print(page)
-    say(write_results(report, page, output))
-    return 0
-
-
 def main() -> int:
     """Measure, print and write; 1 when ONNX Runtime does not write tokens within the bounds."""
     arguments = _arguments()
-    if arguments.speed:
-        return _measure_speed(arguments)
     start = Start()
     before = json.loads(arguments.output.read_text("utf-8")) if arguments.add else {}
     rows = {row["model"]: row for row in before.get("rows", ())}

@@ -2,18 +2,21 @@
 
 The weights are those of a package (`toolbox.trained`). Each exporter is a command of its own, of
 which the processor's seconds and the largest memory are those of the process; one that is missing
-is left out, with its words. All graphs run in turn in one process, on one thread: one token after a
-cache, and a prompt; shares are of optimum-cli's time, by rounds of new sessions.
+is left out, with its words. What --folder has is kept: an export, and what was measured of it in a
+JSON file beside it, which a busy machine changes little. So --repeats 0 exports and compares, and
+leaves the times empty; the same command with repeats takes minutes then, on an idle machine.
+
+The graphs run in one process, on one thread, a few beside optimum-cli's at a time: one token after
+a cache, and a prompt. Shares are of its time in the same turns, by rounds of new sessions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
-import shlex
-import shutil
-import sys
+import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,71 +24,25 @@ import numpy as np
 import torch
 import transformers
 
-from bench.decode_speed import BUILDER, OPTIMUM, opened, theirs, timed
+from bench.lib import exporters
+from bench.lib.decoding import logits_of, timed
+from bench.lib.exporters import STATIC, Record
 from bench.lib.results import Start, about, bullets, write_results
 from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
-from toolbox.command import ROOT, add_output, module_command, module_environment, parser, say
+from rmsnorm_export.system.files import write_whole
+from toolbox.command import ROOT, add_output, parser, say
 from toolbox.trained import INSTALL, trained_model
 
 PACKAGES = ("rmsnorm-export", "torch", "transformers", "onnx", "onnxruntime")
-PAST, ROUNDS, TOKENS, STATIC = 256, 5, 64, 512
+PAST, ROUNDS, TOKENS = 256, 5, 64
+ROLES = {"token": ("decode", PAST, 1), "prompt": ("prefill", 0, PAST)}
+"""What is timed: the graph where a folder has two, the tokens that are cached, those given."""
+BESIDE = 3
+"""Graphs that are open beside the first one: each holds a model."""
 TEXT = ROOT / "docs" / "tutorials" / "decoder.md"
 PROMPTS = ("The capital of France is", "def root_mean_square(values):", "Once upon a time")
-MOBIUS = "python -m mobius build --model {source} {out}"
-OURS = {
-    "optimum": "--names optimum",
-    "optimum, fused": "--names optimum --fusions cpu",
-    "genai, fused": "--names genai --fusions cpu",
-    "two graphs, fused": "--fusions cpu",
-    f"static {STATIC}": f"--static-cache {STATIC}",
-    f"static {STATIC}, fused": f"--static-cache {STATIC} --fusions cpu",
-}
-"""Forms of our export, by the options of the command."""
-Record = dict[str, Any]
-
-
-def _commands(source: Path, arguments: Any) -> dict[str, list[str]]:
-    """Return what each exporter is run by, ``{out}`` left open."""
-    templates = {
-        "optimum-cli": arguments.cli,
-        "builder": arguments.builder,
-        "mobius": arguments.mobius,
-    }
-    commands = {
-        name: [word.replace("{source}", str(source)) for word in shlex.split(text)]
-        for name, text in templates.items()
-    }
-    for name, fused in (("transformers", ""), ("transformers, its fusions", "cpu")):
-        commands[name] = module_command("bench.real", "--theirs", str(source), "{out}", fused)
-    for name, options in OURS.items():
-        export = ["export", str(source), "--task", "generation", "-o", "{out}", "-q"]
-        commands[f"ours, {name}"] = module_command("rmsnorm_export", *export, *options.split())
-    return commands
-
-
-def _export(command: list[str], out: Path, source: Path) -> Record:
-    """Run an exporter; say how long it took, what memory it had, and what it wrote."""
-    words = [word.replace("{out}", str(out)) for word in command]
-    with tempfile.TemporaryFile("w+") as said:
-        child = os.posix_spawnp(
-            words[0], words, module_environment() | {"OMP_NUM_THREADS": "1"},
-            file_actions=[(os.POSIX_SPAWN_DUP2, said.fileno(), one) for one in (1, 2)],
-        )  # fmt: skip
-        _, status, used = os.wait4(child, 0)
-        said.seek(0)
-        lines = said.read().strip().splitlines() or ["it wrote nothing"]
-    if status:
-        return {"detail": lines[-1][:200]}
-    if not (out / "config.json").exists():
-        shutil.copy(source / "config.json", out)
-    files = [file for file in out.iterdir() if file.suffix in (".onnx", ".data")]
-    return {
-        "megabytes": sum(file.stat().st_size for file in files) / 1e6,
-        "export seconds": used.ru_utime + used.ru_stime,
-        "export gigabytes": used.ru_maxrss / 1e6,
-    }
 
 
 def _graph(out: Path, role: str) -> Path:
@@ -93,78 +50,114 @@ def _graph(out: Path, role: str) -> Path:
     return next(path for name in (role, "model") if (path := out / f"{name}.onnx").exists())
 
 
-def _written(model: Any, tokenizer: Any, out: Path, static: bool) -> str:
-    """Return how many greedy tokens after some prompts are PyTorch's."""
-    counts = []
-    for prompt in PROMPTS:
-        feeds = tokenizer(prompt, return_tensors="pt")
-        inputs = {name: feeds[name] for name in ("input_ids", "attention_mask")}
-        how: dict[str, Any] = {"static_cache": STATIC} if static else {}
-        try:
-            outcome = verify_generation(model, out, inputs, tokens=TOKENS, **how)
-        except Error as error:
-            return f"refused: {error.found[:120]}"
-        counts.append(outcome.notes[0].split(" greedy")[0] if outcome.notes else outcome.verdict)
-    same = [count.split(" of ") for count in counts]
-    if any(len(pair) != 2 for pair in same):
-        return "; ".join(counts)
-    return " of ".join(str(sum(map(int, column))) for column in zip(*same, strict=True))
-
-
-def _perplexity(logits: Any, ids: Any) -> float:
+def _perplexity(logits: Any, ids: Any) -> float | None:
+    """Return the perplexity of a text; None without the logits of every token."""
+    if logits.shape[1] != ids.shape[1]:
+        return None
     loss = torch.nn.functional.cross_entropy(torch.as_tensor(logits[0, :-1]).float(), ids[0, 1:])
     return float(loss.exp())
 
 
-def _of_graph(path: Path, ids: Any, cache: tuple[int, ...]) -> float | None:
-    """Return the perplexity of a graph that gives logits for every token of a text."""
-    session, feeds = opened(path, 0, ids.shape[1], cache)
-    results = session.run(["logits"], feeds | {"input_ids": ids.numpy()})
-    return _perplexity(results[0], ids) if results[0].shape[1] == ids.shape[1] else None
+class _Reference:
+    """PyTorch's model, and a text, with which exports are compared."""
+
+    def __init__(self, source: Path) -> None:
+        self._model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        self._heads = _heads(source)
+        text = TEXT.read_text(encoding="utf-8")
+        self._ids = self._tokenizer(text, return_tensors="pt")["input_ids"][:, : 2 * PAST]
+        with torch.no_grad():
+            self.perplexity = _perplexity(self._model(self._ids)[0], self._ids)
+
+    def compared(self, out: Path) -> Record:
+        """Return what an export writes, and says of the text: each graph where there are two."""
+        static = "static" in out.name
+        record: Record = {"tokens": self._written(out, static)}
+        for name, (graph, *_) in ROLES.items():
+            together = name == "prompt"
+            if together or ((out / f"{graph}.onnx").exists() and not static):
+                ids = self._ids.numpy()
+                logits = logits_of(_graph(out, graph), ids, self._heads, together=together)
+                record[f"perplexity by {name}"] = _perplexity(logits, self._ids)
+        return record
+
+    def _written(self, out: Path, static: bool) -> str:
+        """Return how many greedy tokens after some prompts are PyTorch's."""
+        how: dict[str, Any] = {"static_cache": STATIC} if static else {}
+        same = tokens = 0
+        for prompt in PROMPTS:
+            feeds = self._tokenizer(prompt, return_tensors="pt")
+            inputs = {name: feeds[name] for name in ("input_ids", "attention_mask")}
+            try:
+                outcome = verify_generation(self._model, out, inputs, tokens=TOKENS, **how)
+            except Error as error:
+                return f"refused: {error.found[:120]}"
+            if outcome.not_run:
+                return f"not run: {outcome.not_run[:120]}"
+            counts = outcome.notes[0].split(" greedy")[0].split(" of ")
+            same, tokens = same + int(counts[0]), tokens + int(counts[1])
+        return f"{same} of {tokens}"
 
 
 def measure(source: Path, place: Path, arguments: Any) -> list[Record]:
-    """Export by every exporter, compare with PyTorch, and time all graphs in turn."""
+    """Export by every exporter, compare with PyTorch, and time all graphs."""
     # First: a child's largest memory counts what this process had when it began.
-    exports: dict[str, Record] = {}
-    for name, command in _commands(source, arguments).items():
-        exports[name] = _export(command, place / name.replace(" ", "_"), source)
-        say(" ".join(map(str, [name, *exports[name].values()])))
-    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    text = TEXT.read_text(encoding="utf-8")
-    ids = tokenizer(text, return_tensors="pt")["input_ids"][:, : 2 * PAST]
-    config = model.config
-    heads, width = config.num_key_value_heads, config.head_dim
-    with torch.no_grad():
-        rows: list[Record] = [
-            {"exporter": "PyTorch", "perplexity": _perplexity(model(ids)[0], ids)}
-        ]
-    roles = {"token": ("decode", PAST, 1), "prompt": ("prefill", 0, PAST)}
-    paths: dict[str, dict[str, Path]] = {role: {} for role in roles}
-    for name, export in exports.items():
-        out = place / name.replace(" ", "_")
-        rows.append({"exporter": name, **export})
-        if "detail" not in rows[-1]:
-            static = f"static {STATIC}" in name
-            rows[-1]["tokens"] = _written(model, tokenizer, out, static)
-            if not static:
-                prompt = _graph(out, "prefill")
-                rows[-1]["perplexity"] = _of_graph(prompt, ids, (1, heads, 0, width))
-                paths["prompt"][name] = prompt
-            paths["token"][name] = _graph(out, "decode")
-        say(" ".join(map(str, rows[-1].values())))
-    for role, (_, past, tokens) in roles.items():
-        make = functools.partial(opened, past=past, tokens=tokens, cache=(1, heads, past, width))
-        repeats = arguments.repeats if role == "token" else 1 + arguments.repeats // 8
-        rounds = [timed(paths[role], repeats, make) for _ in range(ROUNDS)]
-        for row in rows:
-            if (label := row["exporter"]) in paths[role]:
-                base = next(iter(paths[role]))
-                shares = [float(np.median(one[label] / one[base])) for one in rounds]
-                milliseconds = float(np.median([one[label] for one in rounds])) * 1e3
-                row[role] = {"ms": milliseconds, "shares": sorted(shares)}
+    given = {"optimum": arguments.cli, "builder": arguments.builder, "mobius": arguments.mobius}
+    folders = {}
+    for name, command in exporters.commands(source, place, **given).items():
+        folders[name] = exporters.folder_of(name, place)
+        with _kept(folders[name]) as record:
+            if "megabytes" not in record:
+                record.clear()  # what failed is tried again
+                record |= exporters.run(command, folders[name], source)
+                say(f"{name}: {record}")
+    compare, rows = functools.cache(lambda: _Reference(source)), []
+    for name, out in {"PyTorch": place / "PyTorch", **folders}.items():
+        with _kept(out) as record:
+            if name == "PyTorch" and not record:
+                record["perplexity by prompt"] = compare().perplexity
+            elif "megabytes" in record and "tokens" not in record:
+                record |= compare().compared(out)
+            rows.append({"exporter": name, **record})
+            say(" ".join(map(str, rows[-1].values())))
+    if arguments.repeats:
+        _time(rows, folders, arguments.repeats, _heads(source))
     return rows
+
+
+def _heads(source: Path) -> tuple[int, int]:
+    config = transformers.AutoConfig.from_pretrained(source)
+    return config.num_key_value_heads, config.head_dim
+
+
+@contextlib.contextmanager
+def _kept(out: Path) -> Iterator[Record]:
+    """Provide what was measured of an export; keep what is added."""
+    file = out.with_name(f"{out.name}.json")
+    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    yield record
+    write_whole(file, json.dumps(record, indent=1) + "\n")
+
+
+def _time(
+    rows: list[Record], folders: dict[str, Path], repeats: int, heads: tuple[int, int]
+) -> None:
+    """Add to each row the milliseconds of its graphs, and the shares of the first one's time."""
+    first, *others = [row for row in rows if "tokens" in row]
+    groups = [others[start : start + BESIDE] for start in range(0, len(others), BESIDE)]
+    for _ in range(ROUNDS):
+        for role, (graph, past, tokens) in ROLES.items():
+            runs = repeats if role == "token" else 1 + repeats // 8
+            for group in groups:
+                names = [row["exporter"] for row in (first, *group)]
+                paths = {name: _graph(folders[name], graph) for name in names}
+                seconds = timed(paths, runs, past, tokens, heads)
+                base = seconds[first["exporter"]]
+                for row in (first, *group):
+                    of, mine = row.setdefault(role, {}), seconds[row["exporter"]]
+                    of.setdefault("ms", []).append(float(np.median(mine)) * 1e3)
+                    of.setdefault("shares", []).append(float(np.median(mine / base)))
 
 
 def _page(report: Record) -> str:
@@ -175,32 +168,36 @@ def _page(report: Record) -> str:
     def times(row: Record, role: str) -> list[str]:
         if (of := row.get(role)) is None:
             return ["", ""]
-        low, middle, high = (of["shares"][i] for i in (0, ROUNDS // 2, -1))
-        return [f"{of['ms']:.1f}", f"{middle:.3f} ({low:.2f} to {high:.2f})"]
+        low, middle, high = (float(f(of["shares"])) for f in (np.min, np.median, np.max))
+        return [f"{np.median(of['ms']):.1f}", f"{middle:.3f} ({low:.2f} to {high:.2f})"]
 
     rows = [
         [
-            row["exporter"], cell(row, "tokens"), cell(row, "perplexity", "{:.4f}"),
-            cell(row, "megabytes", "{:.0f}"), *times(row, "token"), *times(row, "prompt"),
-            cell(row, "export seconds", "{:.0f}"), cell(row, "export gigabytes"),
-            cell(row, "detail"),
+            row["exporter"], cell(row, "tokens"), cell(row, "perplexity by prompt", "{:.3f}"),
+            cell(row, "perplexity by token", "{:.3f}"), cell(row, "megabytes", "{:.0f}"),
+            *times(row, "token"), *times(row, "prompt"), cell(row, "export seconds", "{:.0f}"),
+            cell(row, "export gigabytes"), cell(row, "detail"),
         ]
         for row in report["rows"]
     ]  # fmt: skip
     headings = (
-        "exporter", "tokens", "perplexity:", "MB:", "token ms:", "share:", "prompt ms:", "share:",
-        "export s:", "GB:", "",
+        "exporter", "tokens", "perplexity:", "by token:", "MB:", "token ms:", "share:",
+        "prompt ms:", "share:", "export s:", "GB:", "",
     )  # fmt: skip
     return "\n".join(
         [
             "# A trained model, by exporter", "", *bullets(about(report)),
-            f"- SmolLM2-135M, float32; tokens: greedy, {TOKENS} after each of {len(PROMPTS)} "
-            f"prompts, that are PyTorch's; perplexity: of the first {2 * PAST} tokens of "
-            f"{TEXT.relative_to(ROOT)}",
+            f"- SmolLM2-135M, float32 or as the name says; tokens: greedy, {TOKENS} after each of "
+            f"{len(PROMPTS)} prompts, that are PyTorch's; perplexity: of the first {2 * PAST} "
+            f"tokens of {TEXT.relative_to(ROOT)}, by the graph that takes a prompt, and by that of "
+            "single tokens where there is one with a cache that grows",
             f"- a token after {PAST} that are cached (a static cache holds {STATIC}), and a prompt "
             f"of {PAST}, one row, one thread; shares of the first exporter's time: median and "
-            f"range of {ROUNDS} rounds of new sessions",
-            "- export: the processor's seconds and the largest memory of the command", "",
+            f"range of {ROUNDS} rounds of new sessions"
+            if report["repeats"]
+            else "- times were not measured (--repeats 0)",
+            "- export: the processor's seconds and the largest memory of the command; ours in int4 "
+            "and int8 are made by `optimize` of the export of the same name", "",
             *markdown_table(headings, rows), "",
         ]
     )  # fmt: skip
@@ -208,23 +205,23 @@ def _page(report: Record) -> str:
 
 def main() -> int:
     """Measure, print and write; 1 where the trained model is missing."""
-    if sys.argv[1:2] == ["--theirs"]:  # a process of its own
-        source, out, fused = sys.argv[2:]
-        model = transformers.AutoModelForCausalLM.from_pretrained(source)
-        failed = theirs(model, Path(out), None, fused or None)
-        say(failed if isinstance(failed, str) else "")
-        return int(isinstance(failed, str))
     options = parser("bench.real", __doc__)
-    options.add_argument("--repeats", type=int, default=40, help="runs of a graph in a round")
-    options.add_argument("--cli", default=OPTIMUM, help="command of optimum")
-    options.add_argument("--builder", default=BUILDER, help="command of onnxruntime-genai")
-    options.add_argument("--mobius", default=MOBIUS, help="command of mobius-onnx")
+    text = "runs of a graph in a round; 0: export and compare alone"
+    options.add_argument("--repeats", type=int, default=24, help=text)
+    options.add_argument("--folder", type=Path, help="exports, kept there; default: made anew")
+    options.add_argument("--cli", default=exporters.OPTIMUM, help="command of optimum")
+    options.add_argument("--builder", default=exporters.BUILDER, help="of onnxruntime-genai")
+    options.add_argument("--mobius", default=exporters.MOBIUS, help="command of mobius-onnx")
     add_output(options, "real.json")
     arguments, start = options.parse_args(), Start()
     if (source := trained_model()) is None:
         return 1
-    with tempfile.TemporaryDirectory(prefix="real_") as place:
-        rows = measure(source, Path(place), arguments)
+    with contextlib.ExitStack() as stack:
+        place = arguments.folder
+        if place is None:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="real_")))
+        place.mkdir(parents=True, exist_ok=True)
+        rows = measure(source, place, arguments)
     report = {**start.facts(*PACKAGES), "weights": INSTALL, "repeats": arguments.repeats}
     report["rows"] = rows
     page = _page(report)

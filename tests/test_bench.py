@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import re
@@ -41,16 +42,37 @@ def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.export
-def test_bench_decode_speed(run: Callable[..., None], tmp_path: Path) -> None:
-    """With exporters that fail in the place of others': a row says so, and ours are timed."""
-    output = tmp_path / "decoders.json"
-    options = ["--speed", "--models", "llama", "--repeats", 2, "--output", output]
-    run("bench.decoders", *options, "--cli", "false", "--builder", "false")
-    rows = json.loads((tmp_path / "decode_speed.json").read_text(encoding="utf-8"))["rows"]
-    assert all(row["detail"] for row in rows[:2])
-    ours = [row for row in rows if row["exporter"].startswith("ours")]
-    assert len(ours) == 4
-    assert all(row["milliseconds"] > 0 for row in ours)
+def test_bench_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With exporters that fail in the place of others': a row says so, and ours are kept."""
+    form = "two graphs, fused"
+    monkeypatch.setattr("bench.lib.exporters._OURS", {form: "--fusions cpu"})
+    monkeypatch.setattr("bench.lib.exporters._QUANTIZED", (form,))
+    real, source = importlib.import_module("bench.real"), tmp_path / "source"
+    decoder = importlib.import_module("toolbox.corpus.decoders").decoder
+    decoder("llama", max_position_embeddings=1024).save_pretrained(source)
+    words = {chr(97 + i): i for i in range(26)} | {"Ġ": 26}
+    transformers = importlib.import_module("transformers")
+    transformers.Qwen2Tokenizer(vocab=words, merges=[], unk_token="a").save_pretrained(source)
+    failing = {"cli": "false", "builder": "false", "mobius": "no-such-program"}
+    arguments = argparse.Namespace(repeats=0, **failing)
+    before = {row["exporter"]: row for row in real.measure(source, tmp_path, arguments)}
+    assert "No such file" in before["mobius"]["detail"]
+    exact = before["PyTorch"]["perplexity by prompt"]
+    for name, row in before.items():
+        if name.startswith("ours"):
+            bits = next((bits for bits in ("int4", "int8") if bits in name), "f32")
+            off = {"f32": 1e-4, "int8": 0.02, "int4": 0.2}[bits]
+            assert row["perplexity by prompt"] == pytest.approx(exact, rel=off)
+            assert row["perplexity by token"] == pytest.approx(exact, rel=off)
+            assert row["tokens"] == "192 of 192" or bits != "f32"
+            assert "token" not in row
+    arguments.repeats = 1
+    after = {row["exporter"]: row for row in real.measure(source, tmp_path, arguments)}
+    assert {name: before[name].items() <= row.items() for name, row in after.items()} == (
+        dict.fromkeys(before, True)
+    )
+    for role in ("token", "prompt"):
+        assert len(after[f"ours, {form}"][role]["ms"]) == real.ROUNDS
 
 
 @pytest.mark.slow

@@ -1,0 +1,92 @@
+"""Graphs of any exporter of a decoder, run alone on one thread: what they say of a text, and when.
+
+A time is that of the thread, so that other programs cost little, in sessions that are opened anew
+each round: where weights lie in memory makes a graph faster or slower by more than its nodes do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+
+def opened(path: Path) -> Any:
+    """Return a session on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(os.fspath(path), options)
+
+
+def inputs(session: Any, past: int, tokens: int, heads: Sequence[int]) -> dict[str, Any]:
+    """Return inputs of one row: some tokens after some that are cached.
+
+    Args:
+        session: of a graph.
+        past, tokens: how many.
+        heads: how many there are in a cache, and their width.
+    """
+    generator, feeds = np.random.default_rng(0), {}
+    cache = (1, heads[0], past, heads[1])
+    for value in session.get_inputs():
+        shape = _shape(value, past, tokens, cache)
+        if value.type == "tensor(float)":
+            feeds[value.name] = generator.standard_normal(shape).astype(np.float32)
+        elif value.type == "tensor(bool)":  # of a cache of fixed size
+            places, rows = np.arange(shape[-1]), past + np.arange(shape[-2])
+            feeds[value.name] = np.broadcast_to(places <= rows[:, None], shape)
+        elif "position" in value.name and shape:
+            feeds[value.name] = np.arange(past, past + tokens).reshape(1, -1)
+        else:
+            feeds[value.name] = np.full(shape, 1 if shape else past, np.int64)
+    return feeds
+
+
+def _shape(value: Any, past: int, tokens: int, cache: Sequence[int]) -> list[int]:
+    """Return the shape of an input: exporters have different names for symbolic sizes."""
+    is_mask = "mask" in value.name
+    wide = (1, 1, tokens, past + tokens) if is_mask else cache
+    symbolic = {4: wide, 2: (1, past + tokens if is_mask else tokens)}.get(len(value.shape), ())
+    pairs = zip(value.shape, symbolic, strict=False)
+    return [size if isinstance(size, int) else other for size, other in pairs]
+
+
+def logits_of(path: Path, ids: Any, heads: Sequence[int], *, together: bool) -> Any:
+    """Return the logits of a text, [1, tokens, vocabulary]: of all tokens at once, or one by one.
+
+    Those of a graph that gives the last one alone are [1, 1, vocabulary].
+    """
+    session, tokens, parts = opened(path), ids.shape[1], []
+    caches: dict[str, Any] = {}
+    for start in [0] if together else range(tokens):
+        some = ids[:, start:] if together else ids[:, start : start + 1]
+        feeds = inputs(session, start, some.shape[1], heads) | caches | {"input_ids": some}
+        names = [value.name for value in session.get_outputs()]
+        results = dict(zip(names, session.run(None, feeds), strict=True))
+        parts.append(results.pop("logits"))
+        if not together:
+            states = [name for name in feeds if feeds[name].ndim == 4]
+            caches = dict(zip(states, results.values(), strict=True))
+    return np.concatenate(parts, axis=1)
+
+
+def timed(
+    paths: dict[str, Path], repeats: int, past: int, tokens: int, heads: Sequence[int]
+) -> dict[str, Any]:
+    """Return the seconds of this thread for each run of graphs, in turn, in new sessions."""
+    sessions = {label: opened(path) for label, path in paths.items()}
+    feeds = {label: inputs(one, past, tokens, heads) for label, one in sessions.items()}
+    seconds: dict[str, list[float]] = {label: [] for label in sessions}
+    before = 3 if tokens == 1 else 1  # memory and caches are warm
+    for _ in range(repeats + before):
+        for label, session in sessions.items():
+            start = time.thread_time()
+            session.run(None, feeds[label])
+            seconds[label].append(time.thread_time() - start)
+    return {label: np.array(times[before:]) for label, times in seconds.items()}
