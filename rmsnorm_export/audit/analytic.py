@@ -106,7 +106,8 @@ class Branches:
             floats = self._types.dtype(node.outputs[0]) in FLOATS
             if op in SIZES or self._still.issuperset(node.inputs):
                 self._still.update(node.outputs)
-                if floats or op not in _SIZED:
+                same = op == "Max" and len(set(node.inputs)) == 1
+                if floats or not (same or op in _SIZED):
                     return node
                 continue
             known = all(value in self._signs or value in self._still for value in node.inputs)

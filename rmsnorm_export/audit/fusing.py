@@ -161,7 +161,8 @@ class Fusing:
             return None if factor is None else (None, factor)
         for value, array in values.items():
             shapes = itertools.zip_longest(array.shape[::-1], gain.shape[::-1], fillvalue=1)
-            if array.size == 1 or not all(size in (1, other) for size, other in shapes):
+            fits = all(size in (1, other) for size, other in shapes)
+            if not fits or array.size == 1 or not array.any():
                 continue
             scale = np.broadcast_to(array, gain.shape)
             ratio = float(np.vdot(scale, gain) / np.vdot(scale, scale))

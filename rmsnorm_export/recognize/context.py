@@ -116,9 +116,14 @@ class Context:
         return True
 
     def _equal(self, x: ir.Value, y: ir.Value) -> bool:
-        """Both are small constants of the same integers, in any shape."""
+        """Both are small constants of the same elements; integers in any shape."""
         ints = self.constants.ints(x)
-        return ints is not None and ints == self.constants.ints(y)
+        if ints is not None:
+            return ints == self.constants.ints(y)
+        one, other = self.constants.array(x), self.constants.array(y)
+        if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return one.tobytes() == other.tobytes()
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         return None if value is None else self.facts.get(value)

@@ -83,7 +83,7 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 OPERATORS = frozenset((
     *_ARITHMETIC, "Div", "Mod", "Equal", "Shape", "Concat", "Slice", "Gather", "Where", "Identity",
-    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose",
+    "ConstantOfShape", "OneHot", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Max",
     "ReduceProd",
 ))  # fmt: skip
 """Those that ``elements`` follows."""
@@ -175,6 +175,8 @@ def _computed(node: ir.Node, parts: list[npt.NDArray[np.object_]]) -> Held:
         return _filled(node, _integers(data))
     if op in (*_ARITHMETIC, "Div", "Mod", "Equal"):
         return _by_element(lambda a, b: _arithmetic(op, a, b), parts)
+    if op == "Max":
+        return _by_element(_largest, parts)
     if op == "ReduceProd":
         return multiplied(node, data, parts[1:])
     return rearranged(node, parts)
@@ -265,6 +267,13 @@ def _filled(node: ir.Node, sizes: list[int] | None) -> Held:
     if sizes is None or not isinstance(number, int) or math.prod(sizes) > _MOST:
         return None
     return np.full(sizes, number, object)
+
+
+def _largest(*sizes: Dim) -> Dim:
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) == len(sizes):
+        return max(numbers)
+    return sizes[0] if len(set(sizes)) == 1 else None
 
 
 def multiplied(

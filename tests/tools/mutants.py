@@ -284,7 +284,7 @@ MUTANTS = (
            "self._through(op, node, inputs) or _Sign()\n", f"{_TRAPS}[clamp]"),
     Mutant("audit/analytic.py", "(op not in _PLACED or self._is_fixed(node))", "True",
            f"{_TRAPS}[late rows]"),
-    Mutant("audit/analytic.py", "if floats or op not in _SIZED:", "if False:",
+    Mutant("audit/analytic.py", "if floats or not (same or op in _SIZED):", "if False:",
            f"{_TRAPS}[many rows]"),
     Mutant("audit/analytic.py", "if op in _KINKED and not first.of:", "if False:",
            f"{_TRAPS}[two elements]"),
