@@ -73,7 +73,7 @@ class _Reference:
     def compared(self, out: Path) -> Record:
         """Return what an export writes, and says of the text: each graph where there are two."""
         static = "static" in out.name
-        record: Record = {"tokens": self._written(out, static)}
+        record: Record = {"tokens": self._written(out)}
         for name, (graph, *_) in ROLES.items():
             together = name == "prompt"
             if together or ((out / f"{graph}.onnx").exists() and not static):
@@ -82,15 +82,14 @@ class _Reference:
                 record[f"perplexity by {name}"] = _perplexity(logits, self._ids)
         return record
 
-    def _written(self, out: Path, static: bool) -> str:
+    def _written(self, out: Path) -> str:
         """Return how many greedy tokens after some prompts are PyTorch's."""
-        how: dict[str, Any] = {"static_cache": STATIC} if static else {}
         same = tokens = 0
         for prompt in PROMPTS:
             feeds = self._tokenizer(prompt, return_tensors="pt")
             inputs = {name: feeds[name] for name in ("input_ids", "attention_mask")}
             try:
-                outcome = verify_generation(self._model, out, inputs, tokens=TOKENS, **how)
+                outcome = verify_generation(self._model, out, inputs, tokens=TOKENS)
             except Error as error:
                 return f"refused: {error.found[:120]}"
             if outcome.not_run:
