@@ -47,7 +47,8 @@ def convert(model: ir.Model, units: Sequence[Unit], source: ir.DataType, half: i
     for value, dtype in typed.items():
         value.type = ir.TensorType(dtype)
         if value.const_value is not None and dtype != source:
-            value.const_value = _in_type(value.const_value, dtype)
+            is_large = value.const_value.nbytes >= LARGE_BYTES
+            value.const_value = (Rounded if is_large else _in_type)(value.const_value, dtype)
     for value, by_type in readers.items():
         for dtype, ports in by_type.items():
             if dtype != typed.get(value, source):
@@ -108,15 +109,11 @@ class Rounded(ir.LazyTensor):
 
     def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType) -> None:
         shape = ir.Shape(source.shape.numpy())
-        super().__init__(lambda: _rounded(source, dtype), dtype, shape, name=source.name)
+        super().__init__(lambda: _in_type(source, dtype), dtype, shape, name=source.name)
         self.source = source
 
 
 def _in_type(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
-    return Rounded(tensor, dtype) if tensor.nbytes >= LARGE_BYTES else _rounded(tensor, dtype)
-
-
-def _rounded(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
     """Return a tensor in a half type; what is beyond its end, as in a mask, is the end."""
     array = tensor.numpy()
     with np.errstate(over="ignore"):
