@@ -44,6 +44,7 @@ class Candidate:
         rooted: a square root was taken; by the node ``root``.
         taken: a match was made of it.
         flaw: the first reason against it.
+        centred: the node that took the mean from the row, so that this is a variance.
         axes: of the mean, where they are neither the last ones nor one; else ().
     """
 
@@ -53,6 +54,7 @@ class Candidate:
     root: ir.Node | None = None
     taken: bool = False
     flaw: Refusal | None = None
+    centred: ir.Node | None = None
     axes: tuple[int, ...] = ()
 
 

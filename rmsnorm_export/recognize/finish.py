@@ -253,8 +253,17 @@ def unmatched(ctx: Context) -> dict[Candidate, Refusal]:
 
 
 def _why_not(ctx: Context, candidate: Candidate) -> Refusal:
-    if candidate.flaw is not None:
-        return candidate.flaw
+    flaw, centred = candidate.flaw, candidate.centred
+    if centred is not None and (flaw is None or flaw.reason != "layer-norm"):
+        return refuse(
+            candidate.node, "variance",
+            "the squares are those of a centred row: their mean is a variance",
+            f"{name_of(centred)!r} subtracts the mean",
+            "an RMSNorm divides by the root of the mean square of the row as it is",
+            candidate.scope,
+        )  # fmt: skip
+    if flaw is not None:
+        return flaw
     last = ctx.last.get(candidate)
     consumers = [] if last is None else [node for node, _ in last.uses()]
     names = ", ".join(f"{n.op_type} {name_of(n)!r}" for n in consumers[:3]) or "nothing"

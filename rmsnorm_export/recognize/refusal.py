@@ -54,6 +54,7 @@ LOOK_ALIKES = frozenset((
     "empty-row", "epsilon-after-inverse", "epsilon-negative", "exponent-not-two", "layer-norm",
     "no-normalised-row", "not-the-mean",
     "power-of-mean-square", "second-inverse", "second-root", "subtraction", "two-epsilons",
+    "variance",
 ))  # fmt: skip
 """Reasons that say: this computes something else. Any other reason leaves an RMSNorm unfused."""
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate, Flaw, Radial, Square, View
-from rmsnorm_export.recognize.radial import square_of
+from rmsnorm_export.recognize.radial import centred, square_of
 from rmsnorm_export.recognize.shape_rules import axes_of, row_size
 
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
@@ -26,6 +26,7 @@ def reduce(ctx: Context, node: ir.Node) -> None:
     if axes == () and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return
     candidate = ctx.candidate(node)
+    candidate.centred = centred(ctx, fact.x.root)
     if fact.flaw is not None:
         ctx.flaw(candidate, node, *fact.flaw)
     axis, last = row_axes(ctx, node, axes, fact.x, candidate) or (None, -1)
