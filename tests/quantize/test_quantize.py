@@ -201,7 +201,7 @@ def test_a_pipeline_quantizes_and_compares_within_its_bounds(tmp_path: Path) -> 
     path = write(tmp_path, "export", '[optimize]\nquantize = "int8"', "[verify]")
     (tmp_path / "factory.py").write_text(FACTORY)
     done = rx.run_pipeline(path)
-    assert done.failed is None, done.failed
+    assert done.error is None, done.error
     assert done.step("verify").summary.startswith("the models agree: ")
     report = json.loads((tmp_path / "out/optimize/report.json").read_text())
     assert (report["quantized"]["products"], report["quantized"]["kept"]) == (2, 0)
