@@ -60,6 +60,7 @@ class Context:
     opaque: list[Refusal] = dataclasses.field(default_factory=list)
     owners: dict[ir.Graph, ir.Node] = dataclasses.field(default_factory=dict)
     calls: dict[ir.OperatorIdentifier, list[list[Info]]] = dataclasses.field(default_factory=dict)
+    rows: dict[ir.Value, Radial] = dataclasses.field(default_factory=dict)
     crossed: set[ir.OperatorIdentifier] = dataclasses.field(default_factory=set)
     foreign: frozenset[ir.OperatorIdentifier] = frozenset()
     scope: str = "main"
@@ -129,11 +130,28 @@ class Context:
         return None if value is None else self.facts.get(value)
 
     def set_radial(self, value: ir.Value, radial: Radial) -> None:
-        self.facts[value] = radial
+        # What is a row again may be normalised itself; as a mean square it is seen by roots alone.
+        where = self.rows if radial.spoiled and self._is_row(value, radial) else self.facts
+        where[value] = radial
         self.last[radial.candidate] = value
         if radial.rooted:
             radial.candidate.rooted = True
             radial.candidate.root = radial.candidate.root or value.producer()
+
+    def _is_row(self, value: ir.Value, radial: Radial) -> bool:
+        """``radial`` with a tensor that is as wide as a row, or may be: no epsilon, no count."""
+        node = producer_of(value, "Add", "Sum", "Sub", "Mul", "Div", "Max", "Min")
+        for other in () if node is None else node.inputs:
+            if node is None or other is None or isinstance(self.facts.get(other), Radial):
+                continue
+            dims = self.types.shape(other)
+            if dims is None and (node.op_type == "Add" or self.same(other, radial.x.root)):
+                return True
+            if dims and radial.kept:
+                dims = dims[radial.axis : len(dims) + radial.last + 1]
+            if dims and set(dims) != {1}:
+                return True
+        return False
 
     def candidate(self, node: ir.Node) -> Candidate:
         candidate = Candidate(node, self.scope)

@@ -47,7 +47,7 @@ def power(ctx: Context, node: ir.Node) -> None:
     if base is None or exponent is None:
         return
     array, number = ctx.constants.array(exponent), ctx.constants.scalar(exponent)
-    fact = ctx.facts.get(base)
+    fact = ctx.facts.get(base) or (ctx.rows.get(base) if number in (0.5, -0.5) else None)
     if isinstance(ctx.facts.get(exponent), Radial):
         return
     if isinstance(fact, Radial):
@@ -170,8 +170,10 @@ def by_quantized_number(ctx: Context, node: ir.Node, norm: Norm, other: ir.Value
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:
     """Sqrt, Reciprocal."""
     fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Radial) and node.op_type == "Sqrt":
-        _take_root(ctx, node, fact, inverse=False)
+    if node.op_type == "Sqrt" and node.inputs[0] is not None:
+        fact = fact or ctx.rows.get(node.inputs[0])
+        if isinstance(fact, Radial):
+            _take_root(ctx, node, fact, inverse=False)
     elif isinstance(fact, Radial):
         inverse_of(ctx, node, fact, 1.0)
 
