@@ -143,12 +143,17 @@ class FolderResult(Shown):
 
 
 def _share_weights(models: Iterable[ir.Model]) -> None:
-    """Let equal weights that were made in several graphs be one piece of memory."""
+    """Let equal weights that were made in several graphs be one piece of memory, or one object."""
     first: dict[Hashable, Any] = {}
     for value in (value for model in models for value in model.graph.initializers.values()):
         tensor = value.const_value
         # What PyTorch holds is its own memory already.
-        if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
-            key = tensor.dtype, tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
-            shared = first.setdefault(key, tensor.raw)
-            value.const_value = ir.Tensor(shared, dtype=tensor.dtype, name=tensor.name)
+        is_array = isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray)
+        if tensor is None or not (is_array or isinstance(tensor, ir.LazyTensor)):
+            continue
+        name, content = tensor.name, hashlib.sha256(tensor.tobytes()).digest()
+        key = is_array or name, tensor.dtype, tuple(tensor.shape), content
+        shared = first.setdefault(key, tensor)
+        if is_array:
+            shared = ir.Tensor(shared.raw, dtype=tensor.dtype, name=name)
+        value.const_value = shared
