@@ -102,9 +102,9 @@ class _Reference:
 def measure(source: Path, place: Path, arguments: Any) -> list[Record]:
     """Export by every exporter, compare with PyTorch, and time all graphs."""
     # First: a child's largest memory counts what this process had when it began.
-    given = {"optimum": arguments.cli, "builder": arguments.builder, "mobius": arguments.mobius}
+    templates = {"optimum": arguments.cli, "builder": arguments.builder, "mobius": arguments.mobius}
     folders = {}
-    for name, command in exporters.commands(source, place, **given).items():
+    for name, command in exporters.commands(source, place, **templates).items():
         folders[name] = exporters.folder_of(name, place)
         with _kept(folders[name]) as record:
             if "megabytes" not in record:
