@@ -227,18 +227,18 @@ def _whole(options: argparse.Namespace) -> Iterator[list[str]]:
         kind, settings = MODELS[name]
         say(f"{name} {dtype}")
         with tempfile.TemporaryDirectory() as folder:
-            made = export(Architecture(name, kind, settings, "", dtype), Path(folder), _LAYERS)
-            result, fused = rx.optimize(made.path), Path(folder) / "portable.onnx"
+            model = export(Architecture(name, kind, settings, "", dtype), Path(folder), _LAYERS)
+            result, fused = rx.optimize(model.path), Path(folder) / "portable.onnx"
             result.save(fused)
-            files = {"raw": (made.path, plain), "portable": (fused, plain)}
+            files = {"raw": (model.path, plain), "portable": (fused, plain)}
             files["native"] = fused, rx.session_options(threads=threads)
             runs: dict[str, Run] = {}
             errors = dict.fromkeys(files, "")
             for label, (path, chosen) in files.items():
                 if session := _opened(f"{name} {dtype}: {label}", path, chosen):
-                    feeds = {session.get_inputs()[0].name: made.tokens}
+                    feeds = {session.get_inputs()[0].name: model.tokens}
                     logits = session.run(None, feeds)[0].astype(np.float32)
-                    off = np.abs(logits - made.logits.astype(np.float32)).max()
+                    off = np.abs(logits - model.logits.astype(np.float32)).max()
                     errors[label] = f"{off:.2g}"
                     runs[label] = lambda session=session, feeds=feeds: session.run(None, feeds)
             least = _least(runs, threads, 0.0)

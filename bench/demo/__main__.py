@@ -80,26 +80,26 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     lines: list[Line] = []
-    found: list[str] = []
+    problems: list[str] = []
     for architecture in (a for a in ARCHITECTURES if a.name in arguments.only):
         start = time.perf_counter()
         source = export(architecture, arguments.folder, arguments.layers)
         say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
         rows += _demonstrate(architecture, source, arguments.seconds)
         if not lines:
-            lines, found = page_and_engine(source, datetime.date.today().isoformat())
+            lines, problems = page_and_engine(source, datetime.date.today().isoformat())
             say(f"{architecture.name}: page and engine done")
-    found += [text for row in rows for text in row.problems()]
+    problems += [text for row in rows for text in row.problems()]
     print(f"\n{render(lines, styled=sys.stdout.isatty())}")
     if not arguments.no_decoder:
-        found += generate(arguments.folder)
+        problems += generate(arguments.folder)
     print(f"\nfiles in {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}\n")
     show(rows)
-    for text in found:
+    for text in problems:
         print(f"problem: {text}")
-    verdict = f"{len(found)} problems" if found else "everything held"
+    verdict = f"{len(problems)} problems" if problems else "everything held"
     print(f"{verdict}; {time.perf_counter() - begun:.0f} s")
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def page_and_engine(source: Exported, date: str) -> tuple[list[Line], list[str]]
             built = rx.build_engine(path, engine, backend="tensorrt-rtx", force=True)
             lines = flat(show_blocks(built))
             after = [*under("engine", show_blocks(built, verbose=1)), *after]
-            known = all(norm.how != "unknown" for norm in built.record.norms)
+            is_known = all(norm.how != "unknown" for norm in built.record.norms)
         except rx.Error as error:
-            lines, known = [f"no engine: {error.what} {error.found}"], False
-        problems += [] if known else ["TensorRT-RTX: see above"]
+            lines, is_known = [f"no engine: {error.what} {error.found}"], False
+        problems += [] if is_known else ["TensorRT-RTX: see above"]
     page = source.path.with_suffix(".html")
     after += under("how it was made", [date, f"output {path.name}"])
     page.write_text(to_html(result.report, after=after), encoding="utf-8")

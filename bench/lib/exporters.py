@@ -52,22 +52,22 @@ def commands(
         "builder, int4": builder.replace("fp32", "int4"),
         "mobius": mobius,
     }
-    found = {name: shlex.split(text) for name, text in templates.items()}
+    by_name = {name: shlex.split(text) for name, text in templates.items()}
     for name, fused in (("transformers", ""), ("transformers, its fusions", "cpu")):
-        found[name] = module_command("bench.lib.exporters", "{source}", "{out}", fused)
+        by_name[name] = module_command("bench.lib.exporters", "{source}", "{out}", fused)
     for name, options in _OURS.items():
         export = ["export", "{source}", "--task", "generation", "-o", "{out}", "-q"]
-        found[f"ours, {name}"] = module_command("rmsnorm_export", *export, *options.split())
+        by_name[f"ours, {name}"] = module_command("rmsnorm_export", *export, *options.split())
     for name, kind in itertools.product(_QUANTIZED, ("int8", "int4")):
         before = str(folder_of(f"ours, {name}", place))
         optimize = ["optimize", before, "-o", "{out}", "-q", "--quantize", kind]
-        found[f"ours, {name}, {kind}"] = module_command("rmsnorm_export", *optimize)
+        by_name[f"ours, {name}, {kind}"] = module_command("rmsnorm_export", *optimize)
     return {
         name: [
             word.replace("{source}", str(source)).replace("{out}", str(folder_of(name, place)))
             for word in words
         ]
-        for name, words in found.items()
+        for name, words in by_name.items()
     }
 
 
