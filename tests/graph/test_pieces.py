@@ -115,7 +115,7 @@ def _elsewhere(model: onnx.ModelProto) -> bytes:
 
 
 def _in_numbers(model: onnx.ModelProto) -> bytes:
-    half = np.float16([1, 2, 3, 4]).view(np.uint16).tolist()
+    half = np.arange(4, dtype=np.float16).view(np.uint16).tolist()
     proto = onnx.TensorProto(name="w", dims=[4], data_type=10, int32_data=half)
     model.graph.initializer[0].CopyFrom(proto)
     return model.SerializeToString()
