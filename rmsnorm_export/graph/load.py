@@ -183,7 +183,10 @@ def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 @functools.lru_cache(64)
 def _locations(path: Path, *_: int) -> tuple[str, ...]:
     """Read where the external data of a file is, once for each of its states."""
-    return load_model(path).external
+    loaded = load_model(path)
+    for value in loaded.model.graph.initializers.values():
+        value.const_value = None  # a graph is in cycles, and would hold its weights for long
+    return loaded.external
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

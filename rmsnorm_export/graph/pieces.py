@@ -73,7 +73,7 @@ def parse(file: BinaryIO, size: int) -> tuple[onnx.ModelProto, dict[str, ir.Tens
 
 def _tensor(proto: onnx.TensorProto, data: bytes) -> ir.TensorProtocol | None:
     """Return a tensor of data that is as its shape and type say."""
-    fields = {field.name for field, _ in proto.ListFields()}
+    fields = {field.name for field, value in proto.ListFields() if value != 0}
     if fields <= _PLAIN and proto.name and min(proto.dims, default=0) >= 0:
         with contextlib.suppress(ValueError, TypeError):  # of which the type is, or the shape
             like, kind = ir.serde.TensorProtoTensor(proto), ir.DataType(proto.data_type)

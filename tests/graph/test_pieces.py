@@ -91,6 +91,12 @@ def _twice(model: onnx.ModelProto) -> bytes:
     return model.SerializeToString() + more.SerializeToString()
 
 
+def _here(model: onnx.ModelProto) -> bytes:
+    """As onnx.save writes what had external data."""
+    model.graph.initializer[0].data_location = onnx.TensorProto.DEFAULT
+    return model.SerializeToString()
+
+
 def _both(model: onnx.ModelProto) -> bytes:
     """Data in raw bytes and as numbers."""
     model.graph.initializer[0].float_data.extend([1.0] * 4)
@@ -135,6 +141,7 @@ def _group(model: onnx.ModelProto) -> bytes:
     ("write", "count"),
     [
         (_twice, 2),
+        (_here, 1),
         (_both, 0),
         (_longer, 0),
         (_negative, 0),
