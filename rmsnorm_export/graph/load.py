@@ -13,14 +13,14 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import io
 import logging
+import mmap
 import os
 import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -29,12 +29,12 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
-from rmsnorm_export.graph.pieces import Part, bytes_of, parse, serialized, total_size
+from rmsnorm_export.graph.pieces import Identity, Part, bytes_of, parse, serialized, total_size
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
 from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_proto, check_versions
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
-from rmsnorm_export.system.reading import open_regular, open_whole, read_file
+from rmsnorm_export.system.reading import map_file, open_regular, read_file
 
 _EXPORT = (
     "rmsnorm-export export makes an ONNX file of file.py:function, a .pt2 file, a config.json or a "
@@ -68,7 +68,7 @@ class LoadedModel:
     notes: tuple[str, ...]
     folder: str | None
     path: Path | None = None
-    identity: tuple[int, int, int] | None = None
+    identity: Identity | None = None
     origin: bytes | onnx.ModelProto | None = None
     moved: bool = False
 
@@ -139,9 +139,8 @@ def load_model(source: Source) -> LoadedModel:
             proto.CopyFrom(source)
             return _from_proto(proto, "an onnx.ModelProto", {}, origin=source)
         if isinstance(source, bytes | bytearray | memoryview):
-            data, shown = bytes(source), "bytes in memory"
-            proto, large = _parsed(io.BytesIO(data), len(data), shown)
-            return _from_proto(proto, shown, large, origin=data)
+            data = bytes(source)
+            return _from_bytes(data, "bytes in memory", origin=data)
         if not isinstance(source, str | os.PathLike):
             what, fix = "This is no source of a model.", "give a path, bytes or a model in memory"
             raise UsageError(what, found=f"a {type(source).__name__}", fix=fix)
@@ -151,9 +150,8 @@ def load_model(source: Source) -> LoadedModel:
         with refusals_as("The model file cannot be read.", shown, fix=fix):
             path = Path(os.path.abspath(source))
             identity = _identity(path)
-            with open_whole(path, MAX_PROTO_BYTES) as (file, size):
-                proto, large = _parsed(file, size, shown)
-        return _from_proto(proto, shown, large, path=path, identity=identity)
+            content = map_file(path, MAX_PROTO_BYTES)
+        return _from_bytes(content, shown, path=path, identity=identity)
 
 
 def _copy(source: ir.Model) -> ir.Model:
@@ -189,7 +187,7 @@ def _locations(path: Path, *_: int) -> tuple[str, ...]:
     return loaded.external
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
+def _identity(path: Path) -> Identity:
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
     return state.st_ino, state.st_size, state.st_mtime_ns
@@ -200,20 +198,25 @@ def _fix(name: str, otherwise: str) -> str:
     return _EXPORT if re.search(r"\.(py|pt2?|pth|safetensors|json)(:\w+)?$", name) else otherwise
 
 
-def _parsed(
-    file: BinaryIO, size: int, description: str
-) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Return the model in a file, and by name those initializers whose data it does not hold."""
+def _from_bytes(
+    data: bytes | mmap.mmap,
+    description: str,
+    *,
+    path: Path | None = None,
+    identity: Identity | None = None,
+    **source: Any,
+) -> LoadedModel:
+    large: dict[str, ir.TensorProtocol] = {}
     try:
-        proto, large = parse(file, size)
+        proto, large = parse(data, None if path is None or identity is None else (path, identity))
         problem = "" if proto.HasField("graph") else "protobuf without a graph"
     except DecodeError:
         problem = "no whole protobuf message: it is cut short, damaged, or nested too deeply"
     if problem:
-        found = f"{description}: {size} bytes, {problem}"
+        found = f"{description}: {len(data)} bytes, {problem}"
         fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
         raise InputError("The file is not an ONNX model.", found=found, fix=_fix(description, fix))
-    return proto, large
+    return _from_proto(proto, description, large, path=path, identity=identity, **source)
 
 
 def _from_proto(

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import mmap
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -31,55 +34,96 @@ _PLAIN = {"dims", "data_type", "name", "doc_string", "metadata_props", "raw_data
 Part = bytes | ir.TensorProtocol
 
 
-def parse(file: BinaryIO, size: int) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Return the model in a file, and by name those initializers whose data it does not hold.
+Identity = tuple[int, int, int]
+"""Of a file: inode, size and time."""
+
+
+class MappedTensor(ir.Tensor[Any]):
+    """A tensor that is a part of a file, or of bytes.
+
+    Attributes:
+        file: the path, and the file that it was of; None of bytes.
+        offset: where the tensor begins there.
+    """
+
+    file: tuple[Path, Identity] | None = None
+    offset: int = 0
+
+    def external(self) -> ir.ExternalTensor | None:
+        """Return it as external data, for what maps that; None where the file is another by now.
+
+        A file of several names is no external data, see `external.locate`.
+        """
+        if self.file is None:
+            return None
+        path, identity = self.file
+        with contextlib.suppress(OSError):
+            state = os.stat(path)
+            now = state.st_ino, state.st_size, state.st_mtime_ns, state.st_nlink
+            if now == (*identity, 1):
+                folder, name = os.path.split(os.path.realpath(path))
+                shape, ends = ir.Shape(self.shape.numpy()), (self.offset, self.nbytes)
+                how: Any = {"shape": shape, "name": self.name, "base_dir": folder}
+                return ir.ExternalTensor(name, *ends, self.dtype, **how)
+        return None
+
+
+def parse(
+    data: bytes | mmap.mmap, file: tuple[Path, Identity] | None = None
+) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
+    """Return a model, and by name those initializers whose data protobuf is not given.
 
     What is no plain sequence of fields is left to protobuf as a whole, as are types of parts of
     bytes, and data that does not fit its shape.
 
     Args:
-        file: at its beginning.
-        size: its bytes.
+        data: of a file, as it is or mapped, which the initializers are parts of.
+        file: where and which it is.
 
     Raises:
         DecodeError: protobuf does not read it.
     """
-    taken: dict[bytes, bytes] = {}
+    taken: dict[bytes, tuple[int, int]] = {}
 
-    def take(data: bytes) -> bytes:
-        if len(data) < LEAST:
-            return data
+    def take(reader: BinaryIO, length: int) -> bytes:
+        if length < LEAST:
+            return reader.read(length)
         token = secrets.token_bytes()
-        taken[token] = data
+        taken[token] = reader.tell(), length
+        reader.seek(length, os.SEEK_CUR)
         return token
 
+    reader: Any = io.BytesIO(data) if isinstance(data, bytes) else data
     proto, tensors = onnx.ModelProto(), dict[str, ir.TensorProtocol]()
     try:
-        parts = _replaced(file, size, _RAW_DATA, take)
+        parts = _replaced(reader, len(data), _RAW_DATA, take)
         proto.ParseFromString(b"".join(map(bytes_of, parts)))
     except ValueError:
         taken.clear()
-        file.seek(0)
-        proto.ParseFromString(file.read(size))
+        proto.ParseFromString(data[:])
     for one in proto.graph.initializer if taken else ():
-        if (data := taken.get(one.raw_data)) is None:
+        if (place := taken.get(one.raw_data)) is None:
             continue
-        if (tensor := _tensor(one, data)) is None:
-            one.raw_data = data
-        else:
-            tensors[one.name] = tensor
+        if (tensor := _tensor(one, data, *place)) is None:
+            one.raw_data = data[place[0] : sum(place)]
+            continue
+        tensors[one.name] = tensor
+        tensor.file, tensor.offset = file, place[0]
     return proto, tensors
 
 
-def _tensor(proto: onnx.TensorProto, data: bytes) -> ir.TensorProtocol | None:
+def _tensor(
+    proto: onnx.TensorProto, data: bytes | mmap.mmap, offset: int, length: int
+) -> MappedTensor | None:
     """Return a tensor of data that is as its shape and type say."""
     fields = {field.name for field, value in proto.ListFields() if value != 0}
     if fields <= _PLAIN and proto.name and min(proto.dims, default=0) >= 0:
         with contextlib.suppress(ValueError, TypeError):  # of which the type is, or the shape
             like, kind = ir.serde.TensorProtoTensor(proto), ir.DataType(proto.data_type)
             if kind.bitwidth >= 8:
-                array = np.frombuffer(data, kind.numpy().newbyteorder("<")).reshape(proto.dims)
-                tensor: ir.Tensor[Any] = ir.Tensor(array, kind, name=like.name)
+                own = np.frombuffer(data, np.uint8, length, offset)
+                own = own.view(kind.numpy().newbyteorder("<"))
+                tensor = MappedTensor(own.reshape(proto.dims), kind, name=like.name)
                 tensor.doc_string = like.doc_string
                 tensor.metadata_props.update(like.metadata_props)
                 return tensor
@@ -106,7 +150,12 @@ def serialized(model: ir.Model) -> list[Part]:
             value.const_value = tensor
     if not tokens:
         return [content]
-    return _replaced(io.BytesIO(content), len(content), _RAW_DATA, lambda d: tokens.get(d, d))
+
+    def put(file: BinaryIO, length: int) -> Part:
+        own = file.read(length)
+        return tokens.get(own, own)
+
+    return _replaced(io.BytesIO(content), len(content), _RAW_DATA, put)
 
 
 def _standing_for(tensor: ir.TensorProtocol, token: bytes) -> ir.LazyTensor:
@@ -125,7 +174,7 @@ def bytes_of(part: Part) -> bytes:
 
 
 def _replaced(
-    file: BinaryIO, end: int, path: tuple[int, ...], replace: Callable[[bytes], Part]
+    file: BinaryIO, end: int, path: tuple[int, ...], replace: Callable[[BinaryIO, int], Part]
 ) -> list[Part]:
     """Return a message with other bytes in the fields that a path leads to.
 
@@ -142,7 +191,7 @@ def _replaced(
         if path[1:]:
             inner = _replaced(file, file.tell() + length, path[1:], replace)
         else:
-            inner = [replace(file.read(length))]
+            inner = [replace(file, length)]
         parts += [_head(path[0], total_size(inner)), *inner]
     return parts
 

@@ -20,6 +20,7 @@ from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs, values_in
+from rmsnorm_export.graph.pieces import MappedTensor
 from rmsnorm_export.graph.tensors import (
     LARGE_BYTES,
     MAX_PROTO_BYTES,
@@ -207,6 +208,7 @@ def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dic
     with lent_slots(model) as slots:
         for slot in slots:
             if folder_of(slot.tensor) == folder is not None:
+                slot.put(_external(slot.tensor) or slot.tensor)
                 continue
             if slot.nbytes >= LARGE_BYTES and _is_weight(slot, model):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
@@ -217,8 +219,15 @@ def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dic
 
 
 def folder_of(tensor: ir.TensorProtocol) -> str | None:
-    """Return the folder of an external tensor; None of others."""
-    return os.fspath(tensor.base_dir) if isinstance(tensor, ir.ExternalTensor) else None
+    """Return the folder of a tensor that is in a file; None of others."""
+    external = _external(tensor)
+    return None if external is None else os.fspath(external.base_dir)
+
+
+def _external(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
+    if isinstance(tensor, MappedTensor):
+        return tensor.external()
+    return tensor if isinstance(tensor, ir.ExternalTensor) else None
 
 
 def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int] | None:

@@ -5,12 +5,11 @@ A pipe or a device in the place of a file would be waited for, or read, without 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,26 +57,27 @@ def read_file(path: StrPath, limit: int = LARGEST_TEXT) -> bytes:
     """Return the contents of a regular file.
 
     Raises:
-        OSError: as `open_whole`.
-    """
-    with open_whole(path, limit) as (file, size):
-        return file.read(size)
-
-
-@contextlib.contextmanager
-def open_whole(path: StrPath, limit: int) -> Iterator[tuple[BinaryIO, int]]:
-    """Provide a regular file that the block reads to its end, and its size.
-
-    Raises:
         OSError: as `open_regular`; or it has more than ``limit`` bytes, or grows meanwhile.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size or min(limit, _BLOCK)  # 0: a file of the system
-        if size <= limit:
-            yield file, size
-        if size > limit or file.read(1):
-            reason = f"more than {min(size, limit):,} bytes are too many"
-            raise OSError(errno.EFBIG, reason, os.fspath(path))
+        data = file.read(size + 1) if size <= limit else b""
+    if size > limit or len(data) > size:
+        reason = f"more than {min(size, limit):,} bytes are too many"
+        raise OSError(errno.EFBIG, reason, os.fspath(path))
+    return data
+
+
+def map_file(path: StrPath, limit: int) -> bytes | mmap.mmap:
+    """Return the contents of a regular file, read where they are used; it may be renamed meanwhile.
+
+    Raises:
+        OSError: as `read_file`.
+    """
+    with open_regular(path) as file:
+        if 0 < os.fstat(file.fileno()).st_size <= limit:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return read_file(path, limit)
 
 
 def sha256_of(path: Path) -> str:

@@ -197,13 +197,13 @@ def test_an_operator_set_may_be_imported_twice(domain: str) -> None:
 def test_a_file_is_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Path], object]
 ) -> None:
-    path, parse = write(tmp_path, norm_model()), load._parsed
+    path, parse = write(tmp_path, norm_model()), load._from_bytes
     parsed: list[str] = []
 
-    def counted(*source: Any) -> Any:
-        parsed.append(source[-1])
-        return parse(*source)
+    def counted(data: bytes, description: str, **source: Any) -> load.LoadedModel:
+        parsed.append(description)
+        return parse(data, description, **source)
 
-    monkeypatch.setattr(load, "_parsed", counted)
+    monkeypatch.setattr(load, "_from_bytes", counted)
     call(path)
     assert parsed == [str(path)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def _weight(name: str, *shape: int) -> onnx.TensorProto:
 def _parsed(content: bytes) -> tuple[bytes | None, int]:
     """Return what a file holds, weights in their places, and how many weights were taken out."""
     try:
-        proto, tensors = pieces.parse(io.BytesIO(content), len(content))
+        proto, tensors = pieces.parse(content)
     except DecodeError:
         return None, 0
     for one in proto.graph.initializer:
