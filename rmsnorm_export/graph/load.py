@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import gc
 import logging
+import mmap
 import os
 import re
 import warnings
@@ -28,11 +29,12 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
+from rmsnorm_export.graph.pieces import Identity, Part, bytes_of, parse, serialized, total_size
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
 from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_proto, check_versions
 from rmsnorm_export.printable import first_line, quoted, short
 from rmsnorm_export.system.files import refusals_as
-from rmsnorm_export.system.reading import open_regular, read_file
+from rmsnorm_export.system.reading import map_file, open_regular, read_file
 
 _EXPORT = (
     "rmsnorm-export export makes an ONNX file of file.py:function, a .pt2 file, a config.json or a "
@@ -66,7 +68,7 @@ class LoadedModel:
     notes: tuple[str, ...]
     folder: str | None
     path: Path | None = None
-    identity: tuple[int, int, int] | None = None
+    identity: Identity | None = None
     origin: bytes | onnx.ModelProto | None = None
     moved: bool = False
 
@@ -135,7 +137,7 @@ def load_model(source: Source) -> LoadedModel:
             check_depth(source)
             proto = onnx.ModelProto()
             proto.CopyFrom(source)
-            return _from_proto(proto, "an onnx.ModelProto", origin=source)
+            return _from_proto(proto, "an onnx.ModelProto", {}, origin=source)
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             return _from_bytes(data, "bytes in memory", origin=data)
@@ -147,8 +149,9 @@ def load_model(source: Source) -> LoadedModel:
         fix = _fix(shown, fix)
         with refusals_as("The model file cannot be read.", shown, fix=fix):
             path = Path(os.path.abspath(source))
-            identity, data = _identity(path), read_file(path, MAX_PROTO_BYTES)
-        return _from_bytes(data, shown, path=path, identity=identity)
+            identity = _identity(path)
+            content = map_file(path, MAX_PROTO_BYTES)
+        return _from_bytes(content, shown, path=path, identity=identity)
 
 
 def _copy(source: ir.Model) -> ir.Model:
@@ -156,7 +159,8 @@ def _copy(source: ir.Model) -> ir.Model:
     if check_graphs(source):
         return source.clone()
     # clone() needs sorted nodes, and the caller's must not be sorted: copied by protobuf.
-    copy = _deserialize(_proto_of(source))
+    with _refused():
+        copy = _deserialize(ir.serde.serialize_model(source))
     for old, new in zip(tensor_slots(source), list(tensor_slots(copy)), strict=True):
         new.put(old.tensor)
     return copy
@@ -177,10 +181,13 @@ def model_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 @functools.lru_cache(64)
 def _locations(path: Path, *_: int) -> tuple[str, ...]:
     """Read where the external data of a file is, once for each of its states."""
-    return load_model(path).external
+    loaded = load_model(path)
+    for value in loaded.model.graph.initializers.values():
+        value.const_value = None  # a graph is in cycles, and would hold its weights for long
+    return loaded.external
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
+def _identity(path: Path) -> Identity:
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
     return state.st_ino, state.st_size, state.st_mtime_ns
@@ -191,10 +198,17 @@ def _fix(name: str, otherwise: str) -> str:
     return _EXPORT if re.search(r"\.(py|pt2?|pth|safetensors|json)(:\w+)?$", name) else otherwise
 
 
-def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
-    proto = onnx.ModelProto()
+def _from_bytes(
+    data: bytes | mmap.mmap,
+    description: str,
+    *,
+    path: Path | None = None,
+    identity: Identity | None = None,
+    **source: Any,
+) -> LoadedModel:
+    large: dict[str, ir.TensorProtocol] = {}
     try:
-        proto.ParseFromString(data)
+        proto, large = parse(data, None if path is None or identity is None else (path, identity))
         problem = "" if proto.HasField("graph") else "protobuf without a graph"
     except DecodeError:
         problem = "no whole protobuf message: it is cut short, damaged, or nested too deeply"
@@ -202,10 +216,12 @@ def _from_bytes(data: bytes, description: str, **source: Any) -> LoadedModel:
         found = f"{description}: {len(data)} bytes, {problem}"
         fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
         raise InputError("The file is not an ONNX model.", found=found, fix=_fix(description, fix))
-    return _from_proto(proto, description, **source)
+    return _from_proto(proto, description, large, path=path, identity=identity, **source)
 
 
-def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> LoadedModel:
+def _from_proto(
+    proto: onnx.ModelProto, description: str, large: dict[str, ir.TensorProtocol], **source: Any
+) -> LoadedModel:
     notes = check_proto(proto)
     try:
         model = _deserialize(proto)
@@ -213,6 +229,8 @@ def _from_proto(proto: onnx.ModelProto, description: str, **source: Any) -> Load
         found = short(first_line(_root_of(error), 400), 400)
         fix = "check the file with onnx.checker and export it again"
         raise InputError("The graph in the file cannot be read.", found=found, fix=fix) from error
+    for name, tensor in large.items():
+        model.graph.initializers[name].const_value = tensor
     return _checked(model, description, notes, **source)
 
 
@@ -260,25 +278,32 @@ def _deserialize(proto: onnx.ModelProto) -> ir.Model:
 def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
     """Return the bytes of a model, external data left where it is.
 
-    A model that fits into one file is copied twice meanwhile; larger weights are external data.
+    Raises:
+        InputError: as `parts_of`.
+    """
+    return b"".join(map(bytes_of, parts_of(model)))
+
+
+def parts_of(model: ir.Model | onnx.ModelProto) -> list[Part]:
+    """Return what `serialize` puts together, large weights as they are.
 
     Raises:
         InputError: protobuf cannot hold the model, or it is larger than 2 GiB.
     """
-    data: bytes | None = None
-    proto = _proto_of(model) if isinstance(model, ir.Model) else model
-    with contextlib.suppress(EncodeError, ValueError):
-        data = proto.SerializeToString()
-    if data is None or len(data) > MAX_PROTO_BYTES:
+    parts: list[Part] | None = None
+    with contextlib.suppress(EncodeError, ValueError), _refused():
+        parts = serialized(model) if isinstance(model, ir.Model) else [model.SerializeToString()]
+    if parts is None or total_size(parts) > MAX_PROTO_BYTES:
         what, found = "The model is too large for one file.", "more than 2 GiB of protobuf"
         fix = "keep large constants as initializers, so that they can become external data"
         raise InputError(what, found=found, fix=fix)
-    return data
+    return parts
 
 
-def _proto_of(model: ir.Model) -> onnx.ModelProto:
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
     try:
-        return ir.serde.serialize_model(model)
+        yield
     except ir.serde.SerdeError as error:
         what, fix = "The model cannot be written as protobuf.", "repair the program that wrote it"
         raise InputError(what, found=first_line(_root_of(error)), fix=fix) from error

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.external import embed, place
-from rmsnorm_export.graph.load import no_gc, serialize
+from rmsnorm_export.graph.load import no_gc, parts_of, serialize
+from rmsnorm_export.graph.pieces import bytes_of, total_size
 from rmsnorm_export.graph.policy import UsedPolicy, WeightsPolicy, check_policy
 from rmsnorm_export.graph.tensors import lent_slots
 from rmsnorm_export.printable import quoted, short
@@ -63,11 +64,12 @@ def save_model(
         try:
             with no_gc(), Transaction() as files, lent_slots(model) as slots:
                 used, data_files, notes = place(slots, target, weights, files)
-                data = serialize(model)
-                files.publish(files.temp(target, data), target, replace=force, last=True)
+                parts = parts_of(model)
+                temp = files.temp(target, map(bytes_of, parts))
+                files.publish(temp, target, replace=force, last=True)
         except FileExistsError as error:
             raise _exists(target) from error
-    return SaveResult(target, len(data), used, data_files, notes)
+    return SaveResult(target, total_size(parts), used, data_files, notes)
 
 
 def to_bytes(model: ir.Model, *, weights: WeightsPolicy = "auto") -> bytes:

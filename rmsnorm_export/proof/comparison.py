@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
@@ -19,6 +20,7 @@ from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.external import placed
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs, values_in
+from rmsnorm_export.graph.pieces import MappedTensor
 from rmsnorm_export.graph.tensors import (
     LARGE_BYTES,
     MAX_PROTO_BYTES,
@@ -206,6 +208,7 @@ def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dic
     with lent_slots(model) as slots:
         for slot in slots:
             if folder_of(slot.tensor) == folder is not None:
+                slot.put(_external(slot.tensor) or slot.tensor)
                 continue
             if slot.nbytes >= LARGE_BYTES and _is_weight(slot, model):
                 weights[slot.name] = ort_value(slot.tensor.numpy())
@@ -216,8 +219,15 @@ def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dic
 
 
 def folder_of(tensor: ir.TensorProtocol) -> str | None:
-    """Return the folder of an external tensor; None of others."""
-    return os.fspath(tensor.base_dir) if isinstance(tensor, ir.ExternalTensor) else None
+    """Return the folder of a tensor that is in a file; None of others."""
+    external = _external(tensor)
+    return None if external is None else os.fspath(external.base_dir)
+
+
+def _external(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
+    if isinstance(tensor, MappedTensor):
+        return tensor.external()
+    return tensor if isinstance(tensor, ir.ExternalTensor) else None
 
 
 def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int] | None:
@@ -242,9 +252,34 @@ def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int]
             slot.put(placed(slot.tensor, _ZEROS, folder, None))
         content, weights = lent_content(model, folder)
         how = {"kernels": kernels, "weights": weights, "external_folder": folder}
-        graph = ir.serde.deserialize_graph(executed_graph(content, **how))
+        graph = ir.serde.deserialize_graph(executed_graph(_transposed(content), **how))
     nodes = [*graph.all_nodes()]
     return len(nodes), sum(map(is_norm, nodes))
+
+
+def _transposed(content: bytes) -> bytes:
+    """Return a model without the Transposes of zeros, which a session would fold into copies."""
+    model = onnx.ModelProto.FromString(content)
+    graph, kept = model.graph, []
+    zeros = {one.name: one for one in graph.initializer if _is_zeros(one)}
+    kept_names = {value.name for value in graph.output}
+    for node in graph.node:
+        whole = zeros.get(node.input[0]) if node.op_type == "Transpose" and node.input else None
+        if whole is None or node.output[0] in kept_names:
+            kept.append(node)
+            continue
+        axes = next((one.ints for one in node.attribute), range(len(whole.dims))[::-1])
+        new = onnx.TensorProto()
+        new.CopyFrom(whole)
+        new.name, new.dims[:] = node.output[0], [whole.dims[axis] for axis in axes]
+        graph.initializer.append(new)
+    del graph.node[:]
+    graph.node.extend(kept)
+    return model.SerializeToString()
+
+
+def _is_zeros(tensor: onnx.TensorProto) -> bool:
+    return any(entry.value == _ZEROS for entry in tensor.external_data)
 
 
 def _is_weight(slot: TensorSlot, model: ir.Model) -> bool:

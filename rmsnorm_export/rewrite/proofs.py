@@ -19,7 +19,7 @@ from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.plan import Plan
 from rmsnorm_export.rewrite.result import Loading, Report
-from rmsnorm_export.runtime.session import open_session, runtime_name
+from rmsnorm_export.runtime.session import end_fork, open_session, runtime_name
 from rmsnorm_export.system.packages import version_of
 
 _ONNXRUNTIME = "onnxruntime"
@@ -46,6 +46,7 @@ def prove_sites(plan: Plan, options: OptimizeOptions) -> tuple[Plan, dict[Lowere
         proofs[site] = prove_site(site.part, site, proving)
     if options.progress:
         options.progress("proving", len(plan.sites), len(plan.sites))
+    end_fork()
     failed = {site: _refuse(site, proof) for site, proof in proofs.items() if not proof.passed}
     return plan.without(failed), proofs
 

@@ -323,6 +323,11 @@ def _fork_for_small_models(process: int) -> Fork:
     return Fork(lambda: lambda function, *arguments: function(*arguments))
 
 
+def end_fork() -> None:
+    """End the fork for small models, which keeps what this process has given up since it began."""
+    _fork_for_small_models.cache_clear()
+
+
 def _run_small(
     content: bytes, optimize: bool, kernels: str | None, feeds: dict[str, Array]
 ) -> dict[str, Array]:

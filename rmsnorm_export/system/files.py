@@ -19,7 +19,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +102,14 @@ class Transaction(contextlib.ExitStack):
             self.pop_all()
         return super().__exit__(*error)
 
-    def temp(self, target: Path, data: bytes = b"") -> Path:
+    def temp(self, target: Path, content: Iterable[bytes] = ()) -> Path:
         """Write a temporary file beside ``target``, on disk when this returns."""
         # File names end at 255 bytes; a cut name is still recognisable.
         stem = os.fsencode(target.name)[:200].decode("utf-8", "ignore")
         path = target.parent / f".{stem}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
         self.callback(path.unlink, missing_ok=True)
         with path.open("xb") as file:
-            file.write(data)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         return path
@@ -176,7 +176,7 @@ def write_whole(path: Path, content: str | bytes, *, replace: bool = True) -> No
         path.write_bytes(data)
         return
     with Transaction() as files:
-        files.publish(files.temp(path, data), path, replace=replace)
+        files.publish(files.temp(path, [data]), path, replace=replace)
 
 
 def copy_file(source: Path, target: Path) -> None:

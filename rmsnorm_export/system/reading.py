@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -65,6 +66,18 @@ def read_file(path: StrPath, limit: int = LARGEST_TEXT) -> bytes:
         reason = f"more than {min(size, limit):,} bytes are too many"
         raise OSError(errno.EFBIG, reason, os.fspath(path))
     return data
+
+
+def map_file(path: StrPath, limit: int) -> bytes | mmap.mmap:
+    """Return the contents of a regular file, read where they are used; it may be renamed meanwhile.
+
+    Raises:
+        OSError: as `read_file`.
+    """
+    with open_regular(path) as file:
+        if 0 < os.fstat(file.fileno()).st_size <= limit:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return read_file(path, limit)
 
 
 def sha256_of(path: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.graph.load import load_model
-from rmsnorm_export.system.reading import read_file
+from rmsnorm_export.graph.pieces import parse
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 10, opset_import: ["" : 18]> main (float[B, 8] x) => (float[B, 8] y)'
@@ -30,13 +30,13 @@ def test_a_file_that_was_changed_after_it_was_checked_is_refused(tmp_path: Path)
         loaded.to_bytes()
     onnx.save(MODEL, other)
 
-    def then_replaced(*arguments: Any) -> bytes:
-        data = read_file(*arguments)
+    def then_replaced(*arguments: Any) -> Any:
+        parsed = parse(*arguments)
         other.replace(path)
-        return data
+        return parsed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rmsnorm_export.graph.load.read_file", then_replaced)
+        patch.setattr("rmsnorm_export.graph.load.parse", then_replaced)
         loaded = load_model(path)
     with pytest.raises(rx.InputError, match="changed"):
         loaded.to_bytes()

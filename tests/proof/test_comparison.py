@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,8 +14,17 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from rmsnorm_export.proof.comparison import WrongError, compare_with, executed, run_reference
-from rmsnorm_export.runtime.session import open_session, run_session
+from rmsnorm_export.graph.load import load_model
+from rmsnorm_export.proof import comparison
+from rmsnorm_export.proof.comparison import (
+    WrongError,
+    compare_with,
+    executed,
+    lent_content,
+    opened,
+    run_reference,
+)
+from rmsnorm_export.runtime.session import executed_graph, open_session, run_session
 
 _WEIGHT = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
 _ONE = """<ir_version: 11, opset_import: ["" : 21]>
@@ -129,11 +140,40 @@ def test_what_does_not_run_is_not_compared() -> None:
     assert not outcome.words()
 
 
-def test_large_weights_are_not_read_to_count_what_is_executed(tmp_path: Path) -> None:
-    """The Transpose of one is folded all the same."""
+def test_large_weights_are_not_read_to_count_what_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Transpose of one is folded all the same, and not by the session, which makes a copy."""
+    given: list[onnx.ModelProto] = []
+
+    def seen(content: bytes, **how: Any) -> onnx.GraphProto:
+        given.append(onnx.ModelProto.FromString(content))
+        return executed_graph(content, **how)
+
+    monkeypatch.setattr(comparison, "executed_graph", seen)
     model = _model("w = Transpose (weight)", np.zeros((1 << 14, 40), np.float32))
     ir.save(model, tmp_path / "m.onnx", external_data="m.data")
     model = ir.load(tmp_path / "m.onnx")
     (tmp_path / "m.data").unlink()
     assert executed(model) == (1, 0)
+    assert [node.op_type for node in given[0].graph.node if node.op_type == "Transpose"] == []
+    assert [*given[0].graph.initializer[-1].dims] == [40, 1 << 14]
     assert model.graph.initializers["weight"].const_value.location == "m.data"
+
+
+def test_weights_in_the_file_of_a_model_are_read_there(tmp_path: Path) -> None:
+    """And from memory, once another file has its name."""
+    weight = np.random.default_rng(0).standard_normal((40, 1 << 9)).astype(np.float32)
+    path, other = tmp_path / "m.onnx", tmp_path / "other.onnx"
+    ir.save(_model("w = Identity (weight)", weight), path)
+    ir.save(_model("w = Identity (weight)", 2 * weight), other)
+    model = load_model(path).model
+    assert lent_content(model, os.path.realpath(tmp_path))[1] == {}
+    feeds = {"x": np.ones((3, 40), np.float32)}
+    expected = feeds["x"] @ weight
+    with opened(model, frugal=True) as session:
+        assert np.allclose(run_session(session, feeds)["y"], expected, atol=1e-4)
+    other.replace(path)
+    with opened(model, frugal=True) as session:
+        assert np.allclose(run_session(session, feeds)["y"], expected, atol=1e-4)
+    assert [*lent_content(model, os.path.realpath(tmp_path))[1]] == ["weight"]

@@ -215,7 +215,7 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
         )
         if options.plugin == "require":
             require_plugin(record)
-        beside = files.temp(sidecar, to_json(record).encode())
+        beside = files.temp(sidecar, [to_json(record).encode()])
         files.publish(beside, sidecar, replace=options.force)
         files.publish(temporary, target, replace=options.force, last=True)
     return EngineResult(target, sidecar, record)
