@@ -37,7 +37,7 @@ def run_in_float32(
     """
     wanted = {value for value in own if not value.is_initializer()}
     names = [value.name or "" for value in model.graph.outputs]
-    copy, marks = marked(model, wanted, Rounding(), odd=0.0)
+    copy, marks = marked(model, wanted, Rounding(), finite=True)
     declared, sizes, references = graph_inputs(copy), dict.fromkeys(wanted, 0.0), []
     with comparison.opened(copy, frugal=True) as session:
         for candidates, origin in samples:
