@@ -27,7 +27,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
-from rmsnorm_export.runtime.session import run_session, runtime_name
+from rmsnorm_export.runtime.session import run_session
 
 Ranges = Mapping[ir.Value, float]
 """The largest magnitude of each value; NaN where it holds one."""
@@ -121,8 +121,7 @@ def measure(
     except (BackendMissingError, InputError, VerificationError) as error:
         return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
     ranges = {value: _magnitude(float(seen.pop(mark))) for value, mark in marks.items()}
-    run = dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
-    return Measured(run, ranges, seen)
+    return Measured(dataclasses.replace(run, values=len(ranges)), ranges, seen)
 
 
 def marked(

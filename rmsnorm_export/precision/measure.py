@@ -55,7 +55,7 @@ def run_in_float32(
                 if "random" not in origin:
                     raise
                 what = "Random inputs do not fit the model, so that its magnitudes are not known."
-                fix = "give inputs that it is made for: --inputs FILE.npz"
+                fix = f"give what it is made for with --inputs FILE.npz: {', '.join(declared)}"
                 raise InputError(what, found=error.found, fix=fix) from error
             for value, mark in marks.items():
                 sizes[value] = max(sizes[value], float(seen.outputs[mark]))
