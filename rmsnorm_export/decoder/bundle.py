@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,8 +27,8 @@ from rmsnorm_export.graph.policy import WeightsPolicy
 from rmsnorm_export.graph.tensors import LARGE_BYTES, lent_slots
 from rmsnorm_export.options import MOST_INT32
 from rmsnorm_export.printable import quoted, short
-from rmsnorm_export.runtime.inputs import graph_inputs
-from rmsnorm_export.runtime.sizes import Dims, Given, Shapes, Use, read, sized_names
+from rmsnorm_export.runtime.inputs import graph_inputs, read_npz
+from rmsnorm_export.runtime.sizes import Dims, Given, Inputs, Shapes, Use, read, sized_names
 from rmsnorm_export.system.files import (
     MALFORMED,
     StrPath,
@@ -138,6 +138,22 @@ class Bundle:
             component: ([own for one in rows if (own := _of(keys, one))] or None, _of(keys, sizes))
             for component, keys in names.items()
         }
+
+    def given(self, inputs: Sequence[Inputs]) -> Mapping[str, Sequence[Inputs]]:
+        """Return which of the given inputs, that have its names, each component takes.
+
+        Raises:
+            UsageError: some have the names of none.
+        """
+        every = [(one, {*(one if isinstance(one, Mapping) else read_npz(one))}) for one in inputs]
+        names = {key: {*graph_inputs(load_model(file).model)} for key, file in self.files.items()}
+        for _, keys in every:
+            if keys not in names.values():
+                what = "No component of the folder has inputs of these names."
+                each = (f"{one}: {', '.join(sorted(own))}" for one, own in names.items())
+                fix = f"give all of one component, {short('; '.join(each), 400)}"
+                raise UsageError(what, found=short(", ".join(sorted(keys)), 300), fix=fix)
+        return {key: [one for one, keys in every if keys == own] for key, own in names.items()}
 
 
 def companions(folder: Path) -> dict[str, Path]:

@@ -41,10 +41,10 @@ def optimize_folder(folder: StrPath, options: OptimizeOptions) -> FolderResult:
     start, bundle = time.perf_counter(), open_folder(folder)
     beside = companions(bundle.folder)
     held, tokenizer = Held(), beside.get(TOKENIZER)
-    results = {
-        name: finish(optimize_model(file, options), options, held=held, tokenizer=tokenizer)
-        for name, file in bundle.files.items()
-    }
+    results = {}
+    for name, own in _own_options(bundle, options).items():
+        result = optimize_model(bundle.files[name], own)
+        results[name] = finish(result, own, held=held, tokenizer=tokenizer)
     return FolderResult(
         results,
         bundle.manifest,
@@ -53,6 +53,17 @@ def optimize_folder(folder: StrPath, options: OptimizeOptions) -> FolderResult:
         seconds=time.perf_counter() - start,
         source=bundle,
     )
+
+
+def _own_options(bundle: Bundle, options: OptimizeOptions) -> dict[str, OptimizeOptions]:
+    """Return the options of each graph, with what of inputs and sizes concerns it."""
+    if not (options.inputs or options.shapes or options.dims):
+        return dict.fromkeys(bundle.files, options)
+    given = bundle.given(options.inputs)
+    return {
+        name: dataclasses.replace(options, inputs=given[name], shapes=shapes, dims=dims)
+        for name, (shapes, dims) in bundle.sizes(options.shapes, options.dims, ONE_POINT).items()
+    }
 
 
 def inspect_folder(folder: StrPath, options: HealthOptions) -> GenerationExport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -199,14 +199,8 @@ class _Runs:
         return dataclasses.replace(
             run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
             op=node.op_type, module=module_path(node),
-            site=self._norm_at(node, overflows.nodes),
             cure="" if cure is None else helps, odd=len(overflows.bad(ranges)), constant=source,
         )  # fmt: skip
-
-    def _norm_at(self, node: ir.Node, nodes: Sequence[ir.Node]) -> str:
-        """Return the name of the norm or sum that a node is in, or of the last one before it."""
-        sites = (self._near.get(one) for one in nodes[: nodes.index(node) + 1])
-        return ["", *(one.health.site for one in sites if one and one.health.is_norm)][-1]
 
 
 def _distance(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +31,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.dtypes import Array, round_to, type_name
 from rmsnorm_export.op.spec import FLOAT16, FLOAT_TYPES
 from rmsnorm_export.printable import one_line
-from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, smallest
+from rmsnorm_export.proof.bounds import smallest
 from rmsnorm_export.proof.feeds import Batch, Layout, layouts, limits
 from rmsnorm_export.proof.site import Proving, cut_site, stored_weight
 from rmsnorm_export.recognize.consts import producer_of
@@ -135,7 +134,6 @@ class Limits:
             health = dataclasses.replace(
                 health,
                 epsilon=epsilon,
-                unchanged=math.sqrt(epsilon / UNIT_ROUNDOFF[stash]),
                 subnormal=0 < epsilon < limits(stash)[1],
             )
         try:

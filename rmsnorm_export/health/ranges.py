@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, InputError, VerificationError
@@ -26,7 +27,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
-from rmsnorm_export.runtime.session import run_session, runtime_name
+from rmsnorm_export.runtime.session import run_session
 
 Ranges = Mapping[ir.Value, float]
 """The largest magnitude of each value; NaN where it holds one."""
@@ -34,8 +35,35 @@ Candidates = Callable[[], Iterable[dict[str, Array]]]
 """Makes inputs to try in turn."""
 
 _MARK = "rmsnorm_export.mark"
-_LARGEST = np.finfo(np.float32).max
+_LARGEST = float(np.finfo(np.float32).max)
 """Infinity in a mark, in which infinity is NaN: ReduceMax may overlook NaN."""
+_BODIES = {
+    "largest": f"""
+        wide = Cast <to = {FLOAT}> (x)
+        size = Abs (wide)
+        most = Constant <value = float {{{_LARGEST!r}}}> ()
+        number = Min (size, most)
+        infinity = Constant <value = float {{inf}}> ()
+        is_nan = IsNaN (size)
+        told = Where (is_nan, infinity, number)
+        y = ReduceMax <keepdims = 0> (told)""",
+    "largest_finite": """
+        size = Abs (x)
+        low = Neg (size)
+        finite = ThresholdedRelu <alpha = -inf> (low)
+        least = ReduceMin <keepdims = 0> (finite)
+        y = Neg (least)""",
+    "clipped": f"""
+        most = Constant <value = float {{{END}}}> ()
+        least = Constant <value = float {{{-END}}}> ()
+        below = Min (x, most)
+        y = Max (below, least)""",
+}
+"""What is computed in a copy, a call each: Python takes ten times as long for the nodes.
+ThresholdedRelu makes 0 of what is not above its alpha, and so of infinity and NaN."""
+_ZERO = ir.tensor(np.float32(0))
+_WITH_FUNCTIONS, _OPSET = 8, 17
+"""Version of the format; opset of a model that has none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,12 +121,11 @@ def measure(
     except (BackendMissingError, InputError, VerificationError) as error:
         return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
     ranges = {value: _magnitude(float(seen.pop(mark))) for value, mark in marks.items()}
-    run = dataclasses.replace(run, runtime=runtime_name(), values=len(ranges))
-    return Measured(run, ranges, seen)
+    return Measured(dataclasses.replace(run, values=len(ranges)), ranges, seen)
 
 
 def marked(
-    model: ir.Model, own: Collection[ir.Value], rounding: Rounding, *, odd: float | None = None
+    model: ir.Model, own: Collection[ir.Value], rounding: Rounding, *, finite: bool = False
 ) -> tuple[ir.Model, dict[ir.Value, str]]:
     """Return a copy that computes in float32, and the output that has the magnitude of each value.
 
@@ -106,7 +133,8 @@ def marked(
         model: not changed.
         own: its values whose magnitudes are asked for.
         rounding: of its values.
-        odd: what infinities and NaN count for; None: they are told from numbers.
+        finite: values are float32, and infinities and NaN count for 0; else they are told from
+            numbers.
     """
     copy = model.clone()
     both = ((v for g in graphs_in(one.graph) for v in values_in(g)) for one in (copy, model))
@@ -119,9 +147,15 @@ def marked(
         {v for v, of in sources.items() if of in rounding.clipped},
     )
     retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
-    marks = Marks({v for v, of in sources.items() if of in own}, same, odd=odd).add(copy.graph)
+    measure = "largest_finite" if finite else "largest"
+    marks = Marks({v for v, of in sources.items() if of in own}, same, measure).add(copy.graph)
     copy.graph.outputs.extend(marks.values())
-    copy.graph.sort()
+    copy.ir_version = max(copy.ir_version, _WITH_FUNCTIONS)
+    opset, copy.opset_imports[_MARK] = copy.opset_imports.setdefault("", _OPSET), 1
+    for name, body in _BODIES.items():
+        head = f'<domain: "{_MARK}", opset_import: ["": {opset}]>'
+        function = onnx.parser.parse_function(f"{head} {name} (x) => (y) {{{body}\n}}")
+        copy.functions[_MARK, name, ""] = ir.serde.deserialize_function(function)
     return copy, {sources[value]: mark.name or "" for value, mark in marks.items()}
 
 
@@ -136,32 +170,25 @@ class Marks:
     Args:
         values: all that are marked.
         rounding: of the model.
-        odd: what infinities and NaN count for; None: they are told from numbers.
+        measure: the function that gives a magnitude.
     """
 
-    def __init__(
-        self,
-        values: set[ir.Value],
-        rounding: Rounding,
-        *,
-        odd: float | None = None,
-    ) -> None:
-        self._values, self._rounding = values, rounding
-        self._odd, self._count = odd, 0
+    def __init__(self, values: set[ir.Value], rounding: Rounding, measure: str) -> None:
+        self._values, self._rounding, self._measure = values, rounding, measure
+        self._count = 0
 
     def add(self, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         """Return the scalar, not an output yet, of each value of a graph and its bodies."""
         nodes = tuple(graph)
-        marks = {
-            v: self._largest(graph, v) for v in graph.initializers.values() if v in self._values
-        }
+        stored = (value for value in graph.initializers.values() if value in self._values)
+        marks = {value: self._call(graph, self._measure, value) for value in stored}
         for node in (None, *nodes):
             if node is not None and node.op_type in ("If", "Loop", "Scan"):
                 marks |= self._add_to_bodies(graph, node)
             for value in tuple(graph.inputs) if node is None else node.outputs:
                 last = self._passed_on(graph, value)
                 if self._is_marked(value):
-                    marks[value] = self._largest(graph, last)
+                    marks[value] = self._call(graph, self._measure, last)
         return marks
 
     def _passed_on(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
@@ -169,8 +196,7 @@ class Marks:
         node, last, users = value.producer(), value, tuple(value.uses())
         stored = node.inputs[0] if node is not None and node.op_type == "Cast" else None
         if value in self._rounding.clipped or stored in self._rounding.clipped:
-            for op, end in (("Min", END), ("Max", -END)):
-                last = self._add(graph, op, last, self._constant(graph, end))
+            last = self._call(graph, "clipped", last)
         exact = last
         if value in self._rounding.values:
             last = self._add(graph, "Cast", last, to=self._rounding.values[value])
@@ -191,7 +217,7 @@ class Marks:
         inner = [self.add(body) for body in bodies]
         for own, body in zip(inner, bodies, strict=True):
             for marks in inner:
-                zeros = (self._constant(body, 0.0) for _ in marks)
+                zeros = (self._add(body, "Constant", value=_ZERO) for _ in marks)
                 body.outputs.extend(marks.values() if marks is own else zeros)
         values = [value for marks in inner for value in marks]
         node.resize_outputs(before + len(values))
@@ -202,26 +228,15 @@ class Marks:
             ends = [self._add(graph, "ReduceMax", end, keepdims=0) for end in ends]
         return dict(zip(values, ends, strict=True))
 
-    def _largest(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
-        """Return the largest magnitude; without ``odd`` as ``_magnitude`` reads it."""
-        size = self._add(graph, "Abs", self._add(graph, "Cast", value, to=FLOAT))
-        if self._odd is not None:
-            finite = self._add(graph, "Less", size, self._constant(graph, np.inf))
-            numbers = self._add(graph, "Where", finite, size, self._constant(graph, self._odd))
-        else:
-            nan = self._add(graph, "IsNaN", size)
-            size = self._add(graph, "Min", size, self._constant(graph, _LARGEST))
-            numbers = self._add(graph, "Where", nan, self._constant(graph, np.inf), size)
-        return self._add(graph, "ReduceMax", numbers, keepdims=0)
+    def _call(self, graph: ir.Graph, function: str, value: ir.Value) -> ir.Value:
+        return self._add(graph, function, value, domain=_MARK)
 
-    def _constant(self, graph: ir.Graph, number: float) -> ir.Value:
-        # One for each reader: ONNX Runtime takes time by the square of the readers of one.
-        return self._add(graph, "Constant", value=ir.tensor(np.float32(number)))
-
-    def _add(self, graph: ir.Graph, op: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+    def _add(
+        self, graph: ir.Graph, op: str, *inputs: ir.Value, domain: str = "", **attributes: Any
+    ) -> ir.Value:
         """Return the result of a new node, which stands where its first operand is known."""
         self._count += 1
         out = ir.Value(name=f"{_MARK}{self._count}")
-        node = ir.node(op, inputs, attributes, outputs=[out])
+        node = ir.node(op, inputs, attributes, domain=domain, outputs=[out])
         insert(graph, inputs[0].producer() if inputs else None, node)
         return out

@@ -37,7 +37,6 @@ class Health:
         node, op, computed: the node that overflows above ``largest``, its operator, and the element
             type of its result; "" where none does.
         epsilon: as it is in the type in which it is added; None of a sum.
-        unchanged: rows above this magnitude have a mean square that epsilon does not change.
         subnormal: that type holds epsilon as a subnormal number, which some devices take for 0.
         assumed: what the file does not say and was taken for 1: ``scale``, ``bias``, ``gate``.
         problem: why it was not examined, or "".
@@ -59,7 +58,6 @@ class Health:
     op: str = ""
     computed: str = ""
     epsilon: float | None = None
-    unchanged: float | None = None
     subnormal: bool = False
     assumed: tuple[str, ...] = ()
     problem: str = ""
@@ -93,7 +91,6 @@ class HealthRun:
             the cures``: likewise, but for what the cures keep in float32 and the constants that
             they replace.
         inputs: ``random, seed 0``, a path, or ``given arrays``.
-        runtime: that ran it.
         values: how many values were looked at.
         problem: why it was not run, or "".
         odd: values that are NaN, or that float16 does not hold. Not those that are infinite in
@@ -101,7 +98,6 @@ class HealthRun:
         tensor: the first of them; "": none.
         size: its largest magnitude; NaN.
         node, op: what makes it.
-        site: the norm or sum that it is in, or else the last one before it; "": there is none.
         module: path of the PyTorch module of the node, where it is known.
         constant: that float16 does not hold, of whose infinity the node makes it, or "".
         cure: that was tried in the last run, or "".
@@ -110,7 +106,6 @@ class HealthRun:
 
     computed: Literal["in float32", "in half precision", "with the cures"]
     inputs: str
-    runtime: str = ""
     values: int = 0
     problem: str = ""
     odd: int = 0
@@ -118,7 +113,6 @@ class HealthRun:
     size: float = 0.0
     node: str = ""
     op: str = ""
-    site: str = ""
     module: str | None = None
     constant: str = ""
     cure: str = ""

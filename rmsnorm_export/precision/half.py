@@ -14,6 +14,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.external import placed, store
 from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.graph.order import graphs_in, values_in
 from rmsnorm_export.graph.tensors import LARGE_BYTES, release, tensor_slots
 from rmsnorm_export.op.dtypes import numpy_dtype
@@ -37,6 +38,7 @@ _WORTH_A_FILE = 1 << 26
 TYPES: dict[Half, ir.DataType] = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
+@no_gc()
 def to_half(
     model: ir.Model, dtype: Half, samples: Sequence[Sample], prepare: Prepare, *, io: bool = False
 ) -> tuple[ir.Model, Precision]:

@@ -37,7 +37,7 @@ def run_in_float32(
     """
     wanted = {value for value in own if not value.is_initializer()}
     names = [value.name or "" for value in model.graph.outputs]
-    copy, marks = marked(model, wanted, Rounding(), odd=0.0)
+    copy, marks = marked(model, wanted, Rounding(), finite=True)
     declared, sizes, references = graph_inputs(copy), dict.fromkeys(wanted, 0.0), []
     with comparison.opened(copy, frugal=True) as session:
         for candidates, origin in samples:
@@ -55,7 +55,7 @@ def run_in_float32(
                 if "random" not in origin:
                     raise
                 what = "Random inputs do not fit the model, so that its magnitudes are not known."
-                fix = "give inputs that it is made for: --inputs FILE.npz"
+                fix = f"give what it is made for with --inputs FILE.npz: {', '.join(declared)}"
                 raise InputError(what, found=error.found, fix=fix) from error
             for value, mark in marks.items():
                 sizes[value] = max(sizes[value], float(seen.outputs[mark]))

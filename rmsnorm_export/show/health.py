@@ -47,8 +47,7 @@ def _what_holds(one: Health) -> tuple[str, ...]:
     if one.epsilon is not None and not one.problem:
         kind = ", a subnormal number, which some devices take for 0" if one.subnormal else ""
         kind = ", which vanishes in the type" if one.epsilon == 0 else kind
-        above = f"; it changes nothing above {number(one.unchanged or 0.0)}"
-        lines.append(f"  epsilon  {number(one.epsilon)}{kind}{above if one.epsilon else ''}")
+        lines.append(f"  epsilon  {number(one.epsilon)}{kind}")
     return (*lines, one.cure)
 
 
@@ -77,15 +76,13 @@ def _run(run: HealthRun) -> list[Line]:
     how = one_line(f"{run.computed}, inputs: {run.inputs}")
     if run.problem:
         return [(f"  {how}: not run, {one_line(run.problem)}", "warn")]
-    how = f"  {how}, on {run.runtime}: "
     if not run.odd:
         off = "" if run.off is None else f"; outputs are off by {number(run.off)} of their largest"
-        return [f"{how}none of {plural(run.values, 'value')} overflows or is NaN{off}"]
+        return [f"  {how}: none of {plural(run.values, 'value')} overflows or is NaN{off}"]
     what = "beyond float16 or NaN" if run.computed == "in float32" else "infinite or NaN"
-    lines: list[Line] = [f"{how}{run.odd} of {plural(run.values, 'value')} {what}"]
+    lines: list[Line] = [f"  {how}: {run.odd} of {plural(run.values, 'value')} {what}"]
     module = f", module {run.module}" if run.module else ""
-    where = f"{run.op} {run.node}{module}, at or after {run.site or 'no norm'}"
-    first = f"{run.tensor} reaches {number(run.size)}: {where}"
+    first = f"{run.tensor} reaches {number(run.size)}: {run.op} {run.node}{module}"
     first += f", from {run.constant}, which float16 does not hold" if run.constant else ""
     lines.append((f"    the first: {one_line(first, 4000)}", "bad"))
     cure = "keep in float32 what is named above" if run.cure == KEEP else run.cure

@@ -218,7 +218,7 @@ def test_a_layer_of_an_architecture_that_is_made_to_overflow_is_named(name: str)
     weight.const_value = ir.tensor((array * 3000 / added.measured).astype(array.dtype))
     after = rx.inspect(model, health=True)
     for run in after.health_runs[:2]:
-        assert (run.op, run.site, run.cure) == (norm.op, norm.site, "keep in float32")
+        assert (run.op, run.cure) == (norm.op, "keep in float32")
     assert [run.odd for run in after.health_runs[2:]] == [0]
     (named,) = (one for one in after.health if (one.kind, one.site) == ("norm", norm.site))
     assert named.beyond
@@ -268,7 +268,7 @@ def test_what_is_said_of_a_norm_and_of_its_sum() -> None:
     scaled = rx.inspect(plain(scale="60000"), health=True).health[1]
     assert (scaled.op, scaled.largest < 2, scaled.cure) == ("Mul", True, "bfloat16")
     small = rx.inspect(plain("1e-5"), health=True).health[1]
-    assert (small.subnormal, round(small.unchanged, 2)) == (True, 0.14)
+    assert small.subnormal
     wide = rx.inspect(plain("1e-8", kind="float"), health=True).health[1]
     assert (wide.converted, wide.epsilon, wide.cure) == (True, 0.0, "keep in float32")
     assert rx.inspect(plain(kind="float")).health == ()
@@ -343,8 +343,9 @@ def test_health_is_shown_as_text_page_and_json() -> None:
     for words in ("residual sum", "Pow", "subnormal", "--numerics upcast", "p, m{0-2}, v"):
         assert words in text
         assert words in to_html(report)
-    assert "in half precision, inputs: random, seed 0, on onnxruntime" in text
-    assert "none of 12 values overflows or is NaN" in text
+    assert (
+        "in half precision, inputs: random, seed 0: none of 12 values overflows or is NaN" in text
+    )
     assert from_json(report.to_json(), rx.Report) == report
     converted = to_text(rx.inspect(plain(kind="float"), health=True))
     assert "once the model is converted to float16" in converted
@@ -395,12 +396,12 @@ def test_the_first_overflow_is_named(place: int, kind: type) -> None:
     quiet = rx.inspect(residual_network(kind, none), health=True, inputs=feeds)
     assert {(run.tensor, run.inputs) for run in quiet.health_runs} == {("", "given arrays")}
     assert to_text(quiet).count("overflows or is NaN") == 2
-    cases = {  # weights of which layers -> operator, tensor and site of the first overflow
-        ("Pow", f"p{place + 1}", f"norm{place + 1}"): {place: 100.0},  # rows near 700
-        ("MatMul", f"o{place}", f"norm{place}"): {place: 60000.0},
-        ("Add", f"h{place + 2}", f"h{place + 2}"): {place: 7000.0, place + 1: 7000.0},
+    cases = {  # weights of which layers -> operator and tensor of the first overflow
+        ("Pow", f"p{place + 1}"): {place: 100.0},  # rows near 700
+        ("MatMul", f"o{place}"): {place: 60000.0},
+        ("Add", f"h{place + 2}"): {place: 7000.0, place + 1: 7000.0},
     }
-    for (op, tensor, site), factors in cases.items():
+    for (op, tensor), factors in cases.items():
         model = residual_network(kind, [factors.get(i, one) for i, one in enumerate(none)])
         if op == "Add":  # of such rows an operator alone survives the squares
             model = rx.optimize(model, target="onnx", numerics="upcast").model
@@ -408,7 +409,7 @@ def test_the_first_overflow_is_named(place: int, kind: type) -> None:
         *runs, cured = report.health_runs
         assert [run.computed for run in runs] == ["in float32", "in half precision"]
         for run in runs:
-            assert (run.op, run.tensor, run.site) == (op, tensor, site)
+            assert (run.op, run.tensor) == (op, tensor)
             assert (run.size > END, run.odd > 0) == (True, True)
         assert (cured.computed, cured.odd, cured.tensor) == ("with the cures", 0, "")
         assert from_json(report.to_json(), rx.Report) == report
