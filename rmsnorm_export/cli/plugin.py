@@ -14,7 +14,7 @@ from rmsnorm_export.cli.options import PATH
 
 _RUNTIME = click.Option(
     ["--runtime"],
-    type=click.Choice(("tensorrt", "onnxruntime", "torch")),
+    type=click.Choice(("tensorrt", "onnxruntime")),
     default="tensorrt",
     show_default=True,
     help="The program that the libraries are for.",
@@ -59,8 +59,8 @@ def command() -> None:
 def build_plugin(files: Files, **options: Any) -> None:
     """Compile the libraries of a runtime, or take those that are compiled already.
 
-    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for PyTorch no headers, for ONNX
-    Runtime neither those nor, without --cuda, nvcc. Exit code 6 says which is missing and what
+    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for ONNX Runtime no headers and,
+    without --cuda, no nvcc. Exit code 6 says which is missing and what
     brings it.
 
     \b

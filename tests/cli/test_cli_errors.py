@@ -83,7 +83,7 @@ INPUT = [
     ("export absent.py:make -o o.onnx", "file of the factory is missing", "absent.py"),
     ("deploy none.toml", "pipeline file cannot be read"),
     ("plugin check missing.so", "missing.so"),
-    ("plugin check librmsnorm_torch.so", "no such file"),
+    ("plugin check librmsnorm_plugin.so", "no such file"),
     ("build three.onnx -o no/where", "does not exist"),
 ]
 WITHOUT_CUDA = pytest.mark.skipif(

@@ -14,7 +14,6 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
-from rmsnorm_export.op import abi
 from rmsnorm_export.system.machine import Gpu
 from rmsnorm_export.system.packages import Component
 from rmsnorm_export.tensorrt import plugin
@@ -107,7 +106,6 @@ def test_no_command_loads_what_others_could_have_planted(
         lambda: rx.verify(model, model, backend_b="onnxruntime-native"),
         lambda: rx.bench(model, native=True),
         lambda: rx.optimize(model, prove=True, kernels=str(library)),
-        lambda: abi.functions(library),
         _build,
     ]
     for command in commands:
@@ -167,14 +165,14 @@ def test_what_does_not_build_says_why_and_leaves_the_old_one(project: Path) -> N
 def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({"runtime": "openvino"}, {"arch": "hopper"}, {"tensorrt_include": "/"}):
         with pytest.raises(UsageError):
-            plugin.build(**({"runtime": "torch"} | options))
+            plugin.build(**({"runtime": "onnxruntime", "cuda": True} | options))
     monkeypatch.setattr(building, "_cmake_finds_cuda", lambda: False)
     monkeypatch.setattr(building, "package_folders", lambda _: (tmp_path / "nvidia",))
     nvcc = tmp_path / "nvidia" / "cu13" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.touch()
     for cuda, root in ((None, nvcc.parents[1]), ("/opt/cuda", "/opt/cuda")):
-        settings = building._cmake_settings("torch", "90,100", None, cuda)
+        settings = building._cmake_settings("onnxruntime-cuda", "90,100", None, cuda)
         assert f"-DCUDAToolkit_ROOT={root}" in settings
         assert "-DCMAKE_CUDA_ARCHITECTURES=90;100" in settings
     monkeypatch.setattr(building, "_which", lambda _: "")
@@ -218,7 +216,7 @@ def test_libraries_that_are_not_loaded(
         with pytest.raises(InputError, match="cannot be used"):
             rx.session_options(tmp_path / name)
     with pytest.raises(InputError, match="no such file"):
-        plugin.check(tmp_path / "librmsnorm_torch.so")
+        plugin.check(tmp_path / "missing" / NAME)
     with pytest.raises(InputError, match="not for register"):
         libraries.open_library(library, "register")
 

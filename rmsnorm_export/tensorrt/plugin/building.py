@@ -58,8 +58,7 @@ def build(
 
     Args:
         runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT, and
-            with ``cuda`` the CUDA kernels besides; ``"torch"`` the CUDA kernels for PyTorch, which
-            need no TensorRT.
+            with ``cuda`` the CUDA kernels besides.
         arch: ``"90"`` or ``"90,100"``; ``"all"``: every architecture that the kernels are tuned
             for. None: that of the GPU at hand, or without one all.
         tensorrt_include: folder of TensorRT's headers, or above it; by default that of

@@ -18,7 +18,6 @@ RUNTIMES = {
     "tensorrt": ("tensorrt", "tensorrt_lean", "tensorrt_rtx"),
     "onnxruntime": ("onnxruntime",),
     "onnxruntime-cuda": ("onnxruntime",),
-    "torch": ("torch",),
 }
 """Python packages that load the libraries of a build."""
 
@@ -34,7 +33,7 @@ def check(
 
     Every pair of library and runtime has a process of its own, so that a crash there is a finding
     here. TensorRT's registry has to know a creator for every operator, ONNX Runtime to compute a
-    norm that is the reference's, PyTorch's functions to take one. A library that nothing here can
+    norm that is the reference's. A library that nothing here can
     try has not passed. No kernel is launched on a GPU but by an ONNX Runtime with a CUDA provider.
 
     Args:

@@ -15,21 +15,19 @@ from rmsnorm_export.system.libraries import check_library
 from rmsnorm_export.system.packages import Component, version_of
 from rmsnorm_export.system.shown import Shown
 
-Style = Literal["load_library", "dlopen", "register", "functions"]
+Style = Literal["load_library", "dlopen", "register"]
 """The call that loads a library: ``IPluginRegistry::loadLibrary``, which asks it for its
-creators; plain ``dlopen``, on which the library registers them itself; ONNX Runtime's
-``register_custom_ops_library``; or C functions, for PyTorch. A library made for the one must not be
-loaded in the other way."""
+creators; plain ``dlopen``, on which the library registers them itself; or ONNX Runtime's
+``register_custom_ops_library``. A library made for the one must not be loaded in the other way."""
 
-PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda", "torch"]
-"""The purpose of a build: the TensorRT plugin, the CPU kernels of ONNX Runtime, those and the CUDA
-kernels (``runtime="onnxruntime", cuda=True``), or the CUDA kernels in PyTorch."""
+PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda"]
+"""The purpose of a build: the TensorRT plugin, the CPU kernels of ONNX Runtime, or those and the
+CUDA kernels (``runtime="onnxruntime", cuda=True``)."""
 
 LIBRARIES: dict[PluginRuntime, dict[Style, str]] = {
     "tensorrt": {"load_library": "librmsnorm_plugin.so", "dlopen": "librmsnorm_plugin_autoload.so"},
     "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
     "onnxruntime-cuda": {"register": "librmsnorm_onnxruntime_cuda.so"},
-    "torch": {"functions": "librmsnorm_torch.so"},
 }
 """The libraries of each build, as CMake names them."""
 
@@ -44,7 +42,6 @@ _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
     "tensorrt": ("The TensorRT plugin is", ""),
     "onnxruntime": ("The kernels for ONNX Runtime are", " --runtime onnxruntime"),
     "onnxruntime-cuda": ("The CUDA kernels for ONNX Runtime are", " --runtime onnxruntime --cuda"),
-    "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
 }
 """The libraries in words, and the options that build them."""
 
@@ -252,26 +249,3 @@ def session_options(library: StrPath | None = None, *, cuda: bool = False, threa
     from rmsnorm_export.runtime.session import session_options as plain_options
 
     return plain_options(optimize=True, threads=threads, kernels=chosen)
-
-
-def use_in_torch(library: StrPath | None = None) -> Path:
-    """Let ``torch.ops.rmsnorm_export.*`` run the CUDA kernels of a library on CUDA tensors.
-
-    Norms that the kernels do not compute stay with PyTorch's own operators; a warning says so.
-
-    Args:
-        library: of ``rx.plugin.build(runtime="torch")``; None: as it was built.
-
-    Returns:
-        The library.
-
-    Raises:
-        BackendMissingError: PyTorch is not installed, nothing is built, or others can write to it.
-        InputError: ``library`` cannot be loaded, or belongs to another version of this package.
-    """
-    chosen = find_build("torch").path("functions") if library is None else Path(library)
-    import rmsnorm_export.torch  # noqa: F401
-    from rmsnorm_export.torch.operator.kernels import use
-
-    use(chosen)
-    return chosen

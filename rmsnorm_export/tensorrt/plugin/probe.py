@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx.parser
 
 from rmsnorm_export.lower.plugin import creator_names
-from rmsnorm_export.op import abi
 from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.printable import one_line
@@ -40,7 +38,7 @@ def probe(request: Mapping[str, str]) -> dict[str, object]:
     Returns:
         Whether it has ``passed``, and the ``detail``: what was found, or what the runtime says.
     """
-    trial = {"register": _onnxruntime, "functions": _torch}.get(request["style"], _tensorrt)
+    trial = _onnxruntime if request["style"] == "register" else _tensorrt
     try:
         return {"passed": True, "detail": trial(request)}
     except Exception as error:
@@ -79,13 +77,3 @@ def _onnxruntime(request: Mapping[str, str]) -> str:
     if not ulp <= _MAX_ULP:
         raise ValueError(f"a norm in float32 ({device}) is {ulp:g} ulp from the reference")
     return f"a norm in float32 ({device}) is {ulp:g} ulp from the reference"
-
-
-def _torch(request: Mapping[str, str]) -> str:
-    half = abi.TYPES["float16"]
-    problem = abi.Problem(n=256, x=half, scale=half, bias=half, y=half, has_scale=True)
-    problem.set_norm(op.NormSpec())
-    functions = abi.functions(Path(request["library"]))
-    if refused := functions.rmsnorm_refusal(ctypes.byref(problem)):
-        raise ValueError(refused.decode())
-    return "the functions take a norm in float16"
