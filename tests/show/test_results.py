@@ -93,7 +93,7 @@ def test_sizes_stay_bounded() -> None:
 
 def test_a_result_shows_its_report_and_saves_its_model(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(_MODEL)
-    result = rx.optimize(model, drawings=True)
+    result = rx.optimize(model)
     assert repr(rx.inspect(model)) == "<Report: 1 of 1 RMSNorm can be one node>"
     assert repr(result) == "<Result: 1 of 1 RMSNorm is one node>"
     assert result.to_text() == result.report.to_text() == to_text(result.report)
