@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,7 @@ def test_a_model_with_a_batch(tmp_path: Path) -> None:
     assert config.version_policy.WhichOneof("policy_choice") == "all"
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
     assert "two in one batch got the answers" in model.answers
-    for path, sha256 in model.files.items():
-        assert hashlib.sha256((home / path).read_bytes()).hexdigest() == sha256
+    assert set(model.files) == {"config.pbtxt", "1/model.onnx"}
 
 
 @pytest.mark.parametrize(("found", "kind"), [((), "KIND_CPU"), (("a GPU",), "KIND_AUTO")])
