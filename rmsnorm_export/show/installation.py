@@ -1,12 +1,12 @@
-"""The findings of ``doctor``, and the outcome of the ``plugin`` commands: builds and checks."""
+"""The findings of ``doctor``, and the outcome of ``plugin build``."""
 
 from __future__ import annotations
 
 from rmsnorm_export.diagnosis import Diagnosis
-from rmsnorm_export.printable import one_line, plural
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.show.text import Block, Table
 from rmsnorm_export.system.packages import Component
-from rmsnorm_export.tensorrt.plugin.libraries import Built, CheckResult
+from rmsnorm_export.tensorrt.plugin.libraries import Built
 
 _STATUS_STYLES = {"missing": "dim", "broken": "bad"}
 
@@ -60,22 +60,3 @@ def built_blocks(built: Built, *, verbose: int = 0) -> list[Block]:
         return lines
     libraries = [(library.style, str(library.path)) for library in built.libraries]
     return [*lines, Table("libraries", ("kind", "path"), libraries)]
-
-
-def check_result_blocks(result: CheckResult, *, verbose: int = 0) -> list[Block]:
-    """Return the lines of ``check``."""
-    ran = [trial for trial in result.runtimes if trial.status != "missing"]
-    good = sum(trial.status == "ok" for trial in ran)
-    verdict, kind = ("works", "good") if result.passed else ("does NOT work", "bad")
-    lines: list[Block] = [
-        (f"the plugin {verdict}: {good} of {plural(len(ran), 'trial')} passed", kind)
-    ]
-    if verbose < 0:
-        return lines
-    heads = ("runtime", "version", "library", "status", "details")
-    rows = [
-        (one.name, one.version or "-", one.enables, one.status, one_line(one.detail or one.install))
-        for one in result.runtimes
-    ]
-    styles = [_STATUS_STYLES.get(trial.status, "") for trial in result.runtimes]
-    return [*lines, Table("", heads, rows, styles=styles)]

@@ -188,7 +188,7 @@ def test_the_way_of_tensorrt(
     monkeypatch.setattr(build, "plan_plugin", lambda *_, **__: (broken, "a test"))
     with pytest.raises(InputError, match="libbroken") as caught:
         build_engine(one_norm, tmp_path / "f", **options)
-    assert "plugin check" in caught.value.fix
+    assert "plugin build --force" in caught.value.fix
     assert not (tmp_path / "f").exists()
 
 

@@ -1,8 +1,7 @@
-"""Build, check and load the TensorRT plugin and the kernels of ONNX Runtime::
+"""Build and load the TensorRT plugin and the kernels of ONNX Runtime::
 
     import rmsnorm_export as rx
     rx.plugin.build(tensorrt_include="/opt/tensorrt/include")
-    rx.plugin.check().passed
     rx.plugin.build(runtime="onnxruntime")   # and rx.session_options() has them
     rx.plugin.find_build().path("dlopen")    # the file for programs that dlopen it
 
@@ -10,13 +9,11 @@ Only the standard library is imported here.
 """
 
 from rmsnorm_export.tensorrt.plugin.building import build, build_tools
-from rmsnorm_export.tensorrt.plugin.checking import check
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, onnxruntime_library
 
 __all__ = [
     "build",
     "build_tools",
-    "check",
     "find_build",
     "onnxruntime_library",
 ]

@@ -1,4 +1,4 @@
-"""The libraries of each runtime: where their build is, and the results of builds and checks."""
+"""The libraries of each runtime: where their build is, and the result of a build."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.libraries import check_library
-from rmsnorm_export.system.packages import Component, version_of
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.shown import Shown
 
 Style = Literal["load_library", "dlopen", "register"]
@@ -77,32 +77,6 @@ class Built(Shown):
     def path(self, style: Style) -> Path:
         """Return the library for ``style``."""
         return next(library.path for library in self.libraries if library.style == style)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class CheckResult(Shown):
-    """Outcome of ``check``.
-
-    Attributes:
-        runtimes: every runtime, those that are missing included, for every library, which is what
-            it ``enables``.
-        passed: every library was tried in a runtime, and none failed.
-    """
-
-    runtimes: tuple[Component, ...]
-    passed: bool
-
-    @property
-    def error(self) -> VerificationError | None:
-        """The error of the first library that failed, or that nothing could try."""
-        if self.passed:
-            return None
-        first = next((one for one in self.runtimes if one.status == "broken"), self.runtimes[0])
-        fix = "build it anew with rmsnorm-export plugin build --force"
-        if first.status == "missing":
-            fix = f"{first.install}, or pip install tensorrt_lean, whose registry needs no GPU"
-        found = f"{first.enables} in {first.name}: {first.status}: {first.detail}"
-        return VerificationError("The plugin does not work.", found=found, fix=fix)
 
 
 class BuildError(Error):
