@@ -307,7 +307,7 @@ class Result(Shown):
     def _shown(self) -> Report:
         return self.report
 
-    def save(  # type: ignore[override]  # of a model: its weights have a policy
+    def save(
         self, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
     ) -> SaveResult:
         """Write the model atomically.

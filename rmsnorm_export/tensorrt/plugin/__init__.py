@@ -8,12 +8,11 @@
 Only the standard library is imported here.
 """
 
-from rmsnorm_export.tensorrt.plugin.building import build, build_tools
+from rmsnorm_export.tensorrt.plugin.building import build
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, onnxruntime_library
 
 __all__ = [
     "build",
-    "build_tools",
     "find_build",
     "onnxruntime_library",
 ]

@@ -143,15 +143,6 @@ def _build_fix(runtime: PluginRuntime) -> str:
     return f"rmsnorm-export plugin build{_BUILT_BY[runtime][1]}"
 
 
-def find_builds() -> tuple[Built, ...]:
-    """Return every build that can be used."""
-    builds = []
-    for runtime in LIBRARIES:
-        with contextlib.suppress(BackendMissingError):
-            builds.append(find_build(runtime))
-    return tuple(builds)
-
-
 def open_library(path: StrPath, style: Style | None = None) -> Library:
     """Return the library in a file, by its name.
 
