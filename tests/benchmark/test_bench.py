@@ -52,10 +52,8 @@ def test_for_the_cuda_provider_a_sum_in_half_precision_is_in_the_node() -> None:
     run.prepare(("cpu",))
     for target in ("ort", GPU):
         run.make(target)
-    nodes = {
-        name: len(onnx.load_from_string(run.contents[name]).graph.node) for name in run.contents
-    }
-    assert nodes["ort"] == nodes[GPU] + 1
+    ort, gpu = (onnx.load_from_string(run.contents[name]).graph for name in ("ort", GPU))
+    assert len(ort.node) == len(gpu.node) + 1
     run.measure("cpu")
     assert GPU in {one.variant for one in run.timings}
 
