@@ -55,6 +55,7 @@ class ExportOptions(WrittenOptions):
 class SourceOptions(Options):
     """Loading of a PyTorch source, by the command ``export`` and the table [export]."""
 
+    arguments: Mapping[str, Any] | None = option(None, cli=False, help="Arguments of the factory.")
     shapes: str | None = option(
         None,
         metavar='"NAME=TYPE[SIZES];..."',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,30 @@ from rmsnorm_export.rewrite.options import Requirement
 _RTOL = "see the table for where; verify has other bounds"
 
 
+def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """Read ``NAME=VALUE`` with VALUE a Python literal, or else a string."""
+    arguments: dict[str, Any] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        try:
+            arguments[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            arguments[name] = value
+    return arguments
+
+
 _PARAMS = [
     click.Argument(["source"], type=FILE),
     output("The file to write; with --task generation a folder."),
+    click.Option(
+        ["--arg", "arguments"],
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_arguments,
+        help="Argument of the factory, a Python literal or else a string; may be repeated.",
+    ),
     click.Option(
         ["--task"],
         type=click.Choice(["generation"]),
@@ -60,7 +82,7 @@ def command(
     \b
     Examples:
       rmsnorm-export export ./my-llama -o llama.onnx --dtype f16 --verify
-      rmsnorm-export export my.models:make -o out.onnx \\
+      rmsnorm-export export my.models:make -o out.onnx --arg layers=2 \\
           --shapes "ids=int64[batch=1..8,seq=1..2048]"
       rmsnorm-export export ./my-llama --task generation -o decoder/ --verify
     """

@@ -40,9 +40,9 @@ class Forgetful(torch.nn.Module):
         return x * Forgetful.count
 
 
-def make() -> Model:
+def make(layers: int = 2) -> Model:
     print("loud when called")
-    return Model(2)
+    return Model(layers)
 
 
 def with_inputs() -> tuple[Model, tuple[torch.Tensor]]:
@@ -57,16 +57,16 @@ def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_factory_proved_and_verified(run: Run, tmp_path: Path) -> None:
+def test_factory_with_arguments_proved_and_verified(run: Run, tmp_path: Path) -> None:
     done = run(
-        "export", f"{__name__}:make", "-o", "m.onnx", "--shapes", SHAPES,
+        "export", f"{__name__}:make", "-o", "m.onnx", "--arg", "layers=3", "--shapes", SHAPES,
         "--dtype", "f16", "--opset", 18, "--prove", "--verify", "--require", "all",
         "--format", "json", "--report", "r.txt",
     )  # fmt: skip
     assert done.code == 0, done.stderr
     assert done.stderr == ""
     report = done.json
-    assert [site["module"] for site in report["fused"]] == ["norms.0", "norms.1"]
+    assert [site["module"] for site in report["fused"]] == ["norms.0", "norms.1", "norms.2"]
     assert all(site["proof"]["passed"] for site in report["fused"])
     assert report["verification"]["passed"]
     assert len(report["verification"]["outputs"]) == 2, "the example sizes, and others"
@@ -75,7 +75,7 @@ def test_factory_proved_and_verified(run: Run, tmp_path: Path) -> None:
     assert [dim.dim_param for dim in dims] == ["batch", "seq"]
     assert [output.name for output in model.graph.output] == ["hidden"]
     assert model.opset_import[0].version == 18 or model.opset_import[1].version == 18
-    assert "2 of 2" in (tmp_path / "r.txt").read_text()
+    assert "3 of 3" in (tmp_path / "r.txt").read_text()
     assert left(tmp_path) == {"m.onnx", "r.txt"}
 
 

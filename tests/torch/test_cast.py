@@ -67,18 +67,11 @@ def make(big=1.0, tiny=0.5):
     return model, (torch.ones(2, 8),)
 
 
-def make_big():
-    return make(big=-70000.0)
-
-
-def make_tiny():
-    return make(tiny=1e-9)
-
-
 def test_a_factory():
     with pytest.raises(InputError, match=r"1\.weight \(up to 70000\)"):
-        load(f"{__name__}:make_big", SourceOptions(dtype="f16"))
-    assert "1.bias (4)" in load(f"{__name__}:make_tiny", SourceOptions(dtype="f16")).notes[0]
+        load(f"{__name__}:make", SourceOptions(dtype="f16", arguments={"big": -70000.0}))
+    tiny = SourceOptions(dtype="f16", arguments={"tiny": 1e-9})
+    assert "1.bias (4)" in load(f"{__name__}:make", tiny).notes[0]
 
 
 @pytest.mark.parametrize("shards", ["5GB", "20KB"])

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -41,17 +42,24 @@ def load(source: str, options: SourceOptions) -> Loaded:
     Args:
         source: ``package.module:factory``, ``file.py:factory``, a Hugging Face folder or a
             ``config.json``.
-        options: its type.
+        options: its type, the arguments of a factory.
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
         InputError: the source cannot be read, raises, or gives something else than a module.
         BackendMissingError: a Hugging Face model without ``transformers``.
     """
+    arguments = options.arguments or {}
     dtype = None if options.dtype is None else getattr(torch, TYPE_NAMES[options.dtype])
     path = Path(source)
     if not path.exists() and ":" in source:
-        return _from_factory(source, dtype)
+        return _from_factory(source, arguments, dtype)
+    if arguments:
+        raise UsageError(
+            "--arg is for a factory.",
+            found=f"--arg {next(iter(arguments))}=..., with {source}",
+            fix="omit --arg, or give package.module:factory",
+        )
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
 
@@ -64,7 +72,7 @@ def load(source: str, options: SourceOptions) -> Loaded:
     )
 
 
-def _from_factory(source: str, dtype: torch.dtype | None) -> Loaded:
+def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
     place, _, name = source.rpartition(":")
     folder, module_name = os.path.split(place) if place.endswith(".py") else ("", place)
     module_name = module_name.removesuffix(".py")
@@ -82,9 +90,9 @@ def _from_factory(source: str, dtype: torch.dtype | None) -> Loaded:
         fix += "packages; or correct the module, --debug prints the traceback"
         with explained(f"The factory {source} cannot be imported.", fix):
             factory = operator.attrgetter(name)(importlib.import_module(module_name))
-        fix = "correct the factory; --debug prints the traceback"
+        fix = "correct the factory or its --arg; --debug prints the traceback"
         with explained(f"The factory {source} raised an exception.", fix):
-            result = factory()
+            result = factory(**arguments)
     return _loaded(result, source, dtype)
 
 
