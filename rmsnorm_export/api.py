@@ -82,11 +82,13 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     """Run two models on the same inputs and compare every output of ``a`` with ``b``'s.
 
     A model is an ONNX file (needed above 2 GB), its bytes, ``onnx.ModelProto`` or
-    ``onnx_ir.Model``; or a ``torch.nn.Module``, ``ExportedProgram``, a Hugging Face folder, a
-    ``config.json`` or ``module:factory``, whose code runs. ONNX models run in ONNX Runtime, on the
-    CPU, unless a backend is given: ``a`` without its graph optimization, for it fuses norms itself,
-    some of them wrongly, ``b`` with it. Two folders of graphs, such as ``export_generation`` makes,
-    are compared component by component. Each output says where its bound comes from
+    ``onnx_ir.Model``; a ``torch.nn.Module``, or ``ExportedProgram``, a Hugging Face
+    folder, a ``config.json`` or ``module:factory``, whose code runs; or an engine of TensorRT or
+    TensorRT-RTX. ONNX models run in ONNX Runtime, on the CPU, unless a backend is
+    given: ``a`` without its graph optimization, for it fuses norms itself, some of them wrongly,
+    ``b`` with it. Two folders of graphs, such as ``export_generation``
+    makes, are compared component by component. Where two backends compute with unlike digits, as
+    with TF32, the default bound is wider, and each output says why
     (``OutputComparison.tolerance``).
 
     Args:
@@ -100,7 +102,8 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
 
     Raises:
         InputError: a model cannot be read or is not well-formed, its external data is missing or
-            outside its folder, or the inputs do not fit the model.
+            outside its folder, the inputs do not fit the model, or an engine was made by another
+            version or for another GPU.
         UsageError: a negative bound, ``shapes`` together with ``inputs``, a backend that does not
             run such a model, or the two take different inputs.
         VerificationError: a backend rejects or cannot run a model, or the two have different

@@ -19,19 +19,20 @@ _PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 def command(files: Files, a: str, b: str, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 
-    A and B are ONNX files; two folders of graphs that an
+    A and B are ONNX files; engines; two folders of graphs that an
     exporter of decoders has made; or PyTorch models as export takes them: package.module:factory or
     file.py:factory, a local Hugging Face folder or a config.json. A factory runs code: give only
     what you trust.
 
     ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it. Exit
     code 4 when a bound does not hold, 7 when a model cannot be run here, 6 when a backend or its
-    GPU is missing.
+    GPU is missing, 3 when an engine cannot be used here.
 
     \b
     Examples:
       rmsnorm-export verify model.onnx fused.onnx
       rmsnorm-export verify ./my-llama llama.onnx --shapes input_ids=1x16
+      rmsnorm-export verify model.onnx model.engine
     """
     from rmsnorm_export.api import verify
 

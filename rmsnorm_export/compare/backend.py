@@ -21,9 +21,10 @@ from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import Limits
 from rmsnorm_export.runtime.sizes import Declared
 from rmsnorm_export.system.packages import require_package
+from rmsnorm_export.tensorrt.engine.backends import is_engine
 
-ModelKind = Literal["onnx", "pytorch"]
-"""``onnx`` is every model that is not the other."""
+ModelKind = Literal["onnx", "pytorch", "engine"]
+"""``onnx`` is every model that is neither of the others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +71,14 @@ class Backend(abc.ABC):
         name: as users choose it.
         runtime: what runs it, with its version, e.g. ``onnxruntime 1.31.1 (CPU)``.
         takes: kinds of models that it runs.
+        reduced: why it computes float32 with fewer digits, see ``outputs.Bounds``; or "".
         notes: what the user has to know of how it was loaded.
     """
 
     __slots__ = ()
 
     takes: ClassVar[frozenset[ModelKind]] = frozenset({"onnx"})
+    reduced: str = ""
     notes: Sequence[str] = ()
 
     @property
@@ -104,6 +107,10 @@ class Backend(abc.ABC):
         """Return its inputs by name; None: it takes whatever the other model takes."""
         return None
 
+    def shapes(self) -> Mapping[str, Sequence[int]]:
+        """Return shapes that its inputs should have, as far as it insists on some."""
+        return {}
+
     def limits(self) -> Limits:
         """Return integer inputs that must stay below a number, or be one."""
         return {}
@@ -116,7 +123,7 @@ class Backend(abc.ABC):
 _FACTORY = re.compile(r"([\w.]+|.+\.py):[\w.]+")
 """``package.module:factory`` or ``file.py:factory``."""
 
-_AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch"}
+_AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch", "engine": "engine"}
 
 
 def choose_backend(model: Any, choice: str, *, optimize: bool) -> Chosen:
@@ -142,6 +149,8 @@ def choose_backend(model: Any, choice: str, *, optimize: bool) -> Chosen:
 
 def _kind_of_model(model: Any, choice: str) -> ModelKind:
     if isinstance(model, str | os.PathLike):
+        if is_engine(model):
+            return "engine"
         path, auto = Path(model), choice == "auto"
         with contextlib.suppress(OSError, ValueError):
             named = auto and (path.is_dir() or path.suffix == ".json")  # no folder of graphs

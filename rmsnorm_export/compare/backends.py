@@ -9,6 +9,7 @@ BACKENDS = {
     "onnxruntime-cuda": _ONNX,
     "onnxruntime-native-cuda": _ONNX,
     "torch": "rmsnorm_export.compare.pytorch:PyTorch",
+    "engine": "rmsnorm_export.compare.engine:Engine",
 }
 """By the name that users give: module and class, imported when a model is to run there."""
 

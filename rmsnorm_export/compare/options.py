@@ -18,7 +18,7 @@ from rmsnorm_export.options import (
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 
 _BACKENDS = (
-    "auto: torch for a PyTorch source, else onnxruntime, on the CPU; "
+    "auto: torch for a PyTorch source, for an engine its own, else onnxruntime, on the CPU; "
     "onnxruntime-native: with the kernels of plugin build --runtime onnxruntime."
 )
 
@@ -37,14 +37,16 @@ class VerifyOptions(Options):
     shapes: Shapes | None = shapes_option(
         ONE_POINT,
         metavar='"NAME=1x16;..."',
-        help="Shapes of single random inputs; may be repeated. Symbolic sizes are small otherwise.",
+        help="Shapes of single random inputs; may be repeated. Symbolic sizes are small otherwise, "
+        "and the inputs of an engine have the usual shape of its profile.",
     )
     dims: Dims | None = dims_option(ONE_POINT)
     seed: Seed = option(0, cli=False, help="Of the random inputs.")
     rtol: Bound | None = option(
         None,
         help="Largest difference, relative to the largest element of the output.",
-        shown="1e-9 for float64, 1e-4 float32, 1e-2 float16, 4e-2 bfloat16, else 0; 0 with --atol",
+        shown="1e-9 for float64, 1e-4 float32 (1e-2 where it is computed by way of TF32), 1e-2 "
+        "float16, 4e-2 bfloat16, else 0; 0 with --atol",
     )
     atol: Bound | None = option(None, help="Largest absolute difference, added to that of --rtol.")
     backend_a: str = option(

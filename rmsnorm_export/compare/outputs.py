@@ -26,11 +26,14 @@ class Bounds:
 
     Attributes:
         atol, rtol: as for ``rmsnorm_export.verify``; None: not given.
+        reduced: "" or why float32 is computed with fewer digits than it has, e.g. ``the engine was
+            built with TF32``: 11 significant bits, those of float16.
         through: a coarser type by way of which all outputs are computed; or "".
     """
 
     atol: float | None = None
     rtol: float | None = None
+    reduced: str = ""
     through: str = ""
 
     def relative(self, dtype: str) -> tuple[float, str]:
@@ -40,6 +43,8 @@ class Bounds:
         if dtype not in DEFAULT_RTOL:
             return 0.0, f"{dtype}: must be equal"
         computed, why = dtype, ""
+        if dtype == "float32" and self.reduced:
+            computed, why = "float16", f", 11 significant bits: {self.reduced}"
         if DEFAULT_RTOL.get(self.through, 0.0) > DEFAULT_RTOL[computed]:
             computed, why = self.through, f", computed by way of {self.through}"
         rtol = DEFAULT_RTOL[computed]

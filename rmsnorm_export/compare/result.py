@@ -81,8 +81,8 @@ class Verification(Shown):
         inputs: what was fed, e.g. ``input_ids int64 [2, 3]``.
         source: where the inputs came from: ``random, seed 0``, a path, or ``given arrays``.
         notes: what the reader should know, e.g. that an output holds no finite number.
-        backends: what ran each model: ``onnxruntime``, ``onnxruntime-cuda``, ``torch``, or
-            others.
+        backends: what ran each model: ``onnxruntime``, ``onnxruntime-cuda``, ``torch``, or of an
+            engine ``tensorrt`` or ``tensorrt-rtx``.
         not_run: why a model could not be run here, so that nothing was compared; or "".
         passed: every output passed, and there is one.
         reason: why not: the first outputs that failed, with their bounds; or "".

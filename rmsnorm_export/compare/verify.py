@@ -35,7 +35,8 @@ def verify_models(a: Model, b: Model, options: VerifyOptions) -> Verification:
 
 def compare_backends(first: Backend, second: Backend, options: VerifyOptions) -> Verification:
     """Compare two opened models, see `verify`."""
-    bounds = Bounds(options.atol, options.rtol)
+    reduced = dict.fromkeys(side.reduced for side in (first, second) if side.reduced)
+    bounds = Bounds(options.atol, options.rtol, "; ".join(reduced))
     how: Any = {
         "runtime": " and ".join(dict.fromkeys((first.runtime, second.runtime))),
         "backends": (first.name, second.name),
@@ -101,7 +102,7 @@ def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterabl
         raise UsageError(what, found="no inputs are given", fix=fix)
     make, source = input_candidates(
         declared, a.limits() or b.limits(), options.inputs, seed=options.seed,
-        shapes=options.shapes, dims=options.dims,
+        shapes=options.shapes, dims=options.dims, usual={**a.shapes(), **b.shapes()},
     )  # fmt: skip
     return make(), source
 

@@ -35,6 +35,7 @@ from rmsnorm_export.printable import did_you_mean, one_line, quoted, short
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
+from rmsnorm_export.tensorrt.engine.result import PluginUse
 from rmsnorm_export.torch_options import SourceOptions
 
 StepName = Literal["export", "optimize", "build", "verify", "bench", "package"]
@@ -96,6 +97,13 @@ class Optimize(OptimizeOptions):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verify(VerifyOptions):
+    """[verify]: the optimized model against the one before; see ``rmsnorm-export verify``."""
+
+    engine: PluginUse = option("auto", help="Compare the engine of [build], too, on a GPU.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Package(PackageOptions):
     """[package]: a repository of models for Triton; see ``rmsnorm-export package``."""
 
@@ -113,7 +121,7 @@ class Settings:
     export: Export | None = None
     optimize: Optimize | None = None
     build: BuildOptions | None = None
-    verify: VerifyOptions | None = None
+    verify: Verify | None = None
     bench: BenchOptions | None = None
     package: Package | None = None
 
@@ -265,8 +273,10 @@ def _problems(s: Settings) -> Iterator[tuple[str, object, str, str]]:
     yield "steps", not s.steps, "[model] alone", f"add a table: {', '.join(STEPS[1:])}"
     cache = s.export and not s.export.task and (s.export.static_cache or s.export.multi_token)
     yield "[export]", cache, "keys of a decoder's cache", 'add task = "generation", or omit them'
-    nothing = s.verify and not s.optimize
-    yield "[verify]", nothing, "nothing to compare", "add [optimize]"
+    nothing = s.verify and not s.optimize and not s.build
+    yield "[verify]", nothing, "nothing to compare", "add [optimize] or [build]"
+    required = s.verify and s.verify.engine == "require" and not s.build
+    yield "[verify] engine", required, "no [build]", "add [build]"
     if s.package and s.package.model == "engine":
         yield "[package] model", s.of_graphs, "a folder of graphs", "omit it"
         yield "[package] model", not s.build, "no [build]", "add [build]"

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.result import files_of
-from rmsnorm_export.deploy.settings import Settings, StepName
-from rmsnorm_export.errors import RequirementError
+from rmsnorm_export.deploy.settings import Settings, StepName, Subject
+from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.op.type_names import TYPE_NAMES
 from rmsnorm_export.options import Progress, keywords
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
+from rmsnorm_export.system.machine import gpus
 from rmsnorm_export.system.packages import require_package
 from rmsnorm_export.system.shown import Shown
 
@@ -149,24 +150,47 @@ class BuildStep(Step):
 
 
 class VerifyStep(Step):
-    """Compares the optimized model with the raw one."""
+    """Compares the optimized model with the raw one, and the engine with its model."""
 
     name = "verify"
+
+    def __init__(self, settings: Settings, force: bool) -> None:
+        super().__init__(settings, force)
+        self.pairs: list[tuple[Subject, Subject]] = []
+        if settings.optimize is not None:
+            self.pairs.append(("raw", "optimized"))
+        self.skipped = ""
+        if settings.build is not None and self.table.engine != "never":
+            self.skipped = "" if gpus() else "no GPU is visible"
+            if settings.of_graphs:
+                self.skipped = "only single engines are compared"
+            self.pairs += [] if self.skipped else [("newest", "engine")]
 
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import verify
         from rmsnorm_export.runtime.metrics import DEFAULT_RTOL
 
-        options, lossy = self.table, self.settings.optimize
-        if lossy and options.rtol is options.atol is None:
+        products, errors, options = Products({}), [], self.table
+        if (lossy := self.settings.optimize) and options.rtol is options.atol is None:
             half = DEFAULT_RTOL.get(TYPE_NAMES.get(str(lossy.dtype), ""))
             rtol = QUANTIZED_RTOL.get(str(lossy.quantize), half)
             options = dataclasses.replace(options, rtol=rtol)
-        progress("comparing raw with optimized", 0, 1)
-        raw, optimized = self.settings.place("raw"), self.settings.place("optimized")
-        outcome = verify(raw, optimized, **keywords(options, VerifyOptions))
-        failure = outcome.error(fix="[verify] rtol and atol set the bounds")
-        return Products({"raw-optimized": outcome}, failure=failure)
+        for number, (a, b) in enumerate(self.pairs):
+            progress(f"comparing {a} with {b}", number, len(self.pairs))
+            models = map(self.settings.place, (a, b))
+            products.results[f"{a}-{b}"] = outcome = verify(
+                *models, **keywords(options, VerifyOptions)
+            )
+            errors.append(outcome.error(fix="[verify] rtol and atol set the bounds"))
+        if self.skipped:
+            products.remark = f"engine not compared: {self.skipped}"
+            what = "The engine could not be run here, and was not compared."
+            if self.table.engine == "require":
+                errors.append(NotRunError(what, found=self.skipped, fix="run it where a GPU is"))
+        # That models differ is more to know than that others could not be run.
+        failures = filter(None, errors)
+        products.failure = min(failures, key=lambda one: one.exit_code, default=None)
+        return products
 
 
 class BenchStep(Step):

@@ -28,6 +28,7 @@ WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nothing to compare": (("model", "[verify]"), ("[verify]", "nothing to compare")),
     "engine of nothing": (("model", ENGINE), ("[package] model", "[build]")),
     "engine of RTX": (("model", "build", ENGINE), ("Triton does not run it",)),
+    "no engine": (("model", "optimize", "[verify]\nengine = 'require'"), ("engine", "no [build]")),
     "shapes": (("model", "[bench]\nshapes = 'x=1x'"), ("[bench]", "x=1x")),
     "no inputs": (("model", "optimize", '[verify]\ninputs = "none.npz"'), ("does not exist",)),
     "no source": (('[export]\nsource = "none/config.json"',), ("does not exist",)),
@@ -122,7 +123,7 @@ def test_init_writes_a_file_whose_keys_can_be_uncommented(
             assert not key[3] or tuple(key[3].split("|")) == names_in(entry.written), line
         else:
             assert not line or len(keys) == 0, line
-    assert len(keys) >= 35
+    assert len(keys) >= 40
     for wanted in filter(None, keys):
         table, key = wanted.split()
         needed = ("export source",) if table == "export" else ()

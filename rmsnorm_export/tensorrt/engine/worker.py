@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import glob
 import importlib
+import math
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rmsnorm_export.system.libraries import loadable
+from rmsnorm_export.system.reading import LARGEST_ENGINE, read_file
 from rmsnorm_export.tensorrt.engine.norms import is_layer_log
 
 Request = dict[str, Any]
+
+_OUR_NAMES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
+"""TensorRT's names of types that are not ours in capitals."""
 
 
 def _logger(trt: Any) -> Any:
@@ -116,3 +124,43 @@ def _inspect(trt: Any, logger: Any, engine: Any) -> str:
         return ""
     inspector = loaded.create_engine_inspector()
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def infer(request: Request) -> dict[str, Any]:
+    """Run an engine once; arrays are files of raw bytes, for NumPy has no bfloat16."""
+    outputs = []
+    with _runner(request) as runner:
+        # The caller has checked the inputs; Polygraphy could not check raw bytes.
+        answers = runner.infer(_feeds(request), check_inputs=False, return_raw_buffers=True)
+        for number, (name, answer) in enumerate(answers.items()):
+            dtype, size = _type(runner.engine, name)
+            shape = [int(length) for length in answer.shape]
+            data = np.ascontiguousarray(answer.array).view(np.uint8).reshape(-1)
+            if data.nbytes != math.prod(shape) * size:
+                raise ValueError(f"output {name}: {data.nbytes} bytes for {dtype} {shape}")
+            file = Path(request["folder"]) / f"output{number}.bin"
+            data.tofile(file)
+            outputs.append({"name": name, "dtype": dtype, "shape": shape, "file": str(file)})
+    return {"outputs": outputs}
+
+
+def _feeds(request: Request) -> dict[str, Any]:
+    raw = importlib.import_module("polygraphy.common").FormattedArray
+    return {
+        item["name"]: raw(np.fromfile(item["file"], np.uint8), tuple(item["shape"]))
+        for item in request["inputs"]
+    }
+
+
+def _runner(request: Request) -> Any:
+    trt, pg, logger = _start(request)
+    content = read_file(request["engine"], LARGEST_ENGINE)
+    engine = pg.engine_from_bytes(content, runtime=trt.Runtime(logger))
+    return pg.TrtRunner(engine, optimization_profile=request["profile"])
+
+
+def _type(engine: Any, name: str) -> tuple[str, int]:
+    """Return the name of a tensor's type, and the bytes of an element."""
+    dtype = engine.get_tensor_dtype(name)
+    own = str(dtype).rpartition(".")[2]
+    return _OUR_NAMES.get(own, own.lower()), int(dtype.itemsize)

@@ -1,0 +1,142 @@
+"""Engines of TensorRT and TensorRT-RTX.
+
+They run in a process of their own: arrays go there and come back as files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
+from rmsnorm_export.errors import BackendMissingError
+from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import short
+from rmsnorm_export.runtime.inputs import in_types_of, numpy_type
+from rmsnorm_export.runtime.sizes import Declared
+from rmsnorm_export.system.packages import version_of
+from rmsnorm_export.tensorrt.engine import backends
+from rmsnorm_export.tensorrt.engine.options import plan_plugin
+from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Engine(Backend):
+    """An engine that was built before.
+
+    Attributes:
+        path: of the file.
+        record: what stands beside it.
+    """
+
+    path: Path
+    record: EngineRecord
+
+    takes = frozenset({"engine"})
+
+    @classmethod
+    def open(cls, chosen: Chosen) -> Engine:
+        """Open an engine after every check that can be made before it is loaded."""
+        path = Path(os.path.abspath(chosen.model))
+        record = read_record(path)
+        backends.BACKENDS[record.backend].require()
+        if not backends.gpu_visible():
+            found = f"no GPU is visible, for {short(str(path), 300)}"
+            fix = "run it where the GPU is; without one, take the ONNX model"
+            raise BackendMissingError("Engines run only where a GPU is.", found=found, fix=fix)
+        return cls(path, record)
+
+    @property
+    def name(self) -> str:
+        return self.record.backend
+
+    @property
+    def _info(self) -> backends.BackendInfo:
+        return backends.BACKENDS[self.record.backend]
+
+    @property
+    def runtime(self) -> str:
+        return f"{self._info.label} {version_of(self._info.module)}".rstrip()
+
+    @property
+    def reduced(self) -> str:  # type: ignore[override]
+        if self._info is backends.RTX:
+            return "TensorRT-RTX decides on TF32 by itself"
+        tf32 = self.record.flags.get("tf32") is not False
+        return "the engine was built with TF32" if tf32 else ""
+
+    def declared(self) -> Mapping[str, Declared]:
+        """Return names, types and the sizes that every profile fixes."""
+        declared = {}
+        for ranges in zip(*(one.inputs for one in self.record.profiles), strict=True):
+            shapes = [shape for one in ranges for shape in (one.min, one.max)]
+            sizes = (set(axis) for axis in zip(*shapes, strict=True))
+            shape = tuple(size.pop() if len(size) == 1 else None for size in sizes)
+            declared[ranges[0].name] = Declared(ranges[0].name, ranges[0].dtype, shape)
+        return declared
+
+    def shapes(self) -> Mapping[str, Sequence[int]]:
+        """Return the usual shapes of the first profile."""
+        return {item.name: item.opt for item in self.record.profiles[0].inputs}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[RunModel]:
+        yield self.run
+
+    def run(self, feeds: Mapping[str, Array]) -> Answer:
+        """Compute every output on these inputs.
+
+        Raises:
+            BackendMissingError: the backend does not start: no GPU, no plugin, a broken package.
+            InputError: it does not load the engine, or does not run on these inputs.
+        """
+        with self._fed(in_types_of(self.declared(), feeds)) as request:
+            outputs = self._ask("infer", request)["outputs"]
+            return Answer({output["name"]: output_array(output) for output in outputs})
+
+    @contextlib.contextmanager
+    def _fed(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, object]]:
+        """Write the inputs into a folder, and say which they are, for the profile that fits."""
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-engine-") as folder:
+            inputs: list[dict[str, object]] = []
+            for number, (name, array) in enumerate(feeds.items()):
+                file = Path(folder) / f"input{number}.bin"
+                file.write_bytes(np.ascontiguousarray(array).tobytes())
+                inputs.append({"name": name, "shape": list(array.shape), "file": str(file)})
+            profile = profile_for(self.record.profiles, feeds)
+            yield {"inputs": inputs, "folder": folder, "profile": profile}
+
+    def _ask(self, command: str, request: Mapping[str, object]) -> dict[str, Any]:
+        use: Literal["auto", "never"] = "auto" if self.record.plugin else "never"
+        library, _ = plan_plugin(use, self._info, own=True)
+        own = {"engine": str(self.path), "plugin": str(library or "")}
+        answer = backends.run_backend(command, {**request, **own}, self._info)
+        if answer.result is None:
+            fix = "build it again here with rmsnorm-export build, for shapes that hold the inputs"
+            raise backends.failure(
+                answer, self._info, self.path.name, "does not run the engine.", fix
+            )
+        return answer.result
+
+
+def output_array(output: Mapping[str, Any]) -> Array:
+    """Read an output that the process wrote into a file."""
+    array: Array = np.fromfile(output["file"], numpy_type(str(output["dtype"])))
+    return array.reshape(tuple(output["shape"]))
+
+
+def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -> int:
+    """Return the number of the first profile that takes these shapes; 0 where none does."""
+    for number, profile in enumerate(profiles):
+        ranges = [(one.min, feeds[one.name].shape, one.max) for one in profile.inputs]
+        sizes = (size for each in ranges for size in zip(*each, strict=True))
+        if all(low <= size <= high for low, size, high in sizes):
+            return number
+    return 0
