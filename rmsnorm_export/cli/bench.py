@@ -12,7 +12,7 @@ from rmsnorm_export.cli.files import Files
 
 @define("bench", BenchOptions, params=[MODEL])
 def command(files: Files, model: str, **options: Any) -> None:
-    """Measure MODEL, an ONNX file, against what each target makes of it.
+    """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 
     Where MODEL is a folder of graphs, each is measured by itself.
 
@@ -29,7 +29,7 @@ def command(files: Files, model: str, **options: Any) -> None:
     from rmsnorm_export.benchmark.result import outputs_error
 
     files.check(model)
-    files.remember(model)
+    source = files.source(model)
     with console.progress(files.state, "Measuring") as step:
-        result = bench(model, progress=step, **options)
+        result = bench(source, progress=step, **options)
     files.finish(result, outputs_error(result.parts()))

@@ -10,6 +10,7 @@ import click
 from rmsnorm_export.cli import console
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE, FORMAT, LOGGING, PATH, BriefCommand, State, flags_of
+from rmsnorm_export.errors import UsageError
 
 REPORT = click.Option(
     ["--report", "reports"],
@@ -25,6 +26,20 @@ MODEL = click.Argument(["model"], type=FILE)
 def output(what: str) -> click.Option:
     """Make the option -o of a command that writes ``what``."""
     return click.Option(["-o", "--output"], required=True, type=FILE, metavar="OUT", help=what)
+
+
+def output_on_disk(what: str) -> click.Option:
+    """Make the option -o of a command whose result is no stream; raises ``UsageError`` for -."""
+
+    def check(_: click.Context, __: click.Parameter, value: str) -> str:
+        if value == console.STDIO:
+            found, fix = "-o -", "give a path after -o"
+            raise UsageError("The output cannot be written to stdout.", found=found, fix=fix)
+        return value
+
+    option = output(what)
+    option.callback = check
+    return option
 
 
 def define(
@@ -53,7 +68,7 @@ def define(
             force = values.pop("force") if reports else False
             files = Files(state, values.pop("reports", ()), force=force)
             console.log_to_stderr(state)
-            console.empty_stdin()
+            console.take_stdin()
             function(files, **values)
 
         kind, params = click.Command if group else BriefCommand, [*own, FORMAT, *LOGGING]

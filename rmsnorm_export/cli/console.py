@@ -1,4 +1,4 @@
-"""The streams of output: documents to stdout, everything else to stderr."""
+"""The streams of output: documents and models to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from typing import TextIO
 import click
 
 from rmsnorm_export.cli.options import State
+from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.options import Progress
+
+STDIO = "-"
+"""The path that stands for stdin or stdout."""
 
 
 def log_to_stderr(state: State) -> None:
@@ -78,6 +82,37 @@ def announce(state: State) -> Progress:
     return lambda work, *_: None if state.verbosity < 0 else click.echo(work, err=True)
 
 
-def empty_stdin() -> None:
-    """Make standard input empty: a library may ask there."""
-    sys.stdin = io.StringIO()
+_stdin: TextIO | None = None
+"""Standard input, while commands find nothing in its place."""
+
+
+def take_stdin() -> None:
+    """Make standard input empty for all but ``read_stdin``: a library may ask there."""
+    global _stdin
+    _stdin, sys.stdin = sys.stdin, io.StringIO()
+
+
+def read_stdin() -> bytes:
+    """Read the model that is piped in.
+
+    Raises:
+        UsageError: stdin is a terminal, or closed.
+        InputError: nothing was piped in.
+    """
+    if _stdin is None or _stdin.isatty():
+        raise UsageError(
+            "No model is piped into stdin.",
+            found="stdin is closed" if _stdin is None else "stdin is a terminal",
+            fix="give the path of a model, or pipe one in: cat model.onnx | rmsnorm-export ...",
+        )
+    data = _stdin.buffer.read()
+    if not data:
+        raise InputError("Stdin holds no model.", found="0 bytes", fix="pipe in a whole ONNX file")
+    return data
+
+
+def write_stdout(data: bytes) -> None:
+    """Write all of a model to stdout."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

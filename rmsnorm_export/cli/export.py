@@ -39,7 +39,7 @@ def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
 
 _PARAMS = [
     click.Argument(["source"], type=FILE),
-    output("The file to write; with --task generation a folder."),
+    output("The file to write, - for stdout; with --task generation a folder."),
     click.Option(
         ["--arg", "arguments"],
         multiple=True,
@@ -86,6 +86,8 @@ def command(
           --shapes "ids=int64[batch=1..8,seq=1..2048]"
       rmsnorm-export export ./my-llama --task generation -o decoder/ --verify
     """
+    if verify and files.state.model_on_stdout:
+        raise click.UsageError("--verify needs a file: give -o PATH")
     kinds: list[Any] = [records.ExportOptions, GenerationOptions]
     kind, other = kinds if task is None else kinds[::-1]
     own = _those_of(kind, options)
@@ -96,7 +98,7 @@ def command(
     requirement = Requirement(require=options["require"])
     loading = records.SourceOptions(**_those_of(records.SourceOptions, options))
     files.check(source, output)
-    files.check_place(None, output, of_graphs=task is not None)
+    files.check_place(console.STDIO, output, of_graphs=task is not None)
     with console.progress(files.state, "Starting") as step:
         from rmsnorm_export.compare.options import VerifyOptions
         from rmsnorm_export.deploy.source import load_and_convert
@@ -115,7 +117,7 @@ def command(
         if unmet is None:
             step("writing", 0, 1)
             weights = {} if task else {"weights": options["weights"]}
-            saved = exported.save(output, force=files.force, **weights)
+            saved = files.write(output, exported, **weights)
         if saved and verify:
             step("comparing with PyTorch", 0, 1)
             try:

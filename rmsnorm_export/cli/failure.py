@@ -72,15 +72,17 @@ def report(error: BaseException, state: State) -> int:
     """Report ``error`` as ``state`` asks for, and return the exit code.
 
     On stderr three lines, after the traceback with ``--debug``. With ``--format json`` a document
-    on stdout too, unless the error is part of one that is printed already.
+    on stdout too, unless the error is part of one that is printed already. Where stdout carries
+    the model, the document goes to stderr instead of the three lines, so that stderr parses.
     """
     failure = explain(error)
     if state.debug:
         traceback.print_exception(error, file=sys.stderr)
-    click.echo("\n".join(three_lines(error)), err=True)
+    if not (state.json and state.model_on_stdout):
+        click.echo("\n".join(three_lines(error)), err=True)
     if state.json and not isinstance(error, ReportedError):
         from rmsnorm_export.records import document
 
         body = dataclasses.asdict(failure)
-        click.echo(document("error", body), nl=False)
+        click.echo(document("error", body), nl=False, err=state.model_on_stdout)
     return failure.exit_code

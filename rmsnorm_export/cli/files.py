@@ -76,14 +76,17 @@ class Files:
             taken: other paths of the command line, which no report must replace.
 
         Raises:
-            UsageError: a path is of another kind than reports are, one of ``taken``, that of
+            UsageError: a path is ``-``, of another kind than reports are, one of ``taken``, that of
                 another report, or exists without ``force`` and is no report.
             InputError: its folder is missing, or it is a folder.
         """
         from rmsnorm_export.graph.save import check_output
 
-        others = {os.path.realpath(path) for path in taken if path is not None}
+        others = {os.path.realpath(path) for path in taken if path is not None and path != "-"}
         for path in self.reports:
+            if str(path) == console.STDIO:
+                fix = "omit --report: the report is on stdout, or on stderr with -o -"
+                raise UsageError("A report needs a file.", found="--report -", fix=fix)
             if os.path.realpath(path) in others:
                 what = "A report would overwrite a model or another report."
                 raise UsageError(what, found=str(path), fix="give it another name")
@@ -94,8 +97,26 @@ class Files:
             check_output(path, force=self.force or _is_report(path))
             others.add(os.path.realpath(path))
 
+    def source(self, argument: str) -> str | bytes:
+        """Return a MODEL argument for the Python API: the path, or for ``-`` what is piped in.
+
+        What is read is noted as it is, before an output may replace it.
+
+        Raises:
+            UsageError: stdin is a terminal.
+            InputError: nothing was piped in.
+        """
+        if argument != console.STDIO:
+            self.remember(argument)
+            return argument
+        from rmsnorm_export.system.provenance import piped_in
+
+        data = console.read_stdin()
+        self._read[argument] = [piped_in(data)]
+        return data
+
     def remember(self, argument: str | None) -> None:
-        """Note the files of an argument as they are, before an output may replace them."""
+        """Note the files of a MODEL argument, or of another if there is one, as they are."""
         if argument is not None and self._audited and argument not in self._read:
             from rmsnorm_export.deploy.result import files_of
             from rmsnorm_export.system.provenance import file_states
@@ -114,6 +135,8 @@ class Files:
         **options: Any,
     ) -> None:
         """Write the reports, print the result, and end the command.
+
+        It is printed on stderr where stdout carries the model.
 
         Args:
             result: of the command.
@@ -142,20 +165,21 @@ class Files:
             except Exception as problem:
                 report.error = with_problem(report.error, f"--report {path}", problem)
         if self.state.json:
-            click.echo(report.document(), nl=False)
+            click.echo(report.document(), nl=False, err=self.state.model_on_stdout)
         else:
-            text = report.text(styled=console.is_styled(sys.stdout), shown=True)
+            stream = sys.stderr if self.state.model_on_stdout else sys.stdout
+            text = report.text(styled=console.is_styled(stream), shown=True)
             text += "".join(written) if self.state.verbosity >= 0 else ""
-            click.echo(text, nl=False, color=True)
+            click.echo(text, nl=False, file=stream, color=True)
         if report.error is not None:
             raise ReportedError(explain(report.error)) from report.error
 
-    def check_place(self, source: str | None, place: str, *, of_graphs: bool = False) -> None:
+    def check_place(self, source: str, place: str, *, of_graphs: bool = False) -> None:
         """Check before work is done that the output and every report can be written.
 
         Args:
-            source: the model that is read; None: none that the output could replace.
-            place: where the output goes.
+            source: the model that is read; ``-``: none that the output could replace.
+            place: where the output goes; ``-`` for stdout.
             of_graphs: the output is a folder of graphs, and so is the source.
 
         Raises:
@@ -165,17 +189,31 @@ class Files:
         from rmsnorm_export.graph.save import check_output
 
         self.check(source, place)
-        is_source = source is not None and os.path.realpath(place) == os.path.realpath(source)
-        if is_source and os.path.exists(place) and not self.force:
+        is_source = os.path.realpath(place) == os.path.realpath(source) and os.path.exists(place)
+        if is_source and not self.force and place != console.STDIO:
             fix = "choose another name after -o, or use --force to replace the model"
             what = "The output would replace the model that is read."
             raise UsageError(what, found=f"-o {place}", fix=fix)
-        if of_graphs and source is not None:
+        if of_graphs and source != console.STDIO:
             open_folder(source)
-        if of_graphs:
+        if place == console.STDIO:
+            problem = "stdout is a terminal" if sys.stdout.isatty() else ""
+            problem = "it is a folder of graphs" if of_graphs else problem
+            if problem:
+                what = "The output cannot be written to stdout."
+                raise UsageError(what, found=f"-o -, and {problem}", fix="give a path after -o")
+        elif of_graphs:
             check_folder(place, force=self.force)
         else:
             check_output(place, force=self.force)
+
+    def write(self, place: str, graphs: Any, **weights: Any) -> Any:
+        """Save a model or a folder of graphs, or print the model; return what was written."""
+        if place != console.STDIO:
+            return graphs.save(place, force=self.force, **weights)
+        data = graphs.to_bytes(**weights)
+        console.write_stdout(data)
+        return {"path": console.STDIO, "bytes": len(data)}
 
     def finish_written(
         self,
@@ -188,7 +226,7 @@ class Files:
 
         Args:
             reports: of each graph; of a model that is no folder by the name "".
-            written: as ``save`` returned it; None: nothing.
+            written: as ``write`` returned it; None: nothing.
             error: what the command ends with.
             more: ``verification``, the comparison with PyTorch, where there was one.
 
@@ -200,7 +238,7 @@ class Files:
         notes, outputs, extra = [], [], {**more}
         if report := reports.get(""):
             extra["output"] = written
-            if written:
+            if hasattr(written, "path"):
                 outputs = [written.path, *written.data_files]
                 notes = [f"  {_WEIGHTS[written.weights]}"] if written.weights in _WEIGHTS else []
                 notes += [f"  note: {one_line(note)}" for note in written.notes]
@@ -276,7 +314,7 @@ def _is_report(path: Path) -> bool:
 def is_folder(argument: str) -> bool:
     """Return whether a MODEL argument is a folder."""
     with contextlib.suppress(OSError, ValueError):
-        return Path(argument).is_dir()
+        return argument != console.STDIO and Path(argument).is_dir()
     return False
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def command(files: Files, models: tuple[str, ...], require: Any, **options: Any) -> None:
     """List the RMSNorms of each MODEL, and what looks like one but is not, with the reason.
 
-    Nothing is written but reports. MODEL is an ONNX file, or a folder of graphs that
+    Nothing is written but reports. MODEL is an ONNX file, - for stdin, or a folder of graphs that
     an exporter of decoders has made. One that cannot be read does not end the rest.
 
     \b
@@ -47,9 +47,8 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
     with console.progress(files.state, "Looking for RMSNorms") as step:
         for number, model in enumerate(models):
             step(model, number, len(models))
-            files.remember(model)
             try:
-                parts = inspect(model, **options).parts()
+                parts = inspect(files.source(model), **options).parts()
             except Error as error:
                 problem = problem or error
                 continue

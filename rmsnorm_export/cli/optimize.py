@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rmsnorm_export.graph.policy import WeightsPolicy
 
 
-_WRITTEN = output("The file to write; of a folder a folder.")
+_WRITTEN = output("The file to write, - for stdout; of a folder a folder.")
 
 
 @define("optimize", OptimizeOptions, Requirement, SaveOptions, params=[MODEL, _WRITTEN])
@@ -22,7 +22,7 @@ def command(
 ) -> None:
     """Make every RMSNorm of MODEL one node and write the result to OUT.
 
-    MODEL is an ONNX file, or a folder of graphs that an exporter of
+    MODEL is an ONNX file, - for stdin, or a folder of graphs that an exporter of
     decoders has made; OUT is a folder then. MODEL is never changed, unless -o names
     it and --force replaces it. With --target plain, norms that are one node are
     written out again.
@@ -37,12 +37,12 @@ def command(
 
     requirement, of_graphs = Requirement(require=require), is_folder(model)
     files.check_place(model, output, of_graphs=of_graphs)
-    files.remember(model)
+    source = files.source(model)
     with console.progress(files.state, "Optimizing") as step:
-        result = optimize(model, progress=step, **options)
+        result = optimize(source, progress=step, **options)
     unmet, error = first_problem(result.reports, requirement)
     saved = None
     if unmet is None:
         with console.progress(files.state, "Writing"):
-            saved = result.save(output, force=files.force, weights=weights)
+            saved = files.write(output, result, weights=weights)
     files.finish_written(result.reports, saved, error)

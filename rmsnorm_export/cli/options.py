@@ -29,6 +29,7 @@ class State:
         debug: print tracebacks.
         help_all: ``--help`` lists every option.
         json: ``--format json``.
+        model_on_stdout: stdout carries a model, so reports and errors go to stderr.
         command: the whole command line, for the reports.
     """
 
@@ -36,13 +37,14 @@ class State:
     debug: bool = False
     help_all: bool = False
     json: bool = False
+    model_on_stdout: bool = False
     command: str = PROGRAM
 
     @classmethod
     def of_arguments(cls, arguments: list[str]) -> State:
         """Return the state as far as it must be known before the arguments are parsed.
 
-        A wrong option must be reported in the format that was asked for.
+        A wrong option must be reported in the format, and on the stream, that were asked for.
         ``--debug`` is taken out of the arguments, wherever it stands.
         """
         state = cls(command=shlex.join([PROGRAM, *arguments]))
@@ -50,11 +52,12 @@ class State:
         words = {*arguments[:end], *map("=".join, itertools.pairwise(arguments[:end]))}
         arguments[:end] = [word for word in arguments[:end] if word != "--debug"]
         state.json = "--format=json" in words
+        state.model_on_stdout = not words.isdisjoint({"--output=-", "-o-", "-o=-"})
         state.debug, state.help_all = "--debug" in words, "--help-all" in words
         return state
 
 
-FILE = click.Path()
+FILE = click.Path(allow_dash=True)
 PATH = click.Path(path_type=Path)
 
 

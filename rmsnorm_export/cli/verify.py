@@ -19,7 +19,7 @@ _PAIR = [click.Argument([name], type=FILE) for name in ("a", "b")]
 def command(files: Files, a: str, b: str, **options: Any) -> None:
     """Compare the outputs of model B with those of model A.
 
-    A and B are ONNX files; engines; two folders of graphs that an
+    A and B are ONNX files, of which one may be - for stdin; engines; two folders of graphs that an
     exporter of decoders has made; or PyTorch models as export takes them: package.module:factory or
     file.py:factory, a local Hugging Face folder or a config.json. A factory runs code: give only
     what you trust.
@@ -38,8 +38,8 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
 
     arrays = options["inputs"]
     files.check(a, b, arrays)
-    for path in (a, b, arrays):
-        files.remember(path)
+    first, second = files.source(a), files.source(b)
+    files.remember(arrays)
     with console.progress(files.state, "Comparing") as step:
-        outcome = verify(a, b, progress=step, **options)
+        outcome = verify(first, second, progress=step, **options)
     files.finish(outcome, outcome.error(), compared=(a, b))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import platform
 import time
@@ -19,7 +20,7 @@ _OPTIONAL = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when a report was made."""
+    """A file as it was when a report was made; its path is ``-`` for what was piped in."""
 
     path: str
     bytes: int
@@ -57,3 +58,8 @@ def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
         with contextlib.suppress(OSError, ValueError):
             states.append(FileState(os.path.abspath(path), path.stat().st_size, sha256_of(path)))
     return tuple(states)
+
+
+def piped_in(data: bytes) -> FileState:
+    """Return the state of a model that was read from standard input."""
+    return FileState("-", len(data), hashlib.sha256(data).hexdigest())

@@ -54,6 +54,18 @@ def test_verbosity_before_and_after_the_command(run: Run, three: Path) -> None:
     assert run("-v", "inspect", three, "-q").text.count("\n") == plain.count("\n")
 
 
+def test_with_the_model_on_stdout_the_document_is_all_of_stderr(run: Run, mixed: Path) -> None:
+    done = run("optimize", "-", "-o", "-", "--format", "json", stdin=mixed.read_bytes())
+    onnx.load_model_from_string(done.stdout)
+    assert json.loads(done.stderr)["output"] == {"path": "-", "bytes": len(done.stdout)}
+    unmet = run("optimize", mixed, "-o", "-", "--format", "json", "--require", "all")
+    assert (unmet.code, unmet.stdout) == (5, b"")
+    assert json.loads(unmet.stderr)["error"]["exit_code"] == 5
+    missing = run("optimize", "missing.onnx", "-o", "-", "--format", "json")
+    assert (missing.code, missing.stdout) == (3, b"")
+    assert json.loads(missing.stderr)["kind"] == "error"
+
+
 def test_require_that_is_not_met_writes_reports_and_no_model(run: Run, mixed: Path) -> None:
     done = run("optimize", mixed, "-o", "out.onnx", "--require", "all", "--report", "r.json")
     done.assert_error(5, "--require all", "2 norms", "epsilon-not-constant")

@@ -21,8 +21,8 @@ def test_build(run: Run, three: Path) -> None:
     assert "  profile 2  x float32 1x40 / 4x40 / 128x40\n" in done.text
     assert {p.name for p in three.parent.iterdir()} == {"three.onnx", "e.engine", "e.engine.json"}
     done = run(
-        "build", three, "-o", "f.engine", "--shapes", SHAPES, "--memory-limit", "0.5",
-        "--format", "json",
+        "build", "-", "-o", "f.engine", "--shapes", SHAPES, "--memory-limit", "0.5",
+        "--format", "json", stdin=three.read_bytes(),
     )  # fmt: skip
     assert (done.code, done.stderr) == (0, "")
     written = json.loads(three.with_name("f.engine.json").read_text())

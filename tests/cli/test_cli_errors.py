@@ -176,3 +176,9 @@ def test_any_exception_is_three_lines(
     debug = run("inspect", three, "--debug").stderr
     assert "Traceback (most recent call last)" in debug
     assert debug.splitlines()[-1].startswith("fix: ")
+
+
+@pytest.mark.parametrize("command", ["build", "package"])
+def test_an_engine_and_a_folder_do_not_go_to_stdout(run: Run, three: Path, command: str) -> None:
+    run(command, three, "-o", "-").assert_error(2, "cannot be written to stdout", "a path after -o")
+    assert "stdout" not in run(command, "--help").text

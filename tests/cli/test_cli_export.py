@@ -121,6 +121,8 @@ def test_a_file_that_differs_loses_no_report(run: Run, monkeypatch: pytest.Monke
     done.assert_error(1, "--verify", "driver gone")
     assert len(done.json["fused"]) == 2
     assert Path(done.json["output"]["path"]).is_file()
+    stdout = run(*arguments[:2], "-o", "-", "--verify")
+    stdout.assert_error(2, "--verify needs a file")
 
 
 @pytest.mark.parametrize("name", ["AutoModelForImageSegmentation", "AutoModelForCausalLM"])

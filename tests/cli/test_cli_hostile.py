@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import io
+import json
 import os
 import shlex
 import socket
@@ -33,6 +34,7 @@ NOT_RUN = {"unknown_domain", "future_opset", "no_nodes"}
 COMMANDS = (
     "optimize {path} -o out.onnx",
     "optimize {path} -o out.onnx --target onnx --prove",
+    "optimize {path} -o -",
     "inspect {path}",
     "verify {path} {good}",
     "verify {good} {path}",
@@ -57,7 +59,7 @@ def test_hostile_file(
         assert done.stdout == b""
         assert all(line.isprintable() for line in done.stderr.splitlines())
         as_json = run(*arguments, "--format", "json")
-        document = as_json.json
+        document = json.loads(as_json.stderr) if "-" in arguments else as_json.json
         assert list(document) == ["schema_version", "kind", "what", "found", "fix", "exit_code"]
         assert (document["kind"], document["exit_code"]) == ("error", 3)
     assert snapshot(tmp_path) == before

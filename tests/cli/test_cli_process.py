@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,23 @@ def test_help_loads_nothing_but_click() -> None:
     assert done.stdout.splitlines()[-1] == "loaded"
 
 
+@pytest.mark.parametrize("arguments", [["optimize", "three.onnx", "-o", "-"], ["inspect", "-"]])
+def test_no_model_is_written_to_or_read_from_a_terminal(three: Path, arguments: list[str]) -> None:
+    master, slave = pty.openpty()
+    streams = {"stdin": slave, "stdout": slave, "stderr": slave}
+    process = subprocess.Popen([*PROGRAM, *arguments], **streams, cwd=three.parent)
+    os.close(slave)
+    assert process.wait(timeout=60) == 2
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert "error: " in shown
+    assert "terminal" in shown
+
+
 @pytest.mark.parametrize("as_json", [False, True])
-@pytest.mark.parametrize("arguments", [["inspect", "three.onnx"], ["inspect"]])
+@pytest.mark.parametrize(
+    "arguments", [["inspect", "three.onnx"], ["optimize", "three.onnx", "-o", "-"], ["inspect"]]
+)
 def test_a_reader_that_goes_away(three: Path, arguments: list[str], as_json: bool) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -206,6 +206,7 @@ def test_engines_on_the_gpu(engine: Path) -> None:
         ("{folder}/a:b", "auto", "onnx"),
         ("net.onnx", "auto", "onnx"),
         ("net.onnx", "torch", "pytorch"),
+        ("net.PT2", "auto", "pytorch"),
         ("package.module:factory", "onnxruntime", "onnx"),
         ("{folder}", "onnxruntime", "onnx"),
         ("net.engine", "torch", "engine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rmsnorm_export.deploy.settings import TABLES
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.system import packages
 from rmsnorm_export.system.packages import pip_install, require_package
-from rmsnorm_export.system.provenance import FileState, file_states, provenance
+from rmsnorm_export.system.provenance import FileState, piped_in, provenance
 
 REQUIRES = [
     "onnx>=1.18", 'tomli>=2; python_version < "3.11"', "onnxruntime>=1.22; extra == 'ort'",
@@ -71,10 +72,9 @@ def test_a_report_names_everything_that_an_audit_asks_for(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     (tmp_path / "out").write_bytes(b"two")
-    out = tmp_path / "out"
-    record = provenance(file_states([out]), [out, tmp_path / "gone"], "a command")
+    record = provenance([piped_in(b"two")], [tmp_path / "out", tmp_path / "gone"], "a command")
     assert record.date == "1970-01-02T00:00:00+00:00"
     assert record.versions["rmsnorm-export"] == rx.__version__
     assert {"onnx", "onnx-ir", "numpy", "python"} <= set(record.versions)
-    state = FileState(f"{out}", 3, hashlib.sha256(b"two").hexdigest())
-    assert (*record.inputs, *record.outputs) == (state, state)
+    state = FileState("-", 3, hashlib.sha256(b"two").hexdigest())
+    assert (*record.inputs, *record.outputs) == (state, replace(state, path=f"{tmp_path}/out"))
