@@ -82,7 +82,7 @@ def verify(a: Model, b: Model, options: VerifyOptions) -> Verification:
     """Run two models on the same inputs and compare every output of ``a`` with ``b``'s.
 
     A model is an ONNX file (needed above 2 GB), its bytes, ``onnx.ModelProto`` or
-    ``onnx_ir.Model``; a ``torch.nn.Module``, or ``ExportedProgram``, a Hugging Face
+    ``onnx_ir.Model``; a ``torch.nn.Module``, ``ExportedProgram`` or ``.pt2`` file, a Hugging Face
     folder, a ``config.json`` or ``module:factory``, whose code runs; or an engine of TensorRT or
     TensorRT-RTX. ONNX models run in ONNX Runtime, on the CPU, unless a backend is
     given: ``a`` without its graph optimization, for it fuses norms itself, some of them wrongly,

@@ -13,6 +13,10 @@ from rmsnorm_export.op.type_names import FloatName, float_name
 from rmsnorm_export.options import Count, Options, only_api, option
 from rmsnorm_export.rewrite.options import RewriteOptions
 
+TRUST_HELP = (
+    "Load a .pt2 file, which can run code: only one that you or people you trust have made."
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenOptions(RewriteOptions):
@@ -70,3 +74,4 @@ class SourceOptions(Options):
         help="Type of the weights; fp16, float16, half and the like are read, too.",
         shown="as the source has it; f32 for random weights",
     )
+    trust_source: bool = option(False, help=TRUST_HELP)

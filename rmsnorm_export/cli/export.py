@@ -76,8 +76,9 @@ def command(
     """Export a PyTorch model to ONNX and write it to OUT.
 
     SOURCE is package.module:factory or file.py:factory (a callable that returns a module, or a
-    module with its example args and kwargs), a local Hugging Face folder, or a config.json (random
-    weights). A factory runs code: give only what you trust. Nothing is downloaded.
+    module with its example args and kwargs), a local Hugging Face folder, a config.json (random
+    weights), or a .pt2 file of torch.export.save. A factory runs code, a .pt2 file can
+    (--trust-source): give only what you trust. Nothing is downloaded.
 
     \b
     Examples:

@@ -21,8 +21,8 @@ def command(files: Files, a: str, b: str, **options: Any) -> None:
 
     A and B are ONNX files, of which one may be - for stdin; engines; two folders of graphs that an
     exporter of decoders has made; or PyTorch models as export takes them: package.module:factory or
-    file.py:factory, a local Hugging Face folder or a config.json. A factory runs code: give only
-    what you trust.
+    file.py:factory, a local Hugging Face folder, a config.json or a .pt2 file. A factory runs code,
+    a .pt2 file can (--trust-source): give only what you trust.
 
     ONNX files run in ONNX Runtime on the CPU, A without its graph optimization, B with it. Exit
     code 4 when a bound does not hold, 7 when a model cannot be run here, 6 when a backend or its

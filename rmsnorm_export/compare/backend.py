@@ -36,12 +36,14 @@ class Chosen:
         model: as for ``rmsnorm_export.verify``.
         name: of the backend.
         optimize: leave the runtime's own graph optimization on, where it has one.
+        trust_source: a .pt2 file may run what it holds.
     """
 
     backend: type[Backend]
     model: Any
     name: str
     optimize: bool = True
+    trust_source: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +128,7 @@ _FACTORY = re.compile(r"([\w.]+|.+\.py):[\w.]+")
 _AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch", "engine": "engine"}
 
 
-def choose_backend(model: Any, choice: str, *, optimize: bool) -> Chosen:
+def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: bool) -> Chosen:
     """Return a model with the backend that runs it, after what that needs was found to be there.
 
     Raises:
@@ -144,7 +146,7 @@ def choose_backend(model: Any, choice: str, *, optimize: bool) -> Chosen:
         fix = f"omit the backend: {_AUTO[kind]} runs it"
         raise UsageError(what, found=short(str(shown), 300), fix=fix)
     cls.require(name)
-    return Chosen(cls, model, name, optimize)
+    return Chosen(cls, model, name, optimize, trust_source)
 
 
 def _kind_of_model(model: Any, choice: str) -> ModelKind:
@@ -155,7 +157,9 @@ def _kind_of_model(model: Any, choice: str) -> ModelKind:
         with contextlib.suppress(OSError, ValueError):
             named = auto and (path.is_dir() or path.suffix == ".json")  # no folder of graphs
             named |= auto and _FACTORY.fullmatch(str(model)) is not None and not path.exists()
-            return "pytorch" if named or choice == "torch" else "onnx"
+            return (
+                "pytorch" if named or choice == "torch" or path.suffix.lower() == ".pt2" else "onnx"
+            )
         return "onnx"
     torch: Any = sys.modules.get("torch")  # who has a module has imported it
     modules = torch is not None and hasattr(torch, "nn")

@@ -16,6 +16,7 @@ from rmsnorm_export.options import (
     progress_option,
 )
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
+from rmsnorm_export.torch_options import TRUST_HELP
 
 _BACKENDS = (
     "auto: torch for a PyTorch source, for an engine its own, else onnxruntime, on the CPU; "
@@ -58,6 +59,7 @@ class VerifyOptions(Options):
     backend_b: str = option(
         "auto", choices=backend_choices, toml=False, help=f"What runs B. {_BACKENDS}"
     )
+    trust_source: bool = option(False, toml=False, help=TRUST_HELP)
     generate: Count | None = option(
         None,
         metavar="N",

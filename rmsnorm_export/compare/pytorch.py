@@ -51,7 +51,7 @@ class PyTorch(Backend):
         """Load a source as ``export`` takes it, or take a module as it is."""
         model = chosen.model
         if isinstance(model, str | os.PathLike):
-            return cls(load(os.fspath(model), SourceOptions()))
+            return cls(load(os.fspath(model), SourceOptions(trust_source=chosen.trust_source)))
         example = None if callable(getattr(model, "forward", None)) else model.example_inputs
         args, kwargs = example or (None, None)  # a program may have some
         return cls(Loaded(model, type(model).__qualname__, args, kwargs))

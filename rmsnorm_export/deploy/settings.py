@@ -76,7 +76,9 @@ class Export(SourceOptions):
     Modules are looked for beside the pipeline file first.
     """
 
-    source: str = option(REQUIRED, help="A Hugging Face folder, module:factory or file.py:factory.")
+    source: str = option(
+        REQUIRED, help="A Hugging Face folder, .pt2 file, module:factory or file.py:factory."
+    )
     task: Literal["generation"] | None = option(None, help="Export a decoder with its cache.")
     static_cache: Count | None = option(None, help="Tokens of a cache of fixed size.")
     multi_token: bool = option(False, help="Write one graph instead of prefill and decode.")

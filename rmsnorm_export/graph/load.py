@@ -35,8 +35,8 @@ from rmsnorm_export.system.files import refusals_as
 from rmsnorm_export.system.reading import open_regular, read_file
 
 _EXPORT = (
-    "rmsnorm-export export makes an ONNX file of file.py:function, a config.json or a Hugging Face "
-    "folder"
+    "rmsnorm-export export makes an ONNX file of file.py:function, a .pt2 file, a config.json or a "
+    "Hugging Face folder"
 )
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model

@@ -143,3 +143,19 @@ def test_code_of_a_folder_is_never_run(run: Run, tmp_path: Path, name: str) -> N
         done = run("export", source, "-o", "m.onnx", stdin=b"y\n" * 9)
         done.assert_error(3, "code of its own", "not run", name)
     assert left(tmp_path) == {"folder"}
+
+
+class Touch(str):
+    """Unpickled, it makes a file."""
+
+    def __reduce__(self) -> object:
+        return open, (str(self), "w")
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_pt2_file_runs_nothing(command: str, archive: bool, run: Run, tmp_path: Path) -> None:
+    torch.save(Touch(tmp_path / "ran"), tmp_path / "n.pt2", _use_new_zipfile_serialization=archive)
+    arguments = ["n.pt2", "-o", "m.onnx"] if command == "export" else ["n.pt2", "n.pt2"]
+    run(command, *arguments).assert_error(3, "--trust-source")
+    assert not (tmp_path / "ran").exists()

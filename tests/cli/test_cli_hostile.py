@@ -98,6 +98,7 @@ READERS = {
     "inputs": ("file", "verify {good} {good} --inputs {path}"),
     "a pipeline": ("file", "deploy {path}"),
     "a config": ("config.json", "export {path} -o out.onnx"),
+    "an exported program": ("model.pt2", "export {path} --trust-source -o out.onnx"),
 }
 """What a command reads: the name of the file, and the command."""
 

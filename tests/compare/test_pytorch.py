@@ -71,10 +71,15 @@ def test_a_module_and_its_file(tower: Tower, exported: Path) -> None:
     tower.eval()
 
 
-def test_a_program(tower: Tower, exported: Path) -> None:
+def test_a_program_and_a_pt2_file(tower: Tower, exported: Path, tmp_path: Path) -> None:
     program = torch.export.export(tower, ARGS)
-    assert rx.verify(program, exported).passed
-    assert rx.verify(exported, program).passed
+    saved = tmp_path / "tower.pt2"
+    torch.export.save(program, saved)
+    for source in (program, str(saved)):
+        assert rx.verify(source, exported, trust_source=True).passed
+        assert rx.verify(exported, source, trust_source=True).passed
+    with pytest.raises(InputError, match="trust"):
+        rx.verify(saved, exported)
     named = torch.export.export(tower, (), kwargs={"scale": ARGS[1], "ids": ARGS[0]})
     assert rx.verify(exported, named).passed
 

@@ -1,4 +1,4 @@
-"""Load a module to export: a factory, a Hugging Face folder, a config.json.
+"""Load a module to export: a factory, a Hugging Face folder, a config.json, a .pt2.
 
 Nothing is downloaded: files are read where they are, and a name that would have to be fetched is an
 error.
@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.op.type_names import TYPE_NAMES
+from rmsnorm_export.system.reading import open_regular
 from rmsnorm_export.torch.export.failure import collected, explained
 from rmsnorm_export.torch.source.cast import check_tensors
 from rmsnorm_export.torch.source.example import Loaded
@@ -28,9 +29,8 @@ from rmsnorm_export.torch_options import SourceOptions
 _FIXES = {
     ".py": "name the function in it that returns the module: {}:NAME",
     ".onnx": "it is exported already: rmsnorm-export optimize {} -o OUT.onnx",
-    ".pt2": "load it in a factory, for it can run code: return torch.export.load({!r})",
-    "": "give package.module:factory, file.py:factory, a local Hugging Face folder or a"
-    " config.json; models are not downloaded",
+    "": "give package.module:factory, file.py:factory, a local Hugging Face folder, a config.json"
+    " or a .pt2 file; models are not downloaded",
 }
 """How a source ends -> what to write instead."""
 
@@ -40,9 +40,9 @@ def load(source: str, options: SourceOptions) -> Loaded:
     """Return the module that ``source`` names.
 
     Args:
-        source: ``package.module:factory``, ``file.py:factory``, a Hugging Face folder or a
-            ``config.json``.
-        options: its type, the arguments of a factory.
+        source: ``package.module:factory``, ``file.py:factory``, a Hugging Face folder, a
+            ``config.json`` or a ``.pt2``.
+        options: its type, the arguments of a factory, whether a ``.pt2`` may run what it holds.
 
     Raises:
         UsageError: the source is none of these, or an option does not go with it.
@@ -60,6 +60,8 @@ def load(source: str, options: SourceOptions) -> Loaded:
             found=f"--arg {next(iter(arguments))}=..., with {source}",
             fix="omit --arg, or give package.module:factory",
         )
+    if path.suffix == ".pt2" and path.exists():
+        return _from_program(path, dtype, options.trust_source)
     if path.is_dir() or path.name.endswith(".json"):
         from rmsnorm_export.torch.source.huggingface import from_config, from_folder
 
@@ -70,6 +72,27 @@ def load(source: str, options: SourceOptions) -> Loaded:
         + ("a file of another kind" if path.exists() else "no file or folder that exists"),
         fix=_FIXES.get(path.suffix, _FIXES[""]).format(source),
     )
+
+
+def _from_program(path: Path, dtype: torch.dtype | None, trusted: bool) -> Loaded:
+    if dtype is not None:
+        raise UsageError(
+            "--dtype cannot change an exported program.",
+            found=f"--dtype with {path}",
+            fix="omit --dtype, or export the program again in that type",
+        )
+    if not trusted:
+        raise InputError(
+            "A .pt2 file can run code when it is loaded.",
+            found=str(path),
+            fix="for a file that you or people you trust have made, use --trust-source; or give "
+            "the factory of the model",
+        )
+    fix = "save it again with torch.export.save, with this version of PyTorch"
+    with explained("The .pt2 file cannot be read.", fix, path), open_regular(path) as file:
+        program = torch.export.load(file)
+    args, kwargs = program.example_inputs or (None, None)
+    return Loaded(program, path.name, args, kwargs)
 
 
 def _from_factory(source: str, arguments: Mapping[str, Any], dtype: torch.dtype | None) -> Loaded:
