@@ -61,7 +61,7 @@ class Benchmark(Shown):
         source: path of the model, or a description of where it came from.
         passed: every variant that ran gave right outputs. Speed has no part in it.
         reason: those that gave wrong ones, or "".
-        providers: where it was measured: ``cpu``, ``cuda``.
+        providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``; of an engine its backend.
         cases: what sets the shapes of the inputs apart, e.g. ``ids=1x128`` -> every input with its
             shape, e.g. ``ids int64 [1, 128]``.
         variants: ``raw``, the targets of which something was made, and ``native``: the file of
@@ -124,8 +124,9 @@ def _headline(result: Benchmark, provider: str) -> str:
     for timing in timings:
         if timing.variant not in (RAW, AGAIN):
             others.setdefault(timing.variant, []).append(timing)
-    if not others:
-        return "nothing could be timed"
+    if not others:  # an engine, or nothing
+        medians = (f"{one.median_ms:.3g} ms at {one.case}" for one in timings)
+        return ", ".join(medians) or "nothing could be timed"
     moved, same = [], []
     for name, rows in sorted(others.items(), key=lambda pair: min(t.ratio for t in pair[1])):
         ends = dict.fromkeys(f"{end(t.ratio for t in rows):.2f}" for end in (min, max))

@@ -14,7 +14,8 @@ from rmsnorm_export.cli.files import Files
 def command(files: Files, model: str, **options: Any) -> None:
     """Measure MODEL, an ONNX file or - for stdin, against what each target makes of it.
 
-    Where MODEL is a folder of graphs, each is measured by itself.
+    Where MODEL is a folder of graphs, each is measured by itself. An engine, or a folder of them,
+    is timed alone, on a GPU.
 
     Every file is run once, to compare its outputs with those of MODEL; those that are right are
     timed together, each once per round in random order.

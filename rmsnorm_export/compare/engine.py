@@ -101,6 +101,18 @@ class Engine(Backend):
             outputs = self._ask("infer", request)["outputs"]
             return Answer({output["name"]: output_array(output) for output in outputs})
 
+    def measure(self, feeds: Mapping[str, Array], *, least: int, seconds: float) -> list[float]:
+        """Return the seconds of each of many runs, inputs and outputs on the GPU.
+
+        Args:
+            feeds: as for `run`.
+            least: runs that are made at least, after those that warm up.
+            seconds: for which runs are made.
+        """
+        with self._fed(feeds) as request:
+            times = self._ask("measure", request | {"least": least, "seconds": seconds})["times"]
+            return [float(one) for one in times]
+
     @contextlib.contextmanager
     def _fed(self, feeds: Mapping[str, Array]) -> Iterator[dict[str, object]]:
         """Write the inputs into a folder, and say which they are, for the profile that fits."""

@@ -52,6 +52,14 @@ _FIRST_BYTES = (b"vtrt", b"ptrt", b"ftrt")
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
 
+def engines_in(folder: Path) -> list[Path]:
+    """Return the engines in a folder, in the order of their names; [] where it is none."""
+    try:
+        return [path for path in sorted(folder.iterdir()) if path.is_file() and is_engine(path)]
+    except OSError:
+        return []
+
+
 def is_engine(source: object) -> bool:
     """Return whether a path is of an engine, by its suffix or else its first bytes."""
     if not isinstance(source, str | os.PathLike):

@@ -5,11 +5,13 @@ Python objects of the backend are untyped, so they are ``Any`` in that process a
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ Request = dict[str, Any]
 
 _OUR_NAMES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
 """TensorRT's names of types that are not ours in capitals."""
+
+_WARM_UP = 10
+"""Runs that are not counted."""
 
 
 def _logger(trt: Any) -> Any:
@@ -142,6 +147,31 @@ def infer(request: Request) -> dict[str, Any]:
             data.tofile(file)
             outputs.append({"name": name, "dtype": dtype, "shape": shape, "file": str(file)})
     return {"outputs": outputs}
+
+
+def measure(request: Request) -> dict[str, Any]:
+    """Run an engine over and over, and return the seconds of each run.
+
+    Inputs and outputs stay on the GPU, and an output that is bound to an input's buffer is written
+    there. A run is from its launch until the GPU is done, on the clock of the host.
+    """
+    cuda: Any = importlib.import_module("polygraphy.cuda")
+    raw = importlib.import_module("polygraphy.common").FormattedArray
+    times, end = list[float](), math.inf
+    with contextlib.ExitStack() as stack:
+        runner, feeds = stack.enter_context(_runner(request)), _feeds(request)
+        for name, one in feeds.items():
+            if not runner.engine.is_shape_inference_io(name):
+                buffer = stack.enter_context(cuda.DeviceArray.raw((one.array.nbytes,)))
+                feeds[name] = raw(buffer.copy_from(one.array), one.shape)
+        while len(times) < request["least"] or time.monotonic() < end:
+            runner.infer(
+                feeds, check_inputs=False, copy_outputs_to_host=False, return_raw_buffers=True
+            )
+            times.append(runner.last_inference_time())
+            if len(times) == _WARM_UP and end == math.inf:
+                times, end = [], time.monotonic() + request["seconds"]
+    return {"times": times}
 
 
 def _feeds(request: Request) -> dict[str, Any]:
