@@ -12,6 +12,7 @@ from rmsnorm_export.options import (
     Most,
     Options,
     Progress,
+    only_api,
     option,
     progress_option,
 )
@@ -55,6 +56,9 @@ class PackageOptions(Options):
         help="Plugin for an engine that uses it; or for a model that ONNX Runtime runs the "
         "kernels of plugin build --runtime onnxruntime.",
         shown="for an engine that of plugin build, for a model none",
+    )
+    owner: str = only_api(
+        "", help="Who packages: a version of the same owner is replaced without ``force``."
     )
     check: bool = option(
         True, cli=False, help="Run the packaged model in ONNX Runtime on the CPU first."

@@ -47,6 +47,7 @@ from rmsnorm_export.runtime.session import has_cuda_nodes
 from rmsnorm_export.runtime.sizes import RANGES
 from rmsnorm_export.system.files import StrPath, copy_file, next_state, refusals_as, write_whole
 from rmsnorm_export.system.machine import gpus
+from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, open_library
 
 
@@ -172,10 +173,11 @@ class _Package:
             inputs=subject.tensors[0],
             outputs=subject.tensors[1],
             source="memory" if subject.path is None else subject.path.name,
+            owner=options.owner,
             answers=answers,
             load=load,
             notes=(*(subject.loaded.notes if subject.loaded else ()), *self.notes),
-            files=tuple(path.relative_to(folder).as_posix() for path in files),
+            files={path.relative_to(folder).as_posix(): sha256_of(path) for path in files},
         )
         write_whole(home / RECORD_FILE, to_json(record))
         return record

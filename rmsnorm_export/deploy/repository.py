@@ -18,6 +18,7 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.records import from_json
 from rmsnorm_export.system.files import StrPath, output_path, read_text
+from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.system.shown import Shown
 
 QUEUE_DELAY_US = 100
@@ -38,9 +39,11 @@ class PackagedModel:
         backend: Triton backend that runs it.
         max_batch: ``max_batch_size`` of the configuration; 0: requests are not batched.
         source: name of the file that it was made from; ``memory`` for a model that was no file.
+        owner: the pipeline that made it, or "".
         answers: what was asked, of which runtime, and answered; or why it was not.
         load: arguments with which the server loads the plugin, for a repository at ``/models``.
-        files: everything of this version, and the configuration: paths from the model's folder.
+        files: everything of this version, and the configuration: path from the model's folder, and
+            SHA-256.
     """
 
     name: str
@@ -50,10 +53,11 @@ class PackagedModel:
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
     source: str
+    owner: str
     answers: str
     load: str
     notes: tuple[str, ...]
-    files: tuple[str, ...]
+    files: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -107,6 +111,8 @@ def model_name(name: str | None, source: object) -> str:
 def find_place(repository: StrPath, name: str, options: PackageOptions) -> Place:
     """Return the place, if the version can be put there; nothing is made or changed.
 
+    A version of the same owner is replaced without ``force``.
+
     Raises:
         UsageError: the version exists and may not be replaced, or the folder is of other origin.
         InputError: what is there cannot be read.
@@ -117,6 +123,7 @@ def find_place(repository: StrPath, name: str, options: PackageOptions) -> Place
     every = _records(folder)
     kept = {number: record for number, record in every.items() if number != version}
     old = every.get(version)
+    ours = old is not None and options.owner != "" and old.owner == options.owner
     problem, fix = "", "choose another --name, --version or repository, or move it away"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         problem = "it is no folder"
@@ -124,13 +131,15 @@ def find_place(repository: StrPath, name: str, options: PackageOptions) -> Place
         problem = "this tool did not make it"
     elif others := _others(folder / str(version), old):
         problem = f"version {version} holds {short(others)}, which this tool did not make"
-    elif old is not None and not force:
+    elif old is not None and not (force or ours):
         problem = f"version {version} exists already"
         fix = f"use --version {max(every) + 1} to add one, or --force to replace it"
     if problem:
         what = "The place of the model in the repository is taken."
         raise UsageError(what, found=f"{short(str(folder), 300)}: {problem}", fix=fix)
-    new = force or not (folder / CONFIG_FILE).is_file()
+    config = folder / CONFIG_FILE
+    written = {record.files.get(CONFIG_FILE) for record in every.values()}
+    new = force or not config.is_file() or (ours and sha256_of(config) in written)
     return Place(folder, tuple(kept.values()), new)
 
 

@@ -1,24 +1,26 @@
-"""The steps: what each needs, and the work."""
+"""The steps: what each reads, what else its result depends on, what it needs, and the work."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.deploy.options import PackageOptions
-from rmsnorm_export.deploy.result import files_of
+from rmsnorm_export.deploy.result import files_of, identities
 from rmsnorm_export.deploy.settings import Settings, StepName, Subject
 from rmsnorm_export.errors import NotRunError, RequirementError
 from rmsnorm_export.op.type_names import TYPE_NAMES
-from rmsnorm_export.options import Progress, keywords
+from rmsnorm_export.options import Progress, keywords, written
 from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.rewrite.options import OptimizeOptions, Requirement
-from rmsnorm_export.system.machine import gpus
-from rmsnorm_export.system.packages import require_package
+from rmsnorm_export.system.machine import cores, cpu_name, gpus
+from rmsnorm_export.system.packages import require_package, versions_of
 from rmsnorm_export.system.shown import Shown
 
 
@@ -31,12 +33,14 @@ class Products:
         notes: what else a reader may want to know.
         failure: why the step failed, although it has a result.
         remark: what no result says.
+        elsewhere: files that it made outside of its folder.
     """
 
     results: dict[str, Shown]
     notes: Iterable[str] = ()
     failure: BaseException | None = None
     remark: str = ""
+    elsewhere: Iterable[Path] = ()
 
     def summary(self) -> str:
         """Return one line: the verdict of each result, and the remark."""
@@ -45,20 +49,51 @@ class Products:
         return "; ".join(filter(None, (*lines, self.remark)))
 
 
+PACKAGES = (
+    "rmsnorm-export onnx onnx-ir onnxscript onnxruntime onnxruntime-gpu torch transformers"
+    " tensorrt tensorrt_rtx polygraphy numpy ml_dtypes"
+)
+"""A step depends on the versions of all of these."""
+
+
 class Step:
     """A step of a pipeline.
 
     Attributes:
         name: of the step and of its table.
         needs: modules, and what brings them, as for ``pip_install``.
+        subjects: what it reads of earlier steps, or of [model].
     """
 
     name: ClassVar[StepName]
     needs: ClassVar[dict[str, str]] = {"onnxruntime": "[ort]"}
+    subjects: tuple[Subject, ...] = ("raw",)
 
     def __init__(self, settings: Settings, force: bool) -> None:
         self.settings, self.force = settings, force
         self.table: Any = getattr(settings, self.name)
+        self.home = settings.folder / self.name
+
+    def more(self) -> dict[str, Any]:
+        """Return what else its result depends on; options of other tables, the machine."""
+        return {}
+
+    def files(self) -> list[Path]:
+        """Return other files that it reads than ``subjects``, and those that its table names."""
+        return []
+
+    def inputs(self) -> dict[str, str]:
+        """Return everything that its result depends on; what it reads is there."""
+        base, named = self.settings.path.parent, self.settings.paths(self.name)
+        options = {**written(self.table), **self.more()}
+        read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
+        files = [file for paths in read for path in paths for file in files_of(path)]
+        versions = versions_of(PACKAGES.split())
+        return {
+            **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
+            **{f"file {name}": value for name, value in identities(files, base).items()},
+            **{f"package {name}": version for name, version in versions.items()},
+        }
 
     def check(self) -> None:
         """Refuse, before the first step runs, what would fail for want of a package."""
@@ -70,11 +105,22 @@ class Step:
         raise NotImplementedError
 
 
+def _text(value: object, base: Path) -> str:
+    """Return a value as a string that is equal for equal values, wherever the folder is."""
+    value = os.path.relpath(value, base) if isinstance(value, Path) else value
+    return json.dumps(value, sort_keys=True, default=str)
+
+
 class ExportStep(Step):
     """Exports a PyTorch source, and compares the file with PyTorch."""
 
     name = "export"
     needs: ClassVar = {"torch": "[torch]", "onnxscript": "[torch]"}
+    subjects = ()
+
+    def files(self) -> list[Path]:
+        """Return the modules beside the pipeline file, which a factory may import."""
+        return sorted(self.settings.path.parent.glob("*.py")) if ":" in self.table.source else []
 
     def run(self, folder: Path, progress: Progress) -> Products:
         from rmsnorm_export.deploy.source import load_and_convert, working_beside
@@ -139,6 +185,10 @@ class BuildStep(Step):
 
     name = "build"
     needs: ClassVar = {"polygraphy": "[tensorrt-rtx]"}
+    subjects = ("newest",)
+
+    def more(self) -> dict[str, Any]:
+        return {"GPUs": [f"{one.name}, {one.driver}" for one in gpus()]}
 
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import build_engine
@@ -165,6 +215,7 @@ class VerifyStep(Step):
             if settings.of_graphs:
                 self.skipped = "only single engines are compared"
             self.pairs += [] if self.skipped else [("newest", "engine")]
+        self.subjects = tuple(dict.fromkeys(side for pair in self.pairs for side in pair))
 
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.api import verify
@@ -198,12 +249,19 @@ class BenchStep(Step):
 
     name = "bench"
 
+    def more(self) -> dict[str, Any]:
+        return {"numerics": self._numerics, "processor": f"{cpu_name()}, {cores()} cores"}
+
+    @property
+    def _numerics(self) -> Any:
+        optimize = self.settings.optimize
+        return (self.table if optimize is None else optimize).numerics
+
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.benchmark.measure import bench
         from rmsnorm_export.benchmark.result import outputs_error
 
-        numerics = (self.settings.optimize or self.table).numerics
-        options = dataclasses.replace(self.table, numerics=numerics, progress=progress)
+        options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
         parts = result.parts()
         notes = [note for one in parts.values() for note in one.notes]
@@ -211,23 +269,31 @@ class BenchStep(Step):
 
 
 class PackageStep(Step):
-    """Packages; in its own folder the pipeline replaces what it put there before."""
+    """Packages, in place of what this pipeline put there before."""
 
     name = "package"
     needs: ClassVar = {}
 
+    def __init__(self, settings: Settings, force: bool) -> None:
+        super().__init__(settings, force)
+        self.subjects = ("engine",) if self.table.model == "engine" else ("newest",)
+        name = self.table.name or settings.name
+        owner = f"pipeline {settings.name}"
+        self.options = dataclasses.replace(self.table, name=name, owner=owner)
+
+    def more(self) -> dict[str, Any]:
+        return {"name": self.options.name, "repository": self.settings.repository}
+
     def run(self, folder: Path, progress: Progress) -> Products:  # noqa: ARG002
         from rmsnorm_export.deploy.package import package_model
 
-        table = self.table
-        model = self.settings.place("engine" if table.model == "engine" else "newest")
-        name, force = table.name or self.settings.name, self.force or table.repository is None
-        options = dataclasses.replace(table, name=name, force=force, progress=progress)
+        model = self.settings.place(self.subjects[0])
+        options = dataclasses.replace(self.options, force=self.force, progress=progress)
         packaged = package_model(
             model, self.settings.repository, **keywords(options, PackageOptions)
         )
         notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Products({"packaged": packaged}, notes)
+        return Products({"packaged": packaged}, notes, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {

@@ -11,7 +11,7 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import collapse, family, one_line
+from rmsnorm_export.printable import collapse, family, one_line, plural
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import show_blocks
@@ -30,7 +30,7 @@ _DOCUMENTS: dict[str, type] = {kind_of(result): result for result in _RESULTS}
 
 
 def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block]:
-    """Return the lines of a run; with ``verbose`` > 0 files and results of every step."""
+    """Return the lines of a run; with ``verbose`` > 0 why, files and results of every step."""
     lines: list[Block] = [_verdict(deployment)]
     if verbose < 0:
         return lines
@@ -40,7 +40,8 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
     styles = [_STATE_STYLES.get(step.state, "") for step in deployment.steps]
     lines.append(Table("", heads, rows, numbers=("time",), styles=styles))
     for step in deployment.steps if verbose > 0 else ():
-        details: list[Block] = [f"  file     {name}" for name in step.outputs]
+        details: list[Block] = [f"  because  {one_line(step.why)}"] if step.why else []
+        details += [f"  file     {name}" for name in step.outputs]
         details += [f"  note     {one_line(note)}" for note in step.notes]
         if step.failure is not None:
             details.append(f"  fix      {one_line(step.failure.fix)}")
@@ -50,25 +51,31 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
 
 def _verdict(deployment: Deployment) -> Line:
     name, states = deployment.name, [step.state for step in deployment.steps]
-    counts = f"{states.count('done')} done, {deployment.seconds:.1f} s"
+    if deployment.dry_run:
+        may = f", {states.count('may run')} more may have to" if "may run" in states else ""
+        planned = f"{states.count('would run')} of {plural(len(states), 'step')} would run{may}"
+        return f"{name}: {planned}; nothing was changed"
+    done, skipped = states.count("done"), states.count("skipped")
+    counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
     if "failed" in states:
         failed = deployment.steps[states.index("failed")].name
         return f"{name}: {failed} FAILED ({counts})", "bad"
-    return f"{name}: complete ({counts})", "good"
+    how_far = "complete" if done + skipped == len(states) else "as far as asked"
+    return f"{name}: {how_far} ({counts})", "good"
 
 
 def _texts(step: StepOutcome) -> list[str]:
-    result = step.summary
+    result = step.summary or step.why
     if step.failure is not None:
         result = f"{step.failure.what} {step.failure.found}".strip()
-    time = "" if step.state == "not run" else f"{step.seconds:.1f} s"
+    time = f"{step.seconds:.1f} s" if step.state in ("done", "skipped", "failed") else ""
     return [step.name, step.state, time, one_line(result)]
 
 
 def _results(folder: Path, step: StepOutcome) -> Iterator[Block]:
     """Yield the lines of the documents of a step; those that cannot be read any more have none."""
     for name in step.outputs:
-        if not name.endswith(".json"):
+        if not name.endswith(".json") or name.startswith(".."):
             continue
         with contextlib.suppress(OSError, ValueError, InputError):
             text = read_file(folder / name)
@@ -95,7 +102,7 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
         if model.load:
             lines.append(f"the server loads the plugin with {model.load}")
         if verbose > 0:
-            lines.append(Table("files", ("file",), [(name,) for name in model.files]))
+            lines.append(Table("files", ("file", "SHA-256"), [*model.files.items()]))
         lines += [*note_lines(model.notes), f"wrote {packaged.path / model.name}"]
     return lines
 

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 import rmsnorm_export as rx
+from rmsnorm_export.deploy.result import RECORD, read_record
 from tests.cli.conftest import model
 
 FACTORY = """
@@ -46,6 +47,27 @@ def write(folder: Path, *tables: str, name: str = "net") -> Path:
 def states(deployment: rx.Deployment) -> dict[str, str]:
     """Step -> state."""
     return {step.name: step.state for step in deployment.steps}
+
+
+def ran(deployment: rx.Deployment) -> list[str]:
+    """The steps that ran."""
+    return [step.name for step in deployment.steps if step.state == "done"]
+
+
+def assert_consistent(folder: Path) -> None:
+    """Every step is there whole or not at all."""
+    for step in folder.iterdir():
+        if not step.is_dir() or step.name.startswith(".") or step.name == "repository":
+            continue
+        record = read_record(step)
+        assert record is not None, f"{step.name} has no record"
+        assert record.name == step.name
+        own = {name for name in record.outputs if not name.startswith("..")}
+        if step.name != "package":  # the repository may be a step further than the record
+            assert own == {*record.outputs}
+            assert all((step / name).is_file() for name in own)
+        own |= {RECORD, *(Path(name).parent.as_posix() for name in own)}
+        assert {p.relative_to(step).as_posix() for p in step.rglob("*")} <= own
 
 
 def document(folder: Path) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def test_an_engine(tmp_path: Path) -> None:
     assert config.default_model_filename == "model.plan"
     assert [list(one.dims) for one in (*config.input, *config.output)] == [[-1], [-1, N]]
     assert (model.load, model.answers[:2]) == ("", "no")
+    assert model.files["1/model.plan"] == hashlib.sha256(DATA).hexdigest()
 
 
 def test_several_profiles(tmp_path: Path) -> None:

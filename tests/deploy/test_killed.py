@@ -1,7 +1,8 @@
-"""A run that is killed or interrupted: what it leaves, and that the next run works."""
+"""A run that is killed, interrupted, or out of space: what it leaves, and that the next goes on."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,7 +12,9 @@ import pytest
 
 import rmsnorm_export as rx
 from tests import warm
-from tests.deploy.pipelines import document, states, write
+from tests.deploy.models import needs_triton
+from tests.deploy.pipelines import TABLES, assert_consistent, document, ran, states, write
+from tests.engine.conftest import needs_rtx
 
 PROGRAM = """
 import os, signal, sys
@@ -35,25 +38,50 @@ def killed(path: Path, at: str) -> None:
     assert done.returncode == -signal.SIGKILL, f"{at}: {done.returncode} {done.stderr}"
 
 
-def test_a_killed_run_leaves_whole_steps_and_the_next_tidies_up(tmp_path: Path) -> None:
-    """The kill is in the middle of a step's work, or when its outputs are about to appear."""
-    path, out = write(tmp_path, "model", "proved", "verify", "package"), tmp_path / "out"
+@needs_triton
+@needs_rtx
+@pytest.mark.export
+@pytest.mark.slow
+def test_killed_in_every_step(tmp_path: Path) -> None:
+    """Each kill is in the middle of a step's work, or when its outputs are about to appear."""
+    shapes = (TABLES[name].replace("x=", "input=") for name in ("build", "bench"))
+    path = write(tmp_path, "export", "proved", *shapes, "verify", "package")
+    out = tmp_path / "out"
     for point in (
+        "export: comparing with PyTorch",
         "optimize: proving 1",
         "optimize: putting it into place",
+        "build: putting it into place",
         "verify: comparing",
+        "bench: timing",
         "package: putting it into place 2",  # about to appear in the repository
-        "package: putting it into place 1",  # in the repository
+        "package: putting it into place 1",  # in the repository, without a record
+        "package: done",
     ):
         step = point.partition(":")[0]
         killed(path, point)
-        assert not (out / step).exists()
-        assert list(out.glob(f".{step}.*.tmp")), f"{point}: it was killed too early"
+        assert_consistent(out)
+        finished = (out / step / "step.json").exists()
+        assert finished == point.endswith("done"), point
+        assert list(out.glob(f".{step}.*.tmp")) or finished, "it was killed too early"
     done = rx.run_pipeline(path)
-    assert set(states(done).values()) == {"done"}, done.steps
+    assert set(states(done).values()) == {"skipped"}, done.steps
+    assert_consistent(out)
     assert not list(out.glob(".*.tmp"))
-    served = out / "repository/net/1/model.onnx"
-    assert served.read_bytes() == (out / "optimize/net.onnx").read_bytes()
+    assert json.loads((out / "repository/net/1/package.json").read_text())["name"] == "net"
+
+
+@needs_triton
+def test_killed_between_two_packages_of_one_pipeline(tmp_path: Path) -> None:
+    """The version that a killed run left is known as ours, whatever comes next."""
+    killed(write(tmp_path, "model", "optimize", "package"), "package: putting it into place 1")
+    served = tmp_path / "out/repository/net/1/model.onnx"
+    assert served.exists()
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\ntarget = "onnx"', "package")
+    killed(path, "package: putting it into place 2")
+    path = write(tmp_path, "model", '[optimize]\nrequire = "all"\ntarget = "ort"', "package")
+    assert rx.run_pipeline(path).error is None
+    assert served.read_bytes() == (tmp_path / "out/optimize/net.onnx").read_bytes()
 
 
 def test_interrupted(tmp_path: Path) -> None:
@@ -66,7 +94,7 @@ def test_interrupted(tmp_path: Path) -> None:
     written = document(out)
     assert [step["state"] for step in written["steps"]] == ["failed", "not run"]
     assert written["exit_code"] == 130
-    assert set(states(rx.run_pipeline(path)).values()) == {"done"}
+    assert ran(rx.run_pipeline(path)) == ["optimize", "verify"]
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -81,7 +109,9 @@ def test_two_at_once(tmp_path: Path) -> None:
         with pytest.raises(rx.UsageError, match="Another run works") as caught:
             rx.run_pipeline(path)
         assert f"process {process.pid}" in caught.value.found
+        assert rx.run_pipeline(path, dry_run=True).steps[0].state == "would run"
     finally:
         os.kill(process.pid, signal.SIGCONT)
         process.join(120)
     assert process.exitcode == 0
+    assert ran(rx.run_pipeline(path)) == []

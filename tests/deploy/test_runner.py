@@ -17,18 +17,18 @@ import rmsnorm_export as rx
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
-from tests.deploy.pipelines import document, states, write
+from tests.deploy.pipelines import assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
 from tests.proof.sites import LLAMA, source
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
-def test_a_pipeline_and_the_run_after_it(tmp_path: Path) -> None:
+def test_a_pipeline_and_the_runs_after_it(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     first = rx.run_pipeline(write(old, "model", "proved", "verify", "package"))
-    assert set(states(first).values()) == {"done"}, first.error
+    assert ran(first) == ["optimize", "verify", "package"], first.error
     assert first.step("optimize").summary == "3 of 3 RMSNorms are one node; 3 of 3 proofs hold"
     agree = "the models agree: 1 of 1 output within bounds"
     assert first.step("verify").summary == agree
@@ -39,15 +39,44 @@ def test_a_pipeline_and_the_run_after_it(tmp_path: Path) -> None:
     report = json.loads((old / "out/optimize/report.json").read_text())
     assert report["fused"][0]["proof"]["passed"]
     assert document(old / "out")["kind"] == "deployment"
+    assert_consistent(old / "out")
     assert from_json(to_json(first), rx.Deployment) == first
     old.rename(new)
+    second = rx.run_pipeline(new / "pipeline.toml")
+    assert set(states(second).values()) == {"skipped"}, second.steps
+    of_both = [[(s.inputs, s.outputs, s.summary) for s in run.steps] for run in (first, second)]
+    assert of_both[0] == of_both[1]
     (new / "out/optimize/notes.txt").write_text("mine")
-    config = new / "out/repository/net/config.pbtxt"
-    second = rx.run_pipeline(write(new, "model", "optimize", "verify", "[package]\nmax_batch = 4"))
-    assert set(states(second).values()) == {"done"}, second.error
+    (new / "out/optimize/net.onnx").unlink()
+    third = rx.run_pipeline(new / "pipeline.toml")
+    assert states(third)["verify"] == "skipped", "the same model was made"
+    assert third.step("optimize").why == "the output net.onnx is gone"
     assert (new / "out/optimize/net.onnx").read_bytes() == optimized
     assert (new / "out/optimize/notes.txt").read_text() == "mine"
-    assert "max_batch_size: 4" in config.read_text()
+
+
+def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
+    rx.run_pipeline(write(tmp_path, "model", "optimize", "verify", "package"))
+    done = rx.run_pipeline(
+        write(tmp_path, "model", "optimize", "verify", "[package]\nmax_batch = 4")
+    )
+    assert (ran(done), done.step("package").why) == (["package"], "max_batch: 8 became 4")
+    assert "max_batch_size: 4" in (tmp_path / "out/repository/net/config.pbtxt").read_text()
+    # Another option that comes to the same model: what only has the model as its input is skipped.
+    tables = ("model", '[optimize]\nrequire = "all"\nnumerics = "exact"', "verify")
+    done = rx.run_pipeline(write(tmp_path, *tables))
+    assert done.step("optimize").why == 'numerics: "reordered" became "exact"'
+    assert states(done) == {"optimize": "done", "verify": "skipped"}
+    onnx.save(model(3, scale=2.0), tmp_path / "three.onnx")
+    path = write(tmp_path, *tables)
+    dry = rx.run_pipeline(path, dry_run=True)
+    assert states(dry) == {"optimize": "would run", "verify": "may run"}
+    assert dry.step("optimize").why == "three.onnx was changed"
+    done = rx.run_pipeline(path, until="optimize")
+    assert states(done) == {"optimize": "done", "verify": "not run"}
+    assert ran(rx.run_pipeline(path)) == ["verify"]
+    with pytest.raises(rx.UsageError, match="no such step"):
+        rx.run_pipeline(path, until="bench")
 
 
 def test_a_pipeline_for_a_server_with_a_gpu(tmp_path: Path) -> None:
@@ -57,7 +86,7 @@ def test_a_pipeline_for_a_server_with_a_gpu(tmp_path: Path) -> None:
     onnx.save(ir.to_proto(source(body, dtype=10, **ends)), tmp_path / "half.onnx")
     tables = ('[model]\npath = "half.onnx"', '[optimize]\nfor = "onnxruntime-gpu"\nprove = true')
     done = rx.run_pipeline(write(tmp_path, *tables, '[package]\nkind = "gpu"'))
-    assert set(states(done).values()) == {"done"}, done.error
+    assert ran(done) == ["optimize", "package"], done.error
     repository = tmp_path / "out/repository/net"
     assert "instance_group { kind: KIND_GPU " in (repository / "config.pbtxt").read_text()
     (node,) = onnx.load(repository / "1/model.onnx").graph.node
@@ -84,7 +113,7 @@ def test_a_step_that_fails(
     step: Any,
     code: int,
 ) -> None:
-    """No other runs, and nothing is packaged."""
+    """No other runs, nothing is packaged, and it runs again the next time."""
     wrong = Proof(False, "distance: 9 ulp", (), 9.0, 1.0, 1.0, 1.0, 1.0, 3.0, "a test")
     monkeypatch.setattr("rmsnorm_export.proof.prove.prove_site", lambda *_, **__: wrong)
     bent = model(3)
@@ -101,17 +130,22 @@ def test_a_step_that_fails(
     assert done.error is not None
     assert done.error.what.startswith(f"Step {step}: ")
     assert done.error.exit_code == code
+    assert states(rx.run_pipeline(path, until=step))[step] == "failed"
 
 
 @pytest.mark.export
-def test_a_factory_that_was_changed_is_imported_anew(tmp_path: Path) -> None:
+def test_a_factory_and_what_it_imports_are_inputs(tmp_path: Path) -> None:
     path = write(tmp_path, "export", "optimize", "verify")
     (tmp_path / "factory.py").write_text("from layers import make\n")
     layers = "import torch\nmake = lambda: torch.nn.Sequential(torch.nn.RMSNorm(40){})\n"
-    for more in ("", ", torch.nn.SiLU()"):
-        (tmp_path / "layers.py").write_text(layers.format(more))
-        done = rx.run_pipeline(path)
-        assert done.step("export").summary.startswith("the models agree"), done.error
+    (tmp_path / "layers.py").write_text(layers.format(""))
+    first = rx.run_pipeline(path)
+    assert first.step("export").summary.startswith("the models agree"), first.error
+    assert ran(rx.run_pipeline(path)) == []
+    (tmp_path / "layers.py").write_text(layers.format(", torch.nn.SiLU()"))
+    done = rx.run_pipeline(path)
+    assert done.step("export").why == "layers.py was changed"
+    assert ran(done) == ["export", "optimize", "verify"]
     optimized = onnx.load(tmp_path / "out/optimize/net.onnx")
     assert "Sigmoid" in {node.op_type for node in optimized.graph.node}
 
@@ -132,6 +166,16 @@ def test_a_repository_that_is_somebody_elses(tmp_path: Path) -> None:
     done = rx.run_pipeline(path)
     assert (done.exit_code, "version 1 exists" in str(done.error)) == (2, True)
     assert rx.run_pipeline(path, force=True).error is None
+    config = tmp_path / "models/net/config.pbtxt"
+    config.write_text(config.read_text() + "# mine\n")
+    # From now on it is ours, and is replaced when something changes; what was edited stays.
+    onnx.save(model(3, scale=3.0), tmp_path / "three.onnx")
+    assert ran(rx.run_pipeline(path)) == ["package"]
+    (tmp_path / "models/net/1/model.onnx").unlink()
+    assert ran(rx.run_pipeline(path)) == ["package"]
+    assert "# mine" in config.read_text()
+    assert rx.package_model(model(3), tmp_path / "models", name="net", force=True)
+    assert "# mine" not in config.read_text()
 
 
 @pytest.mark.parametrize(
@@ -171,6 +215,8 @@ def test_an_example(tmp_path: Path, name: str) -> None:
     done = rx.run_pipeline(path)
     assert set(states(done).values()) == {"done"}, done.error
     assert "the models agree" in done.step("export").summary
+    assert_consistent(done.folder)
+    assert set(states(rx.run_pipeline(path)).values()) == {"skipped"}
     if name == "generation":
         packaged = {one.name for one in (done.folder / "repository").iterdir()}
         assert packaged == {"net_prefill", "net_decode"}
