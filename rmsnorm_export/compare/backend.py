@@ -14,8 +14,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import onnx_ir as ir
+
 from rmsnorm_export.compare.backends import BACKENDS
-from rmsnorm_export.errors import UsageError
+from rmsnorm_export.errors import NotRunError, UsageError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import Limits
@@ -61,6 +63,14 @@ class Answer:
 
 RunModel = Callable[[Mapping[str, Array]], Answer]
 """Every output on these inputs; a ``VerificationError`` where the model does not run on them."""
+
+
+ReadValues = Callable[[Sequence[str]], Mapping[str, Array]]
+"""Values inside by name; one that cannot be had is absent, or a ``VerificationError``."""
+
+
+Searchable = tuple[ir.Model, ReadValues]
+"""A model as a graph, and what reads the values of its main graph."""
 
 
 class Backend(abc.ABC):
@@ -120,6 +130,15 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def running(self) -> AbstractContextManager[RunModel]:
         """Load the model; what that takes is given back at the end of the block."""
+
+    def searched(self, feeds: Mapping[str, Array]) -> AbstractContextManager[Searchable]:
+        """Make values inside available on these inputs, for as long as the block lasts.
+
+        Raises:
+            Error: they cannot be had.
+        """
+        what = f"The backend {self.name} gives no values inside."
+        raise NotRunError(what, found=", ".join(feeds), fix="compare in ONNX Runtime")
 
 
 _FACTORY = re.compile(r"([\w.]+|.+\.py):[\w.]+")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
+import onnx
+
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Searchable
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
@@ -73,11 +75,12 @@ class OnnxRuntime(Backend):
     def limits(self) -> Limits:
         return index_limits(self.source.model)
 
-    def load(self, content: bytes) -> RunModel:
-        """Make the model ready to run.
+    def load(self, content: bytes, names: Sequence[str] | None = None) -> RunModel:
+        """Make the model, or a copy of it, ready to run.
 
         Args:
             content: serialised model, whose external data lies in ``source.folder``.
+            names: of the outputs to compute; None: every one.
 
         Raises:
             VerificationError, BackendMissingError: the runtime does not load it.
@@ -98,10 +101,36 @@ class OnnxRuntime(Backend):
         declared = self.declared()
 
         def run(feeds: Mapping[str, Array]) -> Answer:
-            return Answer(run_session(session, in_types_of(declared, feeds)))
+            return Answer(run_session(session, in_types_of(declared, feeds), names))
 
         return run
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
         yield self.load(self.source.to_bytes())
+
+    @contextlib.contextmanager
+    def searched(self, feeds: Mapping[str, Array]) -> Iterator[Searchable]:
+        """Load a copy for each set of values, which are outputs of it; nothing is optimized."""
+        plain = dataclasses.replace(self, optimized=False)
+        proto = onnx.ModelProto.FromString(self.source.to_bytes())
+
+        def read(names: Sequence[str]) -> Mapping[str, Array]:
+            return plain.load(_marked_bytes(proto, names), names)(feeds).outputs
+
+        yield self.source.model, read
+
+
+def _marked_bytes(proto: onnx.ModelProto, names: Sequence[str]) -> bytes:
+    """Return the serialised model with these values as outputs, after its own.
+
+    The model is as before when this returns: a copy of it would hold its weights twice.
+    """
+    outputs = proto.graph.output
+    before = len(outputs)
+    own = {output.name for output in outputs}
+    outputs.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
+    try:
+        return proto.SerializeToString()
+    finally:
+        del outputs[before:]

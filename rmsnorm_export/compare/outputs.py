@@ -36,8 +36,13 @@ class Bounds:
     reduced: str = ""
     through: str = ""
 
-    def relative(self, dtype: str) -> tuple[float, str]:
-        """Return the bound of arrays relative to the largest element, and its reason."""
+    def relative(self, dtype: str, through: str = "") -> tuple[float, str]:
+        """Return the bound relative to the largest element, and its reason.
+
+        Args:
+            dtype: of the arrays.
+            through: a coarser type by way of which these are computed; or "".
+        """
         if self.rtol is not None or self.atol is not None:
             return self.rtol or 0.0, f"given: rtol {self.rtol or 0:g}, atol {self.atol or 0:g}"
         if dtype not in DEFAULT_RTOL:
@@ -45,13 +50,22 @@ class Bounds:
         computed, why = dtype, ""
         if dtype == "float32" and self.reduced:
             computed, why = "float16", f", 11 significant bits: {self.reduced}"
-        if DEFAULT_RTOL.get(self.through, 0.0) > DEFAULT_RTOL[computed]:
-            computed, why = self.through, f", computed by way of {self.through}"
+        for way in (self.through, through):
+            if DEFAULT_RTOL.get(way, 0.0) > DEFAULT_RTOL[computed]:
+                computed, why = way, f", computed by way of {way}"
         rtol = DEFAULT_RTOL[computed]
         return rtol, f"{dtype}: {rtol:g} of the largest element{why}"
 
 
-def compare_output(name: str, computed: Array, expected: Array, bounds: Bounds) -> OutputComparison:
+def compare_output(
+    name: str,
+    computed: Array,
+    expected: Array,
+    bounds: Bounds,
+    *,
+    largest: float | None = None,
+    through: str = "",
+) -> OutputComparison:
     """Compare one output with what it should be.
 
     Args:
@@ -59,12 +73,15 @@ def compare_output(name: str, computed: Array, expected: Array, bounds: Bounds) 
         computed, expected: arrays of one shape, and one type or two float types, of which the
             narrower one tells the bound.
         bounds: that it has to keep; with neither atol nor rtol, the default rtol of the type.
+        largest: what the relative bound refers to; None: the largest finite ``|expected|``.
+        through: as for ``Bounds.relative``.
     """
     metrics = compare_arrays(computed, expected)
-    relative, tolerance = bounds.relative(metrics.dtype)
+    relative, tolerance = bounds.relative(metrics.dtype, through)
     if computed.dtype != expected.dtype and is_float(expected.dtype):
         tolerance += f"; the narrower of {expected.dtype} and {computed.dtype}"
-    largest = _largest_finite(expected, computed) if relative else 0.0
+    if largest is None:
+        largest = _largest_finite(expected, computed) if relative else 0.0
     bound = (bounds.atol or 0.0) + relative * largest
     reason = ""
     if not metrics.nan_inf_agree:

@@ -7,7 +7,9 @@ import dataclasses
 import inspect
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -16,16 +18,18 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch.utils import _pytree as pytree
 
-from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
+from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Searchable
+from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.sizes import Declared
-from rmsnorm_export.torch.export.convert import inference
+from rmsnorm_export.torch.export.convert import convert, inference
 from rmsnorm_export.torch.export.failure import arguments_text
 from rmsnorm_export.torch.source.example import Loaded
 from rmsnorm_export.torch.source.load import load
-from rmsnorm_export.torch_options import SourceOptions
+from rmsnorm_export.torch_options import ExportOptions, SourceOptions
 
 _NO_KERNEL = re.compile(r"not implemented for '|Could not run '[^']*' with arguments from the '")
 """The words of PyTorch for an operator without a kernel for a type or a device."""
@@ -67,6 +71,19 @@ class PyTorch(Backend):
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
         yield lambda feeds: run_eager(self.loaded.module, *bind_feeds(self.loaded, feeds))
+
+    @contextlib.contextmanager
+    def searched(self, feeds: Mapping[str, Array]) -> Iterator[Searchable]:
+        """Give the values of a new export, in which every norm is spelled out as PyTorch has it."""
+        args, kwargs = bind_feeds(self.loaded, feeds)
+        with tempfile.TemporaryDirectory(prefix="rmsnorm-verify-") as folder:
+            path = Path(folder) / "plain.onnx"
+            options = ExportOptions(kwargs=kwargs, target="plain")
+            convert(self.loaded.module, args, options)[0].save(path)
+            exported = OnnxRuntime(load_model(path))
+            again = dataclasses.replace(self.loaded, args=args, kwargs=kwargs)
+            with exported.searched(example_feeds(again, exported.declared())) as searchable:
+                yield searchable
 
 
 def run_eager(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:

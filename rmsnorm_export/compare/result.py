@@ -70,6 +70,57 @@ class OutputComparison:
         return ", ".join(texts)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DifferenceSite:
+    """The RMSNorm at which, or after which, two models begin to differ.
+
+    Attributes:
+        name: of its node, or of the last of its nodes.
+        op: kind of the norm, e.g. ``RMSNorm``.
+        module: path of the PyTorch module that it came from, where the exporter wrote it down.
+        place: ``at``: the value that differs is its result; ``before``: it is the last norm on the
+            way to that value.
+    """
+
+    name: str
+    op: str
+    module: str | None
+    place: Literal["at", "before"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """The first value that differs, computed from values that agree.
+
+    Attributes:
+        value: its name, which both models have; where one is PyTorch, that of the other.
+        node: name of the node that computes it in the second model, or in the first where the
+            second is PyTorch; the operator type where it has no name.
+        op: type of that node.
+        module: path of the PyTorch module of the node, where it is known.
+        site: the norm at or before it; None: no norm is on the way to it.
+        inputs: the nearest values before it that were compared.
+        inputs_agree: all of them are within bounds; False where the search could not go on.
+        conclusion: the outcome as a sentence.
+        comparison: of that value. The bound is relative to the largest element, huge ones that are
+            equal in both, as of a mask, not counted.
+        compared: values that both models computed for this.
+        shared: values that both models have.
+    """
+
+    value: str
+    node: str
+    op: str
+    module: str | None
+    site: DifferenceSite | None
+    inputs: tuple[str, ...]
+    inputs_agree: bool
+    conclusion: str
+    comparison: OutputComparison
+    compared: int
+    shared: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Verification(Shown):
     """Outcome of ``verify``.
@@ -83,6 +134,8 @@ class Verification(Shown):
         notes: what the reader should know, e.g. that an output holds no finite number.
         backends: what ran each model: ``onnxruntime``, ``onnxruntime-cuda``, ``torch``, or of an
             engine ``tensorrt`` or ``tensorrt-rtx``.
+        first_difference: where the models begin to differ; None where they agree, or where that
+            was not looked for (see ``notes``).
         not_run: why a model could not be run here, so that nothing was compared; or "".
         passed: every output passed, and there is one.
         reason: why not: the first outputs that failed, with their bounds; or "".
@@ -96,6 +149,7 @@ class Verification(Shown):
     source: str
     notes: tuple[str, ...] = ()
     backends: tuple[str, str] = ("onnxruntime", "onnxruntime")
+    first_difference: Difference | None = None
     not_run: str = ""
     passed: bool = False
     reason: str = ""
@@ -135,10 +189,12 @@ class Verification(Shown):
         if self.passed:
             return None
         own, own_fix = _FAILURES[self.verdict]
+        first = self.first_difference
+        detail = self.reason if first is None else f"{self.reason}; {first.conclusion}"
         if self.verdict == "differ":
-            return VerificationError(what or own, found=self.reason, fix=fix or own_fix)
+            return VerificationError(what or own, found=detail, fix=fix or own_fix)
         kind = NotRunError if self.not_run else VerificationError
-        return kind(own, found=self.reason, fix=own_fix)
+        return kind(own, found=detail, fix=own_fix)
 
 
 def not_run(error: NotRunError, **facts: Any) -> Verification:
@@ -149,6 +205,7 @@ def not_run(error: NotRunError, **facts: Any) -> Verification:
 
 def merged(parts: Mapping[str, Verification]) -> Verification:
     """Return several comparisons as one, in which an output is called ``part: name``."""
+    firsts = (part.first_difference for part in parts.values())
     return dataclasses.replace(
         next(iter(parts.values())),
         outputs=tuple(
@@ -158,5 +215,6 @@ def merged(parts: Mapping[str, Verification]) -> Verification:
         ),
         inputs=tuple(f"{name}: {text}" for name, part in parts.items() for text in part.inputs),
         notes=tuple(f"{name}: {note}" for name, part in parts.items() for note in part.notes),
+        first_difference=next(filter(None, firsts), None),
         not_run="; ".join(part.not_run for part in parts.values() if part.not_run),
     )

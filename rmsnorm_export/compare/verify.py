@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rmsnorm_export.compare.backend import Answer, Backend, RunModel, choose_backend
+from rmsnorm_export.compare.bisect import locate_difference
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
 from rmsnorm_export.compare.result import Verification, not_run
@@ -13,7 +14,7 @@ from rmsnorm_export.errors import ExitCode, NotRunError, UsageError, Verificatio
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.inputs import first_run, input_candidates
-from rmsnorm_export.runtime.metrics import DEFAULT_RTOL
+from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, NOTHING_COMPARED
 from rmsnorm_export.runtime.sizes import Declared, Signature, is_fixed
 
 if TYPE_CHECKING:
@@ -51,8 +52,19 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
     except NotRunError as error:
         return not_run(error, notes=tuple(notes), **how)
     outputs = compare_outputs(*pair_outputs(answer, computed_by), bounds)
-    fed = describe_feeds(feeds)
-    return Verification(outputs=outputs, inputs=fed, source=source, notes=tuple(notes), **how)
+    difference = None
+    failed = [o for o in outputs if not o.passed and o.reason not in NOTHING_COMPARED]
+    if failed:
+        difference, note = locate_difference((first, second), feeds, failed, bounds)
+        notes += [note] if note else []
+    return Verification(
+        outputs=outputs,
+        inputs=describe_feeds(feeds),
+        source=source,
+        notes=tuple(notes),
+        first_difference=difference,
+        **how,
+    )
 
 
 def _check_inputs(first: Signature | None, second: Signature | None) -> None:

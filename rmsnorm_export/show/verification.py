@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rmsnorm_export.compare.result import OutputComparison, Verification
+from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.show.text import Block, Line, Table, badness, note_lines
 
@@ -64,6 +64,8 @@ def verification_blocks(
         lines += [f"      {one_line(fed)}" for fed in verified.inputs]
         lines += _greedy_lines(verified.outputs) if verified.greedy else []
     lines.append(_table(verified, verbose=verbose))
+    if verified.first_difference is not None:
+        lines += ["", *_difference_lines(verified.first_difference, verbose)]
     notes = verified.notes[1:] if verified.greedy else verified.notes  # the verdict has the first
     return lines + (["", *note_lines(notes)] if notes else [])
 
@@ -98,3 +100,24 @@ def _table(verified: Verification, *, verbose: int) -> Table:
     title = "logits of every step" if verified.greedy and verbose > 0 else ""
     folded = bool(title) and verified.passed
     return Table(title, [*columns], rows, numbers=_NUMBERS, styles=styles, folded=folded)
+
+
+def _difference_lines(first: Difference, verbose: int) -> list[Line]:
+    """Return where the models begin to differ."""
+    lines: list[Line] = [(f"first difference: {one_line(first.conclusion)}", "bold")]
+    where = f"{first.op} {first.node}" if first.op else "an input"
+    if first.module:
+        where += f", module {first.module}"
+    lines.append(f"  value   {first.value} ({where})")
+    if first.site is not None and first.site.place == "before":
+        module = f", module {first.site.module}" if first.site.module else ""
+        lines.append(f"  last norm before it   {first.site.op} {first.site.name}{module}")
+    measured = first.comparison
+    lines.append(
+        f"  differs by {number(measured.metrics.max_abs)}, {number(measured.bound_abs)} allowed"
+        f" | {first.compared:,} of {plural(first.shared, 'shared value')} compared"
+    )
+    if verbose > 0:
+        lines.append(f"      {one_line(measured.tolerance)}")
+        lines += [f"      computed from {name}" for name in first.inputs]
+    return lines

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export import Verification
+
 BLOCK = """
   q{i} = Mul (h{i}, h{i})
   m{i} = ReduceMean <keepdims = 1> (q{i}, axes)
@@ -53,3 +55,11 @@ def set_epsilon(model: ir.Model, name: str, epsilon: float) -> ir.Model:
     node = next(node for node in model.graph if node.name == name)
     node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
     return model
+
+
+def begins_at(result: Verification) -> tuple[str, str, bool]:
+    """Name of the site that was found, its place, and whether its inputs agree."""
+    assert not result.passed
+    first = result.first_difference
+    assert first, result.notes
+    return first.site.name, first.site.place, first.inputs_agree

@@ -216,7 +216,7 @@ def test_what_holds_nothing_to_compare_is_no_pass(a: Any, b: Any, words: str) ->
     assert (outcome.outputs[0].nan, outcome.outputs[0].inf) == ((nans, nans), (0, 0))
     assert headline_of(outcome).endswith(f"; a_y: {nans} NaN" if nans else "within bounds")
     assert outcome.verdict == ("not compared" if words else "agree")
-    assert outcome.passed == (not words)
+    assert (outcome.passed, outcome.first_difference) == (not words, None)
     assert words in outcome.reason
 
 
@@ -287,7 +287,7 @@ def test_two_types_of_one_model_agree_and_of_another_differ(a: int, b: int) -> N
     assert 0.3 < output.bound_abs / max(ROUGH[a], ROUGH[b]) < 10  # the largest element
     assert 0 < output.metrics.max_abs < output.bound_abs
     wrong = verify(first, source(LLAMA, dtype=b, epsilon=0.3))
-    assert wrong.verdict == "differ"
+    assert (wrong.verdict, wrong.first_difference.value) == ("differ", "a")
 
 
 def test_the_reference_is_the_wider_one_whichever_side_it_is_on() -> None:

@@ -16,7 +16,7 @@ import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare.pytorch import to_array, to_tensor  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
 
-from .broken import set_epsilon  # noqa: E402
+from .broken import begins_at, set_epsilon  # noqa: E402
 
 pytestmark = pytest.mark.export
 
@@ -111,10 +111,24 @@ def test_what_does_not_fit(exported: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [0, 2, 4])
-def test_a_broken_norm_differs(tower: Tower, exported: Path, k: int) -> None:
+def test_a_broken_norm_is_found(tower: Tower, exported: Path, k: int) -> None:
+    """In a new export of the module, in which it is spelled out."""
     model = ir.load(exported)
     norms = [node for node in model.graph if "RMSNorm" in node.op_type]
     assert [str(node.name).rpartition("/")[0] for node in norms] == NORMS
     set_epsilon(model, str(norms[k].name), 0.3)
-    for pair in ((tower, model), (model, tower)):
-        assert rx.verify(*pair).verdict == "differ"
+    outcome = rx.verify(tower, model)
+    assert begins_at(outcome) == (norms[k].name, "at", True)
+    assert outcome.first_difference.site.module == NORMS[k]
+    assert begins_at(rx.verify(model, tower))[1:] == ("at", True)
+
+
+@pytest.mark.parametrize("path", ["blocks.0.1", "blocks.3.1", "head", "table"])
+def test_a_broken_layer_is_found_by_its_module(tower: Tower, exported: Path, path: str) -> None:
+    model = ir.load(exported)
+    weight = model.graph.initializers[f"{path}.weight"]
+    weight.const_value = ir.tensor(weight.const_value.numpy() + 0.3, name=weight.name)
+    for source in (tower, torch.export.export(tower, ARGS)):
+        first = rx.verify(source, model).first_difference
+        assert (first.module, first.inputs_agree) == (path, True)
+        assert first.site is None or first.site.place == "before"

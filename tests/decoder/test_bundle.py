@@ -187,6 +187,8 @@ def test_a_difference_names_the_component(exported: Path) -> None:
     outcome = rx.verify(exported, other)
     assert outcome.reason.startswith("decode: ")
     assert [output.name for output in outcome.outputs if not output.passed] == ["decode: logits"]
+    assert outcome.first_difference is not None
+    assert outcome.first_difference.value == "y"
     (other / "decode.onnx").unlink()
     with pytest.raises(rx.InputError, match="no file"):
         rx.verify(exported, other)

@@ -166,6 +166,9 @@ def test_verify_compares_tokens_and_says_which_differ(decoder: Path, broken: Pat
     assert "logits of token 2" in other.reason
     folders = rx.verify(decoder, broken)  # each graph by itself, on random inputs
     assert {one.name.partition(":")[0] for one in folders.outputs if not one.passed} == {"decode"}
+    site = folders.first_difference and folders.first_difference.site
+    assert site is not None
+    assert (site.module, site.place) == ("model.norm", "at")
 
 
 def test_an_export_without_a_finite_logit_is_no_pass(decoder: Path, broken: Path) -> None:
