@@ -15,12 +15,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import IN_KERNELS, NormSpec
 from tests import warm
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for
-from toolbox import driver
+from toolbox import abi, driver
 from toolbox.command import module_command, module_environment
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")

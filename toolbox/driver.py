@@ -23,9 +23,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rmsnorm_export.op import abi, reference
+from rmsnorm_export.op import reference
 from rmsnorm_export.op.dtypes import element_type, round_to
 from rmsnorm_export.op.spec import NormSpec
+from toolbox import abi
 
 Array = npt.NDArray[Any]
 

@@ -20,14 +20,14 @@ from toolbox.command import say
 def page_and_engine(source: Exported, date: str) -> tuple[list[Line], list[str]]:
     """Write page and engine of a model beside it.
 
-    The page holds the report: its sites, their nodes before and after, proofs, refusals, and the
+    The page holds the report: its sites, proofs, refusals, and the
     comparison of the whole model.
 
     Returns:
         Lines for the reader, and what must not happen.
     """
     path = source.path.with_name(f"{source.path.stem}_portable.onnx")
-    result = rx.optimize(source.path, prove=True, drawings=True)
+    result = rx.optimize(source.path, prove=True)
     result.save(path, force=True)
     (name,) = (value.name for value in result.model.graph.inputs)
     compared = rx.verify(source.path, path, inputs={str(name): np.asarray(source.tokens)})

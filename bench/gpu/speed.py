@@ -22,8 +22,8 @@ import torch
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Tell
 from bench.lib.tables import markdown_table
-from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import NormSpec
+from toolbox import abi
 
 Op = Literal["norm", "skip", "fp8", "rotary"]
 """``norm``: y of x; ``skip``: y and x + residual; ``fp8``: y of x as E4M3 with a static scale;

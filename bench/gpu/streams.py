@@ -8,7 +8,7 @@ import torch
 
 from bench.gpu.machine import Machine
 from bench.gpu.speed import Buffers, Run, Work, buffers, ours, worst_error
-from rmsnorm_export.op import abi
+from toolbox import abi
 
 
 def _problem(library: Path, machine: Machine) -> tuple[Work, Run, Buffers]:

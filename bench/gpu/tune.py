@@ -25,7 +25,7 @@ from bench.gpu import speed
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Step, Tell
 from bench.lib.tables import markdown_table
-from rmsnorm_export.op import abi
+from toolbox import abi
 
 TITLE = "Variants of the row kernel"
 FINALISTS = 3

@@ -10,7 +10,7 @@ enum class Kind : std::int32_t { kRMSNorm, kSkipRMSNorm, kGatedRMSNorm, kRotaryR
 enum class Activation : std::int32_t { kSilu, kSigmoid };
 enum class Quantize : std::int32_t { kNone, kStatic, kPerRow };
 
-// Its fields in the order of NormSpec, of the types that op/abi.py gives them.
+// Its fields in the order of NormSpec, of the types that toolbox/abi.py gives them.
 struct Norm {
     Kind kind{Kind::kRMSNorm};
     float epsilon{1e-5F};

@@ -1,5 +1,5 @@
-// librmsnorm_torch.so: the kernels behind C functions. rmsnorm_export/op/abi.py has the structures,
-// for PyTorch (torch/operator/kernels.py) and for the benchmarks; it depends on no version of either.
+// librmsnorm_torch.so: the kernels behind C functions, for the benchmarks beside PyTorch's.
+// toolbox/abi.py has the structures.
 #include "rmsnorm.h"
 
 using namespace rmsnorm_export;

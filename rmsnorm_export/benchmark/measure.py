@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmsnorm_export.benchmark.model import bench_model
 from rmsnorm_export.benchmark.options import BenchOptions
-from rmsnorm_export.benchmark.result import RAW, Benchmark, Timing, Variant, machine
+from rmsnorm_export.benchmark.result import RAW, Benchmark, Timing, machine
 from rmsnorm_export.benchmark.statistics import FEWEST, quartiles_ms
 from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.engine import Engine
@@ -100,7 +100,7 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
         reason="",
         providers=(engine.name,),
         cases=cases,
-        variants=(Variant(RAW),),
+        variants=(RAW,),
         timings=tuple(timings),
         unranked={},
         numerics=options.numerics,

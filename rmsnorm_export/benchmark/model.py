@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import onnx_ir as ir
-
 from rmsnorm_export.api import optimize
 from rmsnorm_export.benchmark.options import BenchOptions
-from rmsnorm_export.benchmark.result import AGAIN, BUSY, RAW, Benchmark, Timing, Variant, machine
+from rmsnorm_export.benchmark.result import AGAIN, BUSY, RAW, Benchmark, Timing, machine
 from rmsnorm_export.benchmark.statistics import Run, run_rounds, timings
 from rmsnorm_export.compare.backend import Answer
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs, describe_feeds, pair_outputs
@@ -30,10 +28,8 @@ from rmsnorm_export.errors import (
     VerificationError,
 )
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, serialize
-from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line, plural
-from rmsnorm_export.proof.comparison import executed
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.session import (
     Device,
@@ -101,7 +97,7 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         reason="; ".join(wrong),
         providers=tuple(run.usable),
         cases={label: describe_feeds(fed) for label, fed in run.feeds.items()},
-        variants=tuple(run.variants.values()),
+        variants=tuple(run.contents),
         timings=tuple(run.timings),
         unranked=run.unranked,
         numerics=options.numerics,
@@ -121,8 +117,7 @@ class Measurement:
         loaded, options: the model, and how it is measured.
         busy: the machine is, so that times say nothing.
         feeds, expected: inputs and outputs of the reference, by the label of the case.
-        variants: raw, and what was made of it.
-        contents: of the variants, serialised; external data is the model's.
+        contents: of raw and what was made of it, serialised; external data is the model's.
         timings, usable, unranked: as in ``Benchmark``.
     """
 
@@ -131,7 +126,6 @@ class Measurement:
     busy: bool = False
     feeds: dict[str, Feeds] = dataclasses.field(default_factory=dict)
     expected: dict[str, Feeds] = dataclasses.field(default_factory=dict)
-    variants: dict[str, Variant] = dataclasses.field(default_factory=dict)
     contents: dict[str, bytes] = dataclasses.field(default_factory=dict)
     timings: list[Timing] = dataclasses.field(default_factory=list)
     usable: list[str] = dataclasses.field(default_factory=list)
@@ -153,15 +147,6 @@ class Measurement:
             yield f"a load of {load:g} on {plural(cores(), 'core')}: measure again when it is idle"
         if any(map(is_norm, self.loaded.model.graph.all_nodes())):
             yield _FUSED_BEFORE
-
-    def facts(self, model: ir.Model, content: bytes) -> dict[str, Any]:
-        """Return what a file is, and what a session makes of it, as fields of ``Variant``."""
-        external = sum(slot.nbytes for slot in tensor_slots(model) if slot.is_external)
-        try:
-            counted = executed(model)
-        except Error:
-            counted = None
-        return {"executed": counted, "bytes": len(content) + external}
 
     def session(
         self,
@@ -192,10 +177,7 @@ class Measurement:
     def prepare(self, providers: Sequence[Device]) -> None:
         """Make inputs, and compute the reference at them."""
         self.tell("computing the reference")
-        nodes = sum(1 for _ in self.loaded.model.graph.all_nodes())
         self.contents[RAW] = self.loaded.to_bytes()
-        facts = self.facts(self.loaded.model, self.contents[RAW])
-        self.variants[RAW] = Variant(RAW, nodes=nodes, **facts)
         options, session = self.options, self._reference(providers)
         declared, limits = graph_inputs(self.loaded.model), index_limits(self.loaded.model)
         for label, point in grid(declared, options).items():
@@ -229,7 +211,6 @@ class Measurement:
 
     def make(self, target: str) -> None:
         """Optimize the model for a target, or for ``GPU``."""
-        start = time.perf_counter()
         how: dict[str, Any] = {"runtime": GPU} if target == GPU else {"target": target}
         try:
             result = optimize(self.loaded.model, **how, numerics=self.options.numerics)
@@ -237,16 +218,8 @@ class Measurement:
         except Error as error:
             self.unranked[target] = one_line(f"{_FAILED}{error.what} {error.found}", 300)
             return
-        report, seconds = result.report, time.perf_counter() - start
-        fused = len(report.fused) + len(report.kept)
-        facts = self.facts(result.model, self.contents[target])
-        variant = Variant(target, report.nodes_after, fused, len(report.unfused), seconds, **facts)
-        self.variants[target] = variant
         if target == "portable" and self.options.native:
             self.contents[NATIVE] = self.contents[target]
-            self.variants[NATIVE] = dataclasses.replace(
-                variant, name=NATIVE, seconds=0.0, executed=None
-            )
 
     def measure(self, provider: Device) -> None:
         """Check every variant on a provider, and time those that are right.
@@ -255,7 +228,7 @@ class Measurement:
             Error: it was named, and cannot be used here.
         """
         right = []
-        for variant in self.variants:
+        for variant in self.contents:
             self.tell(f"checking {variant} on {provider}")
             if why := self._problem(variant, provider):
                 self.unranked[f"{variant} on {provider}"] = why

@@ -22,30 +22,6 @@ Verdict = Literal[
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Variant:
-    """A file that was to be measured.
-
-    Attributes:
-        name: ``raw``, a target, or ``native``: the file of ``portable``, run with the kernels for
-            ONNX Runtime.
-        nodes: in the file, subgraphs included; None where there is no graph.
-        fused, refused: norms that became one node, and that did not; None where nothing was made.
-        seconds: to make it.
-        executed: how many nodes, and how many norms as one kernel, its session on the CPU executes;
-            None where that is not known.
-        bytes: of the file and its weights.
-    """
-
-    name: str
-    nodes: int | None = None
-    fused: int | None = None
-    refused: int | None = None
-    seconds: float = 0.0
-    executed: tuple[int, int] | None = None
-    bytes: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
     """The time of one variant in one case.
 
@@ -88,7 +64,8 @@ class Benchmark(Shown):
         providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``; of an engine its backend.
         cases: what sets the shapes of the inputs apart, e.g. ``ids=1x128`` -> every input with its
             shape, e.g. ``ids int64 [1, 128]``.
-        variants: raw and what was made of it.
+        variants: ``raw``, the targets of which something was made, and ``native``: the file of
+            ``portable``, run with the kernels for ONNX Runtime.
         timings: those that could be timed, by provider and case.
         unranked: what could not be timed, e.g. ``ort on cpu``, and why.
         numerics: loosest class of rewrite allowed.
@@ -104,7 +81,7 @@ class Benchmark(Shown):
     reason: str
     providers: tuple[str, ...]
     cases: dict[str, tuple[str, ...]]
-    variants: tuple[Variant, ...]
+    variants: tuple[str, ...]
     timings: tuple[Timing, ...]
     unranked: dict[str, str]
     numerics: str
@@ -159,20 +136,8 @@ def _headline(result: Benchmark, provider: str) -> str:
         else:
             takes = "-".join(ends)
             moved.append(f"{name} takes {takes} of raw's time ({', '.join(verdicts)})")
-    nodes = _node_change(result, next(iter(others)))
     if any(timing.verdict == "no verdict" for timing in timings):
-        return f"no verdict, the machine was busy{nodes}"
+        return "no verdict, the machine was busy"
     if not moved:
-        return f"no measurable gain with {', '.join(same)}{nodes}"
+        return f"no measurable gain with {', '.join(same)}"
     return ", ".join(moved) + (f"; no measurable gain with {', '.join(same)}" if same else "")
-
-
-def _node_change(result: Benchmark, name: str) -> str:
-    """Return what became of the nodes all the same: of those executed, or of the file."""
-    files = {variant.name: variant for variant in result.variants}
-    before, after = files.get(RAW), files.get(name)
-    if before is None or after is None or before.nodes is None or after.nodes is None:
-        return ""
-    if before.executed and after.executed:
-        return f"; {before.executed[0]:,} -> {after.executed[0]:,} nodes executed"
-    return f"; {before.nodes:,} -> {after.nodes:,} nodes"

@@ -109,7 +109,7 @@ def command(
             onnxruntime()  # if it is missing, nothing is written
 
         step("loading the module", 0, 1)
-        own |= {"drawings": files.drawn, "progress": step}
+        own["progress"] = step
         bounds = VerifyOptions(rtol=QUANTIZED_RTOL.get(options["quantize"]), progress=step)
         exported, _, compare = load_and_convert(source, loading, task, own, bounds, compared=verify)
         reports = exported.reports

@@ -65,11 +65,6 @@ class Files:
         self._read: dict[str, Sequence[FileState]] = {}
 
     @property
-    def drawn(self) -> bool:
-        """Return whether a page is wanted, which shows drawings."""
-        return any(path.suffix == ".html" for path in self.reports)
-
-    @property
     def _audited(self) -> bool:
         """Return whether something that is written says what files it is about."""
         return self.state.json or self.state.verbosity > 0 or bool(self.reports)

@@ -48,7 +48,7 @@ def command(files: Files, models: tuple[str, ...], require: Any, **options: Any)
         for number, model in enumerate(models):
             step(model, number, len(models))
             try:
-                parts = inspect(files.source(model), drawings=files.drawn, **options).parts()
+                parts = inspect(files.source(model), **options).parts()
             except Error as error:
                 problem = problem or error
                 continue

@@ -30,7 +30,7 @@ _COMMANDS = {
     "bench": "Measure a model against its targets.",
     "package": "Make a Triton model repository.",
     "deploy": "Run a whole pipeline: export to package.",
-    "plugin": "Build, check and use the plugin.",
+    "plugin": "Build the plugin.",
     "doctor": "Check this installation.",
 }
 """Name, and the line of the list; so that the list is shown without the commands."""

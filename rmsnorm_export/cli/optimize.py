@@ -39,7 +39,7 @@ def command(
     files.check_place(model, output, of_graphs=of_graphs)
     source = files.source(model)
     with console.progress(files.state, "Optimizing") as step:
-        result = optimize(source, progress=step, drawings=files.drawn, **options)
+        result = optimize(source, progress=step, **options)
     unmet, error = first_problem(result.reports, requirement)
     saved = None
     if unmet is None:

@@ -1,8 +1,7 @@
-"""``plugin``: build the libraries, and check them."""
+"""``plugin build``: the libraries of a runtime."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from rmsnorm_export.cli.options import PATH
 
 _RUNTIME = click.Option(
     ["--runtime"],
-    type=click.Choice(("tensorrt", "onnxruntime", "torch")),
+    type=click.Choice(("tensorrt", "onnxruntime")),
     default="tensorrt",
     show_default=True,
     help="The program that the libraries are for.",
@@ -39,16 +38,11 @@ _BUILD = [
     ),
     click.Option(["--force"], is_flag=True, help="Compile again."),
 ]
-_CHECK = [
-    click.Argument(["library"], required=False, type=PATH),
-    _RUNTIME,
-    click.Option(["--cuda"], is_flag=True, help="Of ONNX Runtime's builds that with CUDA kernels."),
-]
 
 
 @click.group("plugin", no_args_is_help=False)
 def command() -> None:
-    """Build the plugin's libraries, and check them.
+    """Build the plugin's libraries.
 
     They are kept in rmsnorm_export/plugins of XDG_CACHE_HOME, or of ~/.cache, where nobody else may
     be able to write.
@@ -59,8 +53,8 @@ def command() -> None:
 def build_plugin(files: Files, **options: Any) -> None:
     """Compile the libraries of a runtime, or take those that are compiled already.
 
-    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for PyTorch no headers, for ONNX
-    Runtime neither those nor, without --cuda, nvcc. Exit code 6 says which is missing and what
+    Needs nvcc, a C++ compiler, CMake and TensorRT's headers; for ONNX Runtime no headers and,
+    without --cuda, no nvcc. Exit code 6 says which is missing and what
     brings it.
 
     \b
@@ -74,18 +68,3 @@ def build_plugin(files: Files, **options: Any) -> None:
     with console.progress(files.state, "Building the plugin"):
         built = plugin.build(progress=console.announce(files.state), **options)
     files.finish(built, outputs=[library.path for library in built.libraries])
-
-
-@define("check", params=_CHECK, reports=False, group=command)
-def check_plugin(files: Files, library: Path | None, **options: Any) -> None:
-    """Load LIBRARY, or those of the build, in every installed runtime that it is for.
-
-    Runtimes: tensorrt, tensorrt_lean, tensorrt_rtx, each in a process of its own. In ONNX Runtime a
-    norm is computed and compared with the reference. No GPU is needed. Exit code 4 when one fails,
-    or nothing here can try the library.
-    """
-    from rmsnorm_export.tensorrt import plugin
-
-    with console.progress(files.state, "Checking the plugin"):
-        result = plugin.check(library, **options)
-    files.finish(result, result.error)

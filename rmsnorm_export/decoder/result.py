@@ -80,7 +80,7 @@ class FolderResult(Shown):
         path = None if self.source is None else self.source.folder
         return GenerationExport(path, self.reports, log=self.log, seconds=self.seconds)
 
-    def save(  # type: ignore[override]  # of graphs: their weights have a policy
+    def save(
         self, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
     ) -> GenerationExport:
         """Write the folder, whole or not at all: the graphs, the manifest, weights and configs.

@@ -162,7 +162,7 @@ class OptimizeStep(Step):
         from rmsnorm_export.api import optimize
 
         progress("optimizing", 0, 2)
-        options = dataclasses.replace(self.table, drawings=True, progress=progress)
+        options = dataclasses.replace(self.table, progress=progress)
         result = optimize(self.settings.place("raw"), **keywords(options, OptimizeOptions))
         reports, requirement = result.reports, Requirement(require=options.require)
         for report in reports.values():

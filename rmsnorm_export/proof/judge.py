@@ -19,11 +19,9 @@ from rmsnorm_export.proof.feeds import SUBNORMAL, case_names
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import AT_LARGEST, Match
 from rmsnorm_export.runtime.metrics import (
-    add_histograms,
     nonfinite_differ,
     ulp_distance,
     ulp_error,
-    ulp_histogram,
     ulp_unit,
 )
 
@@ -264,7 +262,6 @@ class Judge:
         usual = row in ("sum", Row("exact")) or worst > worst_yet.bound_ulp
         self._worst = dataclasses.replace(
             worst_yet,
-            ulp_histogram=add_histograms(worst_yet.ulp_histogram, ulp_histogram(steps)),
             max_ulp=max(worst_yet.max_ulp, worst),
             max_abs=max(
                 worst_yet.max_abs, float(np.max(apart, initial=0.0, where=np.isfinite(apart)))

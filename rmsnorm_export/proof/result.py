@@ -24,8 +24,6 @@ class Proof:
         error_after: the same for the new nodes.
         bound_ulp: the largest ``max_ulp`` that the site's numerics class allows.
         runtime: what computed both, e.g. ``onnxruntime 1.31.1 (CPU)`` or ``numpy``.
-        ulp_histogram: pairs (bucket, elements) of the distance of new from original, all runs
-            together; the buckets are those of ``ErrorMetrics``.
         form: equal in sites that differ in the numbers of their scale alone, which share the runs
             with scales that are drawn; "": there is none.
         compared: there were numbers to compare; else the site could not be cut out or run.
@@ -41,7 +39,6 @@ class Proof:
     error_after: float = 0.0
     bound_ulp: float = 0.0
     runtime: str = ""
-    ulp_histogram: tuple[tuple[str, int], ...] = ()
     form: str = ""
     compared: bool = True
 

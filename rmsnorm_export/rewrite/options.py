@@ -20,7 +20,6 @@ from rmsnorm_export.options import (
     Options,
     Progress,
     Seed,
-    only_api,
     option,
     progress_option,
 )
@@ -121,9 +120,6 @@ class InspectOptions(Options):
         help="List the norms that this target can express; without it, all RMSNorms.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
-    drawings: bool = only_api(
-        False, help="Keep the nodes of the sites, before and after, for a page that lists them."
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.quantize.result import Quantization
 from rmsnorm_export.recognize.refusal import Refusal, RefusalKind
-from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.runtime.consumers import RunsIn
 from rmsnorm_export.system.files import StrPath
 from rmsnorm_export.system.shown import Shown
@@ -52,7 +51,6 @@ class Site:
         notes: for the user, about this site.
         proof: outcome of the proof, if one was asked for.
         module: path of the PyTorch module it came from, where the exporter wrote it down.
-        drawing: position in ``Report.drawings``, where drawings were asked for.
         residual: whether the residual sum before it is in the node.
         quantized: whether the quantizer after it is in the node.
         rotary: whether the rotary embedding after it is in the node.
@@ -71,7 +69,6 @@ class Site:
     notes: tuple[str, ...] = ()
     proof: Proof | None = None
     module: str | None = None
-    drawing: int | None = None
     residual: bool = False
     quantized: bool = False
     rotary: bool = False
@@ -156,7 +153,6 @@ class Report(Shown):
         functions: own operators that the result defines by a function (target ``portable``).
         unfolded: residual sums, quantizers and rotary embeddings that are not in the node of their
             norm, with the reason.
-        drawings: the different rewrites as graphs, where they were asked for.
         runs_in: for each runtime of the table, whether it runs the file, by its norms, opset,
             format and operators, as far as these were tried.
         fusions: those of transformers, where they were asked for.
@@ -184,7 +180,6 @@ class Report(Shown):
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     functions: int = 0
-    drawings: tuple[Drawing, ...] = ()
     unfolded: tuple[Refusal, ...] = ()
     runs_in: tuple[RunsIn, ...] = ()
     fusions: Fusions | None = None
@@ -312,7 +307,7 @@ class Result(Shown):
     def _shown(self) -> Report:
         return self.report
 
-    def save(  # type: ignore[override]  # of a model: its weights have a policy
+    def save(
         self, path: StrPath, *, weights: WeightsPolicy = "auto", force: bool = False
     ) -> SaveResult:
         """Write the model atomically.

@@ -7,7 +7,6 @@ makes errors of float16, bfloat16, float32 and float64 comparable (Goldberg 1991
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 
 import ml_dtypes
@@ -49,8 +48,6 @@ class ErrorMetrics:
         max_abs: largest ``|a - b|``.
         max_ulp: largest number of steps between neighbouring numbers of the type from a to b;
             for integers and booleans ``|a - b|``.
-        ulp_histogram: pairs (bucket, elements): ``0``, ``1``, ``2``, ``3-4``, ``5-8``, ... up to
-            the last one that holds something, then ``inf`` for the infinite distances, if any.
         mismatch: fraction of elements that differ.
         cosine: of the two arrays as vectors, over the elements finite in both; 1 when both are 0.
         nan_inf_agree: NaN and infinities are in the same places with the same signs.
@@ -60,7 +57,6 @@ class ErrorMetrics:
 
     max_abs: float
     max_ulp: float
-    ulp_histogram: tuple[tuple[str, int], ...]
     mismatch: float
     cosine: float
     nan_inf_agree: bool
@@ -104,7 +100,6 @@ def compare_arrays(a: Array, b: Array) -> ErrorMetrics:
     return ErrorMetrics(
         max_abs=float(absolute.max(initial=0.0)),
         max_ulp=float(ulp.max(initial=0.0)),
-        ulp_histogram=ulp_histogram(ulp),
         mismatch=float(np.mean(ulp > (0.5 if mixed else 0))) if ulp.size else 0.0,
         cosine=_cosine(wide_a, wide_b),
         nan_inf_agree=not nonfinite_differ(wide_a, wide_b).any(),
@@ -157,28 +152,6 @@ def ulp_error(
             rounded = rounded.astype(values.dtype).astype(np.float64)
             error = np.where(odd, np.where(_identical(wide, rounded), 0.0, np.inf), error)
     return np.asarray(error)
-
-
-def ulp_histogram(ulp: Float64Array) -> tuple[tuple[str, int], ...]:
-    """Buckets 0, 1, 2, 3-4, 5-8, ...: bucket k > 0 holds (2**(k-2), 2**(k-1)] steps."""
-    finite = ulp[np.isfinite(ulp)]
-    mantissa, exponent = np.frexp(finite)
-    # frexp puts an exact power of two at 0.5: it belongs to the bucket that it closes.
-    power = np.maximum(exponent - (mantissa == 0.5), 0)
-    counts = np.bincount(np.where(finite == 0, 0, power + 1).ravel(), minlength=1)
-    names = [str(k) if k <= 2 else f"{2 ** (k - 2) + 1}-{2 ** (k - 1)}" for k in range(len(counts))]
-    buckets = list(zip(names, map(int, counts), strict=True))
-    infinite = int(ulp.size - finite.size)
-    return tuple(buckets + [("inf", infinite)] * bool(infinite))
-
-
-def add_histograms(
-    a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, int], ...]:
-    """Two histograms of ``ulp_histogram`` as that of all elements together."""
-    counts = Counter(dict(a))
-    counts.update(dict(b))  # not a sum of both, which drops the empty buckets
-    return tuple(sorted(counts.items(), key=lambda item: item[0] == "inf"))
 
 
 def ulp_unit(dtype: np.dtype[np.generic], at: Float64Array) -> Float64Array:

@@ -22,7 +22,7 @@ _HOMES = {
     "deployment": "Deployment Packaged",
     "engine": "EngineRecord EngineResult",
     "folder": "Components GenerationExport",
-    "installation": "Built CheckResult Diagnosis",
+    "installation": "Built Diagnosis",
     "report": "Report",
     "verification": "Verification",
 }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from rmsnorm_export.benchmark.result import Benchmark, Timing, Variant, headlines
+from rmsnorm_export.benchmark.result import Benchmark, Timing, headlines
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.show.text import Block, Table, note_lines, titled
 
 _HEADS = ("variant", "time / raw", "95 % interval", "median ms", "quartiles ms", "")
-_FILE_HEADS = (
-    *("file", "nodes", "executed", "norms one node", "refused", "one kernel", "KiB", "made in s"),
-)
 _TIMING_STYLES = {"faster": "good", "slower": "bad"}
 
 
@@ -22,8 +19,6 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
     if verbose < 0:
         return lines
     lines += [f"  {text}" for text in _made_on(result, verbose=verbose)]
-    rows = [_file_texts(variant) for variant in result.variants if variant.nodes is not None]
-    lines.append(Table("what became of the file", _FILE_HEADS, rows, numbers=_FILE_HEADS[1:]))
     for provider in result.providers:
         for case in result.cases:
             if timings := result.timed(provider, case):
@@ -67,12 +62,3 @@ def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
     )
     how = f"{versions}, {result.runtime}, numerics {result.numerics}, {result.seconds:.0f} s"
     return [result.source, one_line(result.machine), how]
-
-
-def _file_texts(variant: Variant) -> list[str]:
-    """Return one file, as many texts as ``_FILE_HEADS``."""
-    executed, kernels = variant.executed or (None, None)
-    counts = (variant.nodes, executed, variant.fused, variant.refused, kernels)
-    made = "" if variant.fused is None else f"{variant.seconds:.2f}"
-    texts = ["" if count is None else f"{count:,}" for count in counts]
-    return [variant.name, *texts, f"{variant.bytes / 1024:,.0f}", made]

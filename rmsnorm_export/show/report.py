@@ -16,7 +16,6 @@ from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.quantize.result import Quantization
-from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Fusions, Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, RunsIn
 from rmsnorm_export.show.health import health_lines
@@ -66,10 +65,9 @@ def _listed(report: Report, *, detailed: bool) -> list[Block]:
     if TARGETS[report.target or "portable"].form != "one node":
         done = "can be written out" if report.planned else "written out"
     blocks: list[Block] = []
-    drawings = dict[int | None, Drawing](enumerate(report.drawings))
     for title, sites in ((done, report.fused), ("already one node", report.kept)):
         if sites and (report.planned or detailed):
-            blocks += titled(f"{title} ({len(sites)})", group_blocks(sites, drawings))
+            blocks += titled(f"{title} ({len(sites)})", group_blocks(sites))
     return blocks + (site_blocks(report) if detailed else [])
 
 

@@ -1,6 +1,6 @@
 """The different rewrites of a model: what sites that differ in names alone have in common.
 
-A model with 250 norms has a handful. Each is a group of lines; a page has its nodes as well.
+A model with 250 norms has a handful. Each is a group of lines.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from rmsnorm_export.op.words import WORDS
 from rmsnorm_export.printable import number, one_line, plural
 from rmsnorm_export.proof.result import Proof
-from rmsnorm_export.rewrite.drawing import Drawing
 from rmsnorm_export.rewrite.result import Report, Site
-from rmsnorm_export.show.drawing import node_tables
 from rmsnorm_export.show.refusals import scoped
 from rmsnorm_export.show.text import (
     Block,
@@ -54,12 +52,9 @@ def _columns(site: Site) -> list[str]:
     ]
 
 
-def group_blocks(sites: Sequence[Site], drawings: dict[int | None, Drawing]) -> list[Block]:
-    """Return equal sites once, with their number: a line of facts, the spelling, the names.
-
-    The nodes of each follow where there is a drawing, which is taken out.
-    """
-    groups = grouped(sites, lambda site: (*_sameness(site), site.drawing))
+def group_blocks(sites: Sequence[Site]) -> list[Block]:
+    """Return equal sites once, with their number: a line of facts, the spelling, the names."""
+    groups = grouped(sites, _sameness)
     rows = aligned([[f"{len(group)} x", *_columns(group[0])] for group in groups], right=(0,))
     blocks: list[Block] = []
     for row, group in zip(rows[:MOST], groups, strict=False):
@@ -70,8 +65,6 @@ def group_blocks(sites: Sequence[Site], drawings: dict[int | None, Drawing]) -> 
         modules = (str(site.module) for site in group if _module_says_more(site))
         blocks += name_lines(modules, "from")
         blocks += [f"      note   {one_line(note)}" for note in group[0].notes]
-        if drawing := drawings.pop(group[0].drawing, None):
-            blocks += node_tables(drawing)
     if len(groups) > MOST:
         blocks.append(
             f"  {plural(len(groups) - MOST, 'rewrite')} more: see the table of sites (-v)."
@@ -187,12 +180,8 @@ def word_blocks(report: Report) -> list[Block]:
 
 
 def site_blocks(report: Report) -> list[Block]:
-    """Return a table of all sites, with their proofs where there are any.
-
-    It has the nodes of each where there are no drawings, which have those of equal sites once.
-    """
+    """Return a table of all sites, with their proofs where there are any, and their nodes."""
     sites, fused = (*report.fused, *report.kept), len(report.fused)
-    named = not report.drawings
     proved = any(site.proof is not None for site in sites)
     heads = ("site", "operator", "numerics", "type", "n", "epsilon", "module")
     rows = [
@@ -205,10 +194,10 @@ def site_blocks(report: Report) -> list[Block]:
             f"{site.epsilon:.7g}",
             site.module or "",
             *(_proof_cells(site.proof) if proved else ()),
-            *([", ".join(site.nodes)] if named else ()),
+            ", ".join(site.nodes),
         ]
         for index, site in enumerate(sites)
     ]
-    heads = (*heads, *(_PROOF_HEADS if proved else ()), *(["nodes before"] if named else ()))
+    heads = (*heads, *(_PROOF_HEADS if proved else ()), "nodes before")
     table = Table("", heads, rows, numbers=("n", "epsilon", *_PROOF_HEADS[1:]))
     return titled(f"sites ({len(sites):,})", [table]) if sites else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from rmsnorm_export.compare.result import Difference, OutputComparison, Verification
@@ -28,12 +27,6 @@ _DETAILS: dict[str, Callable[[OutputComparison], str]] = {
 """Head -> cell of an output; the second are columns with -v, and on a page."""
 
 _NUMBERS = ("max abs", "allowed", "max ulp", "differ")
-
-_BAR = 20
-"""Characters of a bar that stands for all elements: as wide as a phone shows beside two columns."""
-
-_MOST_OPEN = 3
-"""Histograms that are open on a page at first."""
 
 _VERDICTS = {
     "agree": "agree",
@@ -70,7 +63,7 @@ def verification_blocks(
         lines.append(f"  {one_line(verified.runtime)} | inputs: {one_line(verified.source)}")
         lines += [f"      {one_line(fed)}" for fed in verified.inputs]
         lines += _greedy_lines(verified.outputs) if verified.greedy else []
-    lines += _tables(verified, verbose=verbose)
+    lines.append(_table(verified, verbose=verbose))
     if verified.first_difference is not None:
         lines += ["", *_difference_lines(verified.first_difference, verbose)]
     notes = verified.notes[1:] if verified.greedy else verified.notes  # the verdict has the first
@@ -98,7 +91,7 @@ def _greedy_lines(outputs: Sequence[OutputComparison]) -> list[Line]:
     return [f"  largest difference {measured} ({allowed} allowed), in the {one_line(worst.name)}"]
 
 
-def _tables(verified: Verification, *, verbose: int) -> list[Table]:
+def _table(verified: Verification, *, verbose: int) -> Table:
     """Return the outputs; of greedy tokens those that failed, or with ``verbose`` above 0 all."""
     outputs = [o for o in verified.outputs if verbose > 0 or not (verified.greedy and o.passed)]
     columns = _COLUMNS | _DETAILS if verbose > 0 else _COLUMNS
@@ -106,21 +99,7 @@ def _tables(verified: Verification, *, verbose: int) -> list[Table]:
     styles = ["" if output.passed else "bad" for output in outputs]
     title = "logits of every step" if verified.greedy and verbose > 0 else ""
     folded = bool(title) and verified.passed
-    table = Table(title, [*columns], rows, numbers=_NUMBERS, styles=styles, folded=folded)
-    if verbose <= 0 or verified.greedy:
-        return [table]
-    differing = [output for output in outputs if output.metrics.mismatch]
-    return [table, *(_histogram(one, folded=len(differing) > _MOST_OPEN) for one in differing)]
-
-
-def _histogram(output: OutputComparison, *, folded: bool) -> Table:
-    """Return how many elements are how far apart."""
-    counts = output.metrics.ulp_histogram
-    total = sum(count for _, count in counts)
-    rows = [[ulp, f"{n:,}", "\u2588" * math.ceil(_BAR * n / total)] for ulp, n in counts]
-    title = f"elements of {one_line(output.name)} by their distance in ulp"
-    title += ", the steps from a number to the next"
-    return Table(title, ("ulp", "elements", "share"), rows, ("ulp", "elements"), folded=folded)
+    return Table(title, [*columns], rows, numbers=_NUMBERS, styles=styles, folded=folded)
 
 
 def _difference_lines(first: Difference, verbose: int) -> list[Line]:

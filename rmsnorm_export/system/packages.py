@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import importlib
 import shlex
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -12,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rmsnorm_export.errors import BackendMissingError
 
@@ -24,32 +22,6 @@ _OURS = "rmsnorm-export"
 TRANSFORMERS = "transformers>=5.23,<5.25"
 """The releases with which decoders were exported; of an older one the exporter records too little,
 and of a newer one nobody knows."""
-
-
-Status = Literal["ok", "missing", "broken"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Component:
-    """Something that was looked for, or tried: a package, a program, a runtime, a target.
-
-    Attributes:
-        name: as imported or called.
-        status: ok, missing, or broken (found, but it does not work).
-        detail: what was found, e.g. execution providers or a path; or why it does not work.
-        version: "" when unknown.
-        install: the command that brings it.
-        required: the core does not work without it.
-        enables: what it is for.
-    """
-
-    name: str
-    status: Status
-    detail: str = ""
-    version: str = ""
-    install: str = ""
-    required: bool = False
-    enables: str = ""
 
 
 def _spec(module: str) -> ModuleSpec | None:
@@ -149,17 +121,3 @@ def require_package(module: str, what: str, *packages: str) -> None:
     if not is_installed(module):
         what, found = f"{what} needs a package that is not installed.", f"no package {module}"
         raise BackendMissingError(what, found=found, fix=pip_install(*packages))
-
-
-def try_import(request: dict[str, str]) -> dict[str, str]:
-    """Import a module, for ``ask``: a broken one may raise anything, or hang.
-
-    Args:
-        request: ``module``, and ``remark``: an expression of the module ``m``.
-
-    Returns:
-        The module's ``version`` and the ``remark``.
-    """
-    module = importlib.import_module(request["module"])
-    remark = eval(request["remark"], {"m": module})
-    return {"version": str(getattr(module, "__version__", "")), "remark": remark}

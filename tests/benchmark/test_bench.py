@@ -52,7 +52,8 @@ def test_for_the_cuda_provider_a_sum_in_half_precision_is_in_the_node() -> None:
     run.prepare(("cpu",))
     for target in ("ort", GPU):
         run.make(target)
-    assert run.variants["ort"].nodes == run.variants[GPU].nodes + 1
+    ort, gpu = (onnx.load_from_string(run.contents[name]).graph for name in ("ort", GPU))
+    assert len(ort.node) == len(gpu.node) + 1
     run.measure("cpu")
     assert GPU in {one.variant for one in run.timings}
 
@@ -61,8 +62,7 @@ def test_every_target_is_checked_and_timed(path: Path) -> None:
     steps: list[str] = []
     result = measured(path, shapes="x=1x40,3x40", progress=lambda what, *_: steps.append(what))
     assert result.passed
-    assert [variant.name for variant in result.variants] == [RAW, "portable", "onnx", "ort"]
-    assert [variant.fused for variant in result.variants] == [None, 3, 3, 3]
+    assert result.variants == (RAW, "portable", "onnx", "ort")
     assert result.unranked == {}
     assert result.cases == {f"x={n}x40": (f"x float32 [{n}, 40]",) for n in (1, 3)}
     assert len(result.timings) == 2 * 5
@@ -81,7 +81,7 @@ def test_a_busy_machine_gives_no_verdict(path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("rmsnorm_export.benchmark.model.cores", lambda: 4)
     busy = measured(path, targets=("ort",), shapes="x=1x40")
     assert busy.timings[-1].verdict == "no verdict"
-    assert headlines(busy)[0].startswith("cpu: no verdict, the machine was busy; ")
+    assert headlines(busy) == ["cpu: no verdict, the machine was busy"]
     assert "a load of 9 on 4 cores: measure again" in busy.to_text()
     monkeypatch.setattr("rmsnorm_export.benchmark.model.load_average", lambda: 8.0)
     idle = measured(path, targets=("ort",), shapes="x=1x40")
@@ -194,10 +194,7 @@ def test_the_headline_and_the_text(path: Path) -> None:
     mixed = dataclasses.replace(whole, timings=both)
     assert headlines(mixed) == ["cpu: ort takes 0.80-1.20 of raw's time (faster, slower)"]
     same = dataclasses.replace(whole, timings=(timing("ort", cases[0], 1.0, equal),))
-    assert headlines(same) == ["cpu: no measurable gain with ort; 24 -> 6 nodes executed"]
-    rows_of_files = [" ".join(line.split()) for line in whole.to_text().splitlines()]
-    assert any(line.startswith("raw 25 24 0 ") for line in rows_of_files), rows_of_files
-    assert any(line.startswith("ort 7 6 3 0 3 ") for line in rows_of_files), rows_of_files
+    assert headlines(same) == ["cpu: no measurable gain with ort"]
     text = whole.to_text(verbose=1)
     for words in ("0.780 - 0.820", "plain: failed: no room", "native on cpu: logits", "a note"):
         assert words in text

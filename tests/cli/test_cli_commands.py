@@ -115,8 +115,7 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.code == 0, done.stderr
     report = json.loads(three.with_name("a.json").read_text(encoding="utf-8"))
     assert {t["variant"] for t in report["timings"]} == {"raw", "raw again", "ort", "onnx"}
-    assert [v["fused"] for v in report["variants"]] == [None, 3, 3]
-    assert ["ort", "7", "6", "3", "0", "3"] in [row.split()[:6] for row in done.text.splitlines()]
+    assert report["variants"] == ["raw", "ort", "onnx"]
     assert "95 % interval" in three.with_name("a.html").read_text(encoding="utf-8")
     onnx.save(model(3, scale=3.0), three.with_name("wrong.onnx"))
     real, wrong = bench_of_models.optimize, three.with_name("wrong.onnx")
@@ -142,7 +141,6 @@ def test_deploy(run: Run, tmp_path: Path) -> None:
 
 @needs_compiler
 def test_plugin(run: Run, project: Path) -> None:  # noqa: F811
-    run("plugin", "check").assert_error(6, "plugin build")
     build = ("plugin", "build", "--runtime", "onnxruntime")
     done = run(*build, "--format", "json")
     assert done.code == 0
@@ -150,29 +148,20 @@ def test_plugin(run: Run, project: Path) -> None:  # noqa: F811
     built = from_json(done.text, Built)
     assert str(built.path("register")) in run(*build).text
     assert run("-q", *build).stderr == ""
-    done = run("plugin", "check", "--runtime", "onnxruntime")
-    done.assert_error(4, "The plugin does not work", "librmsnorm_onnxruntime.so in onnxruntime")
-    assert "is not a registered function" in done.text
     project.write_text("int x = no_such_name;\n")
     run("-q", *build).assert_error(1, "did not compile", "no_such_name", "read the log, /")
 
 
 def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"onnxruntime": ("running", "onnxruntime"), "no_such_package": ("nothing", "nothing")}
-    monkeypatch.setattr(diagnosis, "_OPTIONAL", small)
-    monkeypatch.setattr(diagnosis.packages, "required_packages", lambda: ["onnx"])
-    monkeypatch.setattr(diagnosis, "_REMARKS", {"onnxruntime": "'probed'"})
+    monkeypatch.setattr(diagnosis, "_OPTIONAL", ("onnxruntime", "no_such_package"))
     done = run("doctor", "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     diagnosed = from_json(done.text, diagnosis.Diagnosis)
-    assert diagnosed.works
-    assert [c.status for c in diagnosed.components] == ["ok", "ok", "missing"]
-    assert diagnosed.components[0].version == onnx.__version__
-    assert diagnosed.components[1].detail == "probed"
-    names = [test.name for test in diagnosed.self_tests]
-    assert names == ["target portable", "target onnx", "target ort", "target plain"]
-    assert all(one.status == "ok" and "float64" in one.detail for one in diagnosed.self_tests)
-    assert "for nothing: pip install nothing" in run("doctor").text
+    assert diagnosed.packages["onnx"] == onnx.__version__
+    assert diagnosed.packages["no_such_package"] == ""
+    assert diagnosed.self_tests == dict.fromkeys(("portable", "onnx", "ort", "plain"), "")
+    monkeypatch.setattr(diagnosis, "_MODEL", diagnosis._MODEL.replace("ReduceMean", "ReduceMax"))
+    run("doctor").assert_error(4, "The self test failed", "was not made one node")
 
 
 def test_inspect_for_a_runtime_is_a_check_of_it(run: Run, three: Path, tmp_path: Path) -> None:

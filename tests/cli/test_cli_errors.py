@@ -82,8 +82,6 @@ INPUT = [
     ("package three.onnx -o taken.onnx", "taken.onnx: Not a directory"),
     ("export absent.py:make -o o.onnx", "file of the factory is missing", "absent.py"),
     ("deploy none.toml", "pipeline file cannot be read"),
-    ("plugin check missing.so", "missing.so"),
-    ("plugin check librmsnorm_torch.so", "no such file"),
     ("build three.onnx -o no/where", "does not exist"),
 ]
 WITHOUT_CUDA = pytest.mark.skipif(

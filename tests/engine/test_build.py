@@ -21,7 +21,7 @@ from rmsnorm_export.records import from_json
 from rmsnorm_export.system import packages, process
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine import backends, build
-from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose, gpu_visible
+from rmsnorm_export.tensorrt.engine.backends import RTX, TENSORRT, choose
 from rmsnorm_export.tensorrt.engine.build import require_plugin
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
@@ -188,7 +188,7 @@ def test_the_way_of_tensorrt(
     monkeypatch.setattr(build, "plan_plugin", lambda *_, **__: (broken, "a test"))
     with pytest.raises(InputError, match="libbroken") as caught:
         build_engine(one_norm, tmp_path / "f", **options)
-    assert "plugin check" in caught.value.fix
+    assert "plugin build --force" in caught.value.fix
     assert not (tmp_path / "f").exists()
 
 
@@ -256,8 +256,8 @@ def test_the_plugin_takes_part_where_it_can(
         plan_plugin("require", info, own=own)
 
 
-def test_a_folder_of_graphs_is_built_and_timed(one_norm: Path, tmp_path: Path) -> None:
-    """Ranges by the names of dimensions, one engine of each graph; times where a GPU is."""
+def test_a_folder_of_graphs_is_built(one_norm: Path, tmp_path: Path) -> None:
+    """Ranges by the names of dimensions, one engine of each graph."""
     folder, engines = tmp_path / "graphs", tmp_path / "engines"
     folder.mkdir()
     for name in ("prefill", "decode"):
@@ -270,15 +270,3 @@ def test_a_folder_of_graphs_is_built_and_timed(one_norm: Path, tmp_path: Path) -
         assert result.record.sha256 == sha256_of(result.path)
     with pytest.raises(UsageError, match="not empty"):
         build_engine(folder, engines, dims="rows=1")
-    if not gpu_visible():
-        for model in (engines, engines / "decode.engine"):
-            with pytest.raises(BackendMissingError, match="only where a GPU is"):
-                rx.bench(model)
-        return
-    for benchmark in rx.bench(engines, seconds=0.5).results.values():
-        assert list(benchmark.cases) == [f"x=4x{N}"]
-        timing = benchmark.timings[0]
-        assert timing.rounds >= 20
-        assert 0 < timing.q1_ms <= timing.median_ms <= timing.q3_ms
-    other = rx.bench(engines / "decode.engine", shapes=f"x=1x{N},128x{N}", seconds=0.5)
-    assert [timing.case for timing in other.timings] == [f"x=1x{N}", f"x=128x{N}"]

@@ -15,12 +15,12 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op import abi
 from rmsnorm_export.op.spec import IN_KERNELS, ORIGINAL, Kind, NormSpec
 from tests.op.norm_models import Case, reference, variants
 from tests.plugins import kernel_cases, native_process
 from tests.plugins.native_fuzz import Fuzz
 from tests.torch import norm_cases
+from toolbox import abi
 from toolbox.command import module_command, module_environment
 
 KERNELS = Path(__file__).resolve().parents[2] / "plugins" / "kernels"

@@ -86,16 +86,6 @@ def test_two_flavours_in_one_process(autoload: pathlib.Path) -> None:
     assert "no plugin for this TensorRT" not in process.stderr
 
 
-@with_flavour
-@pytest.mark.parametrize("library", ["plain", "autoload"])
-def test_the_command_passes_it(request: pytest.FixtureRequest, flavour: str, library: str) -> None:
-    """``plugin check``, in this registry."""
-    result = rx.plugin.check(request.getfixturevalue(library))
-    (trial,) = (one for one in result.runtimes if one.name == flavour)
-    assert trial.status == "ok", trial.detail
-    assert trial.detail == f"{CREATORS} creators are registered"
-
-
 def test_a_tensorrt_that_is_missing_or_of_another_major_version(
     plain: pathlib.Path, autoload: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

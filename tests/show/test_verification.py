@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from samples import Page
 
 from rmsnorm_export.compare.outputs import Bounds, compare_outputs
@@ -59,14 +58,3 @@ def test_an_error_names_a_few_of_the_outputs_that_failed() -> None:
     assert error is not None
     assert error.found.count("logits of token") == 3
     assert error.found.endswith("; 37 outputs more")
-
-
-@pytest.mark.parametrize(("count", "folded"), [(1, False), (4, True)])
-def test_a_histogram_is_a_table_of_its_own(count: int, folded: bool) -> None:
-    outcome = verified(dict.fromkeys(range(1, count + 1), 2e-07))
-    outcome = Verification(outcome.outputs, outcome.runtime, (), source="random, seed 0")
-    text, page = to_text(outcome, verbose=1), Page(to_html(outcome))
-    assert text.count("by their distance in ulp") == count
-    assert "    0         7  " + "\u2588" * 18 in text  # seven of eight elements
-    assert page.text.count("\u2588" * 18) == count
-    assert ("details" in page.tags) == folded

@@ -43,5 +43,7 @@ def test_gpus(
     assert time.perf_counter() - start < 10
     assert len(backends.gpus()) == len(listed)
     if len(listed) == 2:
-        settings = building._cmake_settings("torch", building._architectures(None), None, None)
+        settings = building._cmake_settings(
+            "onnxruntime-cuda", building._architectures(None), None, None
+        )
         assert "-DCMAKE_CUDA_ARCHITECTURES=90;120" in settings

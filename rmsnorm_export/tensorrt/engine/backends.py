@@ -137,7 +137,7 @@ _FIXES = (
     (r"No space left|File too large|quota", "free some space, or write to another folder"),
     (
         r"load_library|getCreators|no shared library|cut short",
-        "rmsnorm-export plugin check says why; or use --plugin never",
+        "rmsnorm-export plugin build --force makes it anew; or use --plugin never",
     ),
     (r"profile", "change --shapes: the profile does not fit the model"),
     (r"memory|workspace", "raise --memory-limit, lower the largest shapes, or free the GPU"),

@@ -245,5 +245,5 @@ def require_plugin(record: EngineRecord) -> None:
     if missed:
         what = f"{plural(len(missed), 'norm')} became no plugin layer; nothing was written."
         found = "; ".join(f"{short(norm.name)} is {norm.how}" for norm in missed[:_NAMED])
-        fix = "see rmsnorm-export plugin check, or use --plugin auto"
+        fix = "build it anew with rmsnorm-export plugin build --force, or use --plugin auto"
         raise RequirementError(what, found=found, fix=fix)

@@ -1,28 +1,18 @@
-"""Build, check and load the TensorRT plugin and the kernels of ONNX Runtime and PyTorch::
+"""Build and load the TensorRT plugin and the kernels of ONNX Runtime::
 
     import rmsnorm_export as rx
     rx.plugin.build(tensorrt_include="/opt/tensorrt/include")
-    rx.plugin.check().passed
     rx.plugin.build(runtime="onnxruntime")   # and rx.session_options() has them
-    rx.plugin.build(runtime="torch")         # and rx.plugin.use_in_torch() takes them
     rx.plugin.find_build().path("dlopen")    # the file for programs that dlopen it
 
 Only the standard library is imported here.
 """
 
-from rmsnorm_export.tensorrt.plugin.building import build, build_tools
-from rmsnorm_export.tensorrt.plugin.checking import check
-from rmsnorm_export.tensorrt.plugin.libraries import (
-    find_build,
-    onnxruntime_library,
-    use_in_torch,
-)
+from rmsnorm_export.tensorrt.plugin.building import build
+from rmsnorm_export.tensorrt.plugin.libraries import find_build, onnxruntime_library
 
 __all__ = [
     "build",
-    "build_tools",
-    "check",
     "find_build",
     "onnxruntime_library",
-    "use_in_torch",
 ]

@@ -21,7 +21,7 @@ from rmsnorm_export.options import Progress
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.libraries import check_owners
 from rmsnorm_export.system.machine import cores, gpus
-from rmsnorm_export.system.packages import Component, package_folders, pip_install
+from rmsnorm_export.system.packages import package_folders, pip_install
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.plugin import libraries
 from rmsnorm_export.tensorrt.plugin.libraries import (
@@ -58,8 +58,7 @@ def build(
 
     Args:
         runtime: ``"onnxruntime"`` builds the CPU kernels, which need neither CUDA nor TensorRT, and
-            with ``cuda`` the CUDA kernels besides; ``"torch"`` the CUDA kernels for PyTorch, which
-            need no TensorRT.
+            with ``cuda`` the CUDA kernels besides.
         arch: ``"90"`` or ``"90,100"``; ``"all"``: every architecture that the kernels are tuned
             for. None: that of the GPU at hand, or without one all.
         tensorrt_include: folder of TensorRT's headers, or above it; by default that of
@@ -119,19 +118,15 @@ def _announcement(runtime: PluginRuntime, architectures: str) -> str:
     return f"compiling {runtime} for {target}: about two minutes of one core for each"
 
 
-def build_tools() -> tuple[Component, ...]:
-    """Return the programs that a build needs, found or not; the detail is where."""
-    nvcc = next(map(str, _wheel_toolkits()), "")
+def missing_tools() -> dict[str, str]:
+    """Return the programs that a build needs and that are not here, with what brings each."""
     extra = pip_install("[plugin]")
-    rows = (
-        ("nvcc", _which("nvcc") or (nvcc and f"{nvcc}/bin/nvcc"), f"{extra}, or CUDA 12"),
-        ("host compiler", _which(os.environ.get("CXX", "c++")), "apt install g++"),
-        ("cmake", _which("cmake"), extra),
-    )
-    return tuple(
-        Component(name, "ok" if path else "missing", path, install=install, enables="plugin build")
-        for name, path, install in rows
-    )
+    tools = {
+        "nvcc": (_which("nvcc") or next(_wheel_toolkits(), ""), f"{extra}, or CUDA 12"),
+        "host compiler": (_which(os.environ.get("CXX", "c++")), "apt install g++"),
+        "cmake": (_which("cmake"), extra),
+    }
+    return {name: install for name, (path, install) in tools.items() if not path}
 
 
 def _cmake_settings(
@@ -195,8 +190,10 @@ def _configure(runtime: PluginRuntime, place: Path, settings: list[str]) -> str:
     log.write_bytes(b"")
     if not _logged([cmake, "-S", source, "-B", tree, *settings], log):
         found = _first_error(log)
-        needed = [tool for tool in build_tools() if tool.name != "nvcc" or runtime != "onnxruntime"]
-        fixes = [f"{tool.name}: {tool.install}" for tool in needed if not tool.detail]
+        missing = missing_tools()
+        if runtime == "onnxruntime":
+            missing.pop("nvcc", None)
+        fixes = [f"{tool}: {brings}" for tool, brings in missing.items()]
         if _NO_HEADERS in found:
             fixes.append(f"TensorRT's headers: {_HEADERS}")
         fix = "; ".join(fixes) or f"read the log, {log}"

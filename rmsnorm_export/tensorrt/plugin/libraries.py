@@ -1,4 +1,4 @@
-"""The libraries of each runtime: where their build is, and the results of builds and checks."""
+"""The libraries of each runtime: where their build is, and the result of a build."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsnorm_export.errors import BackendMissingError, Error, InputError, VerificationError
+from rmsnorm_export.errors import BackendMissingError, Error, InputError
 from rmsnorm_export.system.files import StrPath, refusals_as
 from rmsnorm_export.system.libraries import check_library
-from rmsnorm_export.system.packages import Component, version_of
+from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.system.shown import Shown
 
-Style = Literal["load_library", "dlopen", "register", "functions"]
+Style = Literal["load_library", "dlopen", "register"]
 """The call that loads a library: ``IPluginRegistry::loadLibrary``, which asks it for its
-creators; plain ``dlopen``, on which the library registers them itself; ONNX Runtime's
-``register_custom_ops_library``; or C functions, for PyTorch. A library made for the one must not be
-loaded in the other way."""
+creators; plain ``dlopen``, on which the library registers them itself; or ONNX Runtime's
+``register_custom_ops_library``. A library made for the one must not be loaded in the other way."""
 
-PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda", "torch"]
-"""The purpose of a build: the TensorRT plugin, the CPU kernels of ONNX Runtime, those and the CUDA
-kernels (``runtime="onnxruntime", cuda=True``), or the CUDA kernels in PyTorch."""
+PluginRuntime = Literal["tensorrt", "onnxruntime", "onnxruntime-cuda"]
+"""The purpose of a build: the TensorRT plugin, the CPU kernels of ONNX Runtime, or those and the
+CUDA kernels (``runtime="onnxruntime", cuda=True``)."""
 
 LIBRARIES: dict[PluginRuntime, dict[Style, str]] = {
     "tensorrt": {"load_library": "librmsnorm_plugin.so", "dlopen": "librmsnorm_plugin_autoload.so"},
     "onnxruntime": {"register": "librmsnorm_onnxruntime.so"},
     "onnxruntime-cuda": {"register": "librmsnorm_onnxruntime_cuda.so"},
-    "torch": {"functions": "librmsnorm_torch.so"},
 }
 """The libraries of each build, as CMake names them."""
 
@@ -44,7 +42,6 @@ _BUILT_BY: dict[PluginRuntime, tuple[str, str]] = {
     "tensorrt": ("The TensorRT plugin is", ""),
     "onnxruntime": ("The kernels for ONNX Runtime are", " --runtime onnxruntime"),
     "onnxruntime-cuda": ("The CUDA kernels for ONNX Runtime are", " --runtime onnxruntime --cuda"),
-    "torch": ("The CUDA kernels for PyTorch are", " --runtime torch"),
 }
 """The libraries in words, and the options that build them."""
 
@@ -80,32 +77,6 @@ class Built(Shown):
     def path(self, style: Style) -> Path:
         """Return the library for ``style``."""
         return next(library.path for library in self.libraries if library.style == style)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class CheckResult(Shown):
-    """Outcome of ``check``.
-
-    Attributes:
-        runtimes: every runtime, those that are missing included, for every library, which is what
-            it ``enables``.
-        passed: every library was tried in a runtime, and none failed.
-    """
-
-    runtimes: tuple[Component, ...]
-    passed: bool
-
-    @property
-    def error(self) -> VerificationError | None:
-        """The error of the first library that failed, or that nothing could try."""
-        if self.passed:
-            return None
-        first = next((one for one in self.runtimes if one.status == "broken"), self.runtimes[0])
-        fix = "build it anew with rmsnorm-export plugin build --force"
-        if first.status == "missing":
-            fix = f"{first.install}, or pip install tensorrt_lean, whose registry needs no GPU"
-        found = f"{first.enables} in {first.name}: {first.status}: {first.detail}"
-        return VerificationError("The plugin does not work.", found=found, fix=fix)
 
 
 class BuildError(Error):
@@ -170,15 +141,6 @@ def find_build(runtime: PluginRuntime = "tensorrt") -> Built:
 
 def _build_fix(runtime: PluginRuntime) -> str:
     return f"rmsnorm-export plugin build{_BUILT_BY[runtime][1]}"
-
-
-def find_builds() -> tuple[Built, ...]:
-    """Return every build that can be used."""
-    builds = []
-    for runtime in LIBRARIES:
-        with contextlib.suppress(BackendMissingError):
-            builds.append(find_build(runtime))
-    return tuple(builds)
 
 
 def open_library(path: StrPath, style: Style | None = None) -> Library:
@@ -252,26 +214,3 @@ def session_options(library: StrPath | None = None, *, cuda: bool = False, threa
     from rmsnorm_export.runtime.session import session_options as plain_options
 
     return plain_options(optimize=True, threads=threads, kernels=chosen)
-
-
-def use_in_torch(library: StrPath | None = None) -> Path:
-    """Let ``torch.ops.rmsnorm_export.*`` run the CUDA kernels of a library on CUDA tensors.
-
-    Norms that the kernels do not compute stay with PyTorch's own operators; a warning says so.
-
-    Args:
-        library: of ``rx.plugin.build(runtime="torch")``; None: as it was built.
-
-    Returns:
-        The library.
-
-    Raises:
-        BackendMissingError: PyTorch is not installed, nothing is built, or others can write to it.
-        InputError: ``library`` cannot be loaded, or belongs to another version of this package.
-    """
-    chosen = find_build("torch").path("functions") if library is None else Path(library)
-    import rmsnorm_export.torch  # noqa: F401
-    from rmsnorm_export.torch.operator.kernels import use
-
-    use(chosen)
-    return chosen

@@ -1,7 +1,6 @@
 """Registers the operators ``torch.ops.rmsnorm_export.*``: schema, kernel, shapes, gradients.
 
-The kernel is registered for every backend: it is made of ATen operators, or on CUDA of the kernels
-of ``rx.plugin.use_in_torch``. An operator is one opaque
+The kernel is registered for every backend: it is made of ATen operators. An operator is one opaque
 call for autograd, for ``torch.compile`` and for ``torch.export``, and runs in the type of its
 input: autocast does not convert it.
 """
@@ -18,7 +17,6 @@ from rmsnorm_export.op.operands import Operand, check_operands
 from rmsnorm_export.op.spec import DOMAIN, Kind
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES
 from rmsnorm_export.torch.operator.eager import forward
-from rmsnorm_export.torch.operator.kernels import launched
 from rmsnorm_export.torch.operator.plan import (
     NAMES,
     OPERANDS,
@@ -91,7 +89,7 @@ def _define(library: torch.library.Library, kind: Kind) -> None:
 
     def kernel(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:
         plan, named = prepare(kind, operands, attributes)
-        y, total = launched(plan, **named) or forward(plan, **named, reuse=True)
+        y, total = forward(plan, **named, reuse=True)
         return (y, total) if two else y
 
     def fake(*operands: Any, **attributes: Any) -> Tensor | tuple[Tensor, Tensor]:

@@ -7,9 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.spec import FLOAT, IN_KERNELS, NormSpec
-from rmsnorm_export.system.libraries import loadable
 
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3": 3, "int8": 4}
 STATIC = 1
@@ -85,18 +83,12 @@ def functions(path: Path) -> ctypes.CDLL:
     """Load the library of plugins/torch/c_api.cpp.
 
     Raises:
-        InputError: it cannot be loaded, or its structures are not those above.
-        BackendMissingError: others can write to it.
+        OSError: it cannot be loaded, or its structures are not those above.
     """
-    try:
-        library = ctypes.CDLL(loadable(path))
-        own, expected = int(library.rmsnorm_problem_bytes()), ctypes.sizeof(Problem)
-        if own != expected:
-            raise OSError(f"its problem has {own} bytes, that of this version {expected}")
-    except (OSError, ValueError, AttributeError) as error:
-        what = "The library of CUDA kernels for PyTorch is not one of this version."
-        fix = "rmsnorm-export plugin build --runtime torch"
-        raise InputError(what, found=f"{path}: {error}", fix=fix) from error
+    library = ctypes.CDLL(str(path))
+    own, expected = int(library.rmsnorm_problem_bytes()), ctypes.sizeof(Problem)
+    if own != expected:
+        raise OSError(f"{path}: its problem has {own} bytes, that of this version {expected}")
     for name in ("refusal", "broadcast_tables", "error"):
         getattr(library, f"rmsnorm_{name}").restype = ctypes.c_char_p
     pointer = ctypes.c_void_p
