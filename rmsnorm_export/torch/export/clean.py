@@ -7,6 +7,7 @@ one, and at opset 23 it fuses norms in an order of rounding that is not the sour
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 
 import onnx_ir as ir
@@ -34,6 +35,10 @@ _EXACT_RULES = (
     rules.unsqueeze_unsqueeze_rule,
 )
 """Rules that move elements or remove what does nothing, whatever the values are."""
+
+_NOTES = ("stack_trace", "fx_node", "class_hierarchy")
+"""What the exporter notes of each node and nobody reads: paths of this machine, and names that
+``namespace`` has as well; a third of the graph of a decoder whose weights are elsewhere."""
 
 _OF_ONE_TYPE = {"Add", "Concat", "Conv", "Div", "Gemm", "MatMul", "Mul", "Sub"}
 
@@ -66,6 +71,8 @@ def tidy(model: ir.Model) -> None:
         passes.NameFixPass(),
     )(model)
     _share_storage(model)
+    for node, note in itertools.product(model.graph.all_nodes(), _NOTES):
+        node.metadata_props.pop(f"pkg.torch.onnx.{note}", None)
     _check_types(model)
 
 
