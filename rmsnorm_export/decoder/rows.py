@@ -3,13 +3,17 @@
 PyTorch's ``index_copy_`` becomes a ScatterND along the first axis, between two Transpose of the
 whole cache: each token moves all that it holds three times. ScatterElements takes the cache as it
 is; a runtime copies it once, and not at all where a caller binds one buffer as input and output.
+The attention that reads the cache takes it as it is, too.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes import common as passes
+from onnxscript.rewriter import RewritePass
+from onnxscript.rewriter.rules import common as rules
 
+from rmsnorm_export.decoder.grouped import group_heads
+from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.rewrite.names import Names
 
 _BACK = (1, 2, 0, 3)
@@ -18,7 +22,9 @@ _TURNS = ((2, 0, 1, 3), _BACK)
 
 
 def write_rows(model: ir.Model) -> int:
-    """Take away the transpositions around each write into a cache; in place, no number changes.
+    """Take away the transpositions around each write into a cache, and copies for groups of heads.
+
+    In place. No fusion of transformers knows the graph then.
 
     Returns:
         How many there were, of caches ``[batch, heads, tokens, width]``.
@@ -43,7 +49,9 @@ def write_rows(model: ir.Model) -> int:
         )
         count += 1
     if count:
-        passes.RemoveUnusedNodesPass()(model)
+        group_heads(model)
+        drop_redundant(model)
+        RewritePass((rules.transpose_transpose_rule, rules.no_op_transpose_rule))(model)
     return count
 
 

@@ -12,6 +12,7 @@ from onnx_ir.passes import common as passes
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.quantize.blocks import BLOCK, Blocks, in_blocks
+from rmsnorm_export.quantize.packed import pack_attentions
 
 _CONTRIB = "com.microsoft"
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -125,6 +126,8 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
         for node in tied:
             writer.look_up(node, blocks, stored)
             tables.remove(node)
+    if sums:  # Split has its sizes elsewhere as well
+        pack_attentions(model)
     model.opset_imports.setdefault(_CONTRIB, 1)
     model.graph.opset_imports.setdefault(_CONTRIB, 1)
     passes.RemoveUnusedNodesPass()(model)

@@ -18,7 +18,7 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.runtime.lengths import Length, lengths
+from rmsnorm_export.runtime.lengths import Length, lengths, widths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
 from rmsnorm_export.runtime.sizes import (
     Declared,
@@ -57,31 +57,22 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
     """Return the inputs that are no initializers, which have to be given, by name."""
     needed = (value for value in model.graph.inputs if value.name not in model.graph.initializers)
     declared = {item.name: item for item in map(declared_tensor, needed)}
-    widths = dict(_cache_sizes(model))
-    for name, item in declared.items() if widths else ():
-        shape = item.shape and tuple(widths.get(size, size) for size in item.shape)
+    fixed = dict(_fixed_sizes(model))
+    for name, item in declared.items() if fixed else ():
+        shape = item.shape and tuple(fixed.get(size, size) for size in item.shape)
         declared[name] = dataclasses.replace(item, shape=shape)
     return declared
 
 
-def _cache_sizes(model: ir.Model) -> Iterator[tuple[Any, int]]:
-    """Yield names of dimensions of caches and what the graph fixes them to.
+def _fixed_sizes(model: ir.Model) -> Iterator[tuple[Any, int]]:
+    """Yield names of dimensions of inputs and the sizes to which the graph fixes them.
 
-    What a cache is joined with has its other sizes. Of attention onnxruntime-genai's builder leaves
-    the width of keys and values open, which is that of the product after it, of all heads.
+    What is joined has its other sizes in common; attention operators fix `widths`.
     """
     for node in model.graph:
         if node.op_type == "Concat" and any(map(_has_open_sizes, node.inputs)):
             yield from _joined_sizes(node, Types(model, Constants()))
-        if node.op_type != "GroupQueryAttention" or node.inputs[3] is None:
-            continue
-        past = declared_tensor(node.inputs[3]).shape or ()
-        for use in node.outputs[0].uses():
-            weight, attributes = use.node.inputs[1:2], use.node.attributes
-            if use.node.op_type.startswith("MatMul") and weight and weight[0] is not None:
-                rows = attributes.get_int("K", None) or (weight[0].shape or (0,))[0]
-                if isinstance(rows, int) and past and not isinstance(past[-1], int):
-                    yield past[-1], rows // node.attributes.get_int("num_heads")
+    yield from widths(model)
 
 
 def _has_open_sizes(value: ir.Value | None) -> bool:

@@ -1,4 +1,7 @@
-"""Inputs that count tokens: random numbers, or ones, are none that an attention operator takes."""
+"""What attention operators ask of inputs: how many tokens there are, and how wide a head is.
+
+Random numbers are no numbers of tokens, and onnxruntime-genai's builder leaves widths open.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from rmsnorm_export.op.native import MICROSOFT_DOMAIN
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
 
+_GROUPED, _STATE = "GroupQueryAttention", 3
 _COUNTS = {
-    ("GroupQueryAttention", 5): (-1, 0, 3), ("GroupQueryAttention", 6): (0, 0, 3),
+    (_GROUPED, 5): (-1, 0, _STATE), (_GROUPED, 6): (0, 0, _STATE),
     ("SparseAttention", 7): (0, 0, 3), ("SparseAttention", 8): (0, 0, 3),
 }  # fmt: skip
-"""Operator and input -> an addend to the number of tokens, and the inputs query and past."""
+"""Operator and input -> an addend to the number of tokens, and the inputs that have so many."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +45,21 @@ def lengths(model: ir.Model) -> dict[str, Length]:
             if length is not None and value.name:
                 counted[value.name] = length
     return counted
+
+
+def widths(model: ir.Model) -> Iterator[tuple[str | None, int]]:
+    """Yield names of widths and what they are: the rows of the product after it, of all heads."""
+    for node in model.graph:
+        state = node.inputs[_STATE] if node.op_type == _GROUPED else None
+        size = state.shape[-1] if state is not None and state.shape else None
+        if not isinstance(size, ir.SymbolicDim):
+            continue
+        for use in node.outputs[0].uses():
+            weight = use.node.inputs[1] if use.node.op_type.startswith("MatMul") else None
+            if weight is not None:
+                rows = use.node.attributes.get_int("K", None) or (weight.shape or (0,))[0]
+                if isinstance(rows, int):
+                    yield size.value, rows // node.attributes.get_int("num_heads")
 
 
 def _length(

@@ -116,6 +116,7 @@ def _change_lines(changed: Fusions | Quantization) -> list[Line]:
     if isinstance(changed, Quantization):
         lines += [(f"  lost: {one_line(changed.problem)}", "bad")] if changed.problem else []
         lines += [f"  {one_line(changed.left_words())}"] if changed.left else []
+        lines += [(f"  slow: {slow}", "warn")] if (slow := changed.slow_words()) else []
     else:
         if changed.left_out:
             lines.append((f"  omitted: {one_line(changed.left_out)}", "warn"))

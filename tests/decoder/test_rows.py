@@ -59,9 +59,7 @@ def test_a_cache_is_written_without_being_turned(cached: bool) -> None:
     before, after = decode(cached=cached), decode(cached=cached)
     assert write_rows(after) == 2
     onnx.checker.check_model(ir.to_proto(after), full_check=True)
-    turned = [n.inputs[0].name for n in after.graph if n.op_type == "Transpose" and n.inputs[0]]
-    assert sorted(name for name in turned if "new" in str(name)) == ["new_keys", "new_values"]
-    assert not any("input" in str(name) or "empty" in str(name) for name in turned)
+    assert not any(node.op_type == "Transpose" for node in after.graph)
     raw, ours = session(before), session(after)
     for tokens, start in ((1, 0), (1, ROOM - 1), (4, 3), (ROOM, 0)):
         given = feeds(tokens, start)

@@ -90,6 +90,7 @@ def test_one_large_activation_takes_no_steps_of_the_others() -> None:
         quantized = rx.optimize(normed_product(activation=1e4), quantize=kind).report.quantized
         assert quantized is not None
         assert (quantized.problem, quantized.activations) == ("", "as they are")
+        assert ("5 times as long" in quantized.slow_words()) == (kind == "int8")
 
 
 def test_single_weights_that_lose_much_are_found_among_many() -> None:

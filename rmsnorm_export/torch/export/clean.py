@@ -35,6 +35,10 @@ _EXACT_RULES = (
 )
 """Rules that move elements or remove what does nothing, whatever the values are."""
 
+_KEPT_NOTE = "pkg.torch.onnx.name_scopes"
+"""Of what the exporter notes of each node: its modules. The others name them again, and files of
+this machine; they are half of the graph of a decoder whose weights are elsewhere."""
+
 _OF_ONE_TYPE = {"Add", "Concat", "Conv", "Div", "Gemm", "MatMul", "Mul", "Sub"}
 
 
@@ -66,6 +70,7 @@ def tidy(model: ir.Model) -> None:
         passes.NameFixPass(),
     )(model)
     _share_storage(model)
+    _forget_notes(model)
     _check_types(model)
 
 
@@ -110,6 +115,15 @@ def _share_storage(model: ir.Model) -> None:
         if shared is not value and not value.is_graph_output() and not value.is_graph_input():
             value.replace_all_uses_with(shared)
             del model.graph.initializers[name]
+
+
+def _forget_notes(model: ir.Model) -> None:
+    for node in model.graph.all_nodes():
+        for noted in (node, *node.inputs, *node.outputs):
+            props = {} if noted is None else noted.metadata_props
+            for name in [n for n in props if n == "namespace" or n.startswith("pkg.")]:
+                if name != _KEPT_NOTE:
+                    del props[name]
 
 
 def _check_types(model: ir.Model) -> None:
