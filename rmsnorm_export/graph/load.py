@@ -124,8 +124,8 @@ def load_model(source: Source) -> LoadedModel:
 
     Args:
         source: path of an .onnx file, which is mapped as long as the model is used: it may be
-            replaced, and not be written into; the bytes of one (what ``-`` gives: the caller reads standard
-            input); a ModelProto; or an onnx_ir model. Objects are never changed.
+            replaced, and not be written into; the bytes of one (what ``-`` gives: the caller reads
+            standard input); a ModelProto; or an onnx_ir model. Objects are never changed.
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
