@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.external import adopt_external
 from rmsnorm_export.graph.order import forget_negative_dims, sort_graphs
-from rmsnorm_export.graph.pieces import Identity, Part, bytes_of, parse, serialized, total_size
+from rmsnorm_export.graph.pieces import Identity, Piece, bytes_of, parse, serialized, total_size
 from rmsnorm_export.graph.tensors import MAX_PROTO_BYTES, check_tensor, tensor_slots
 from rmsnorm_export.graph.wellformed import check_depth, check_graphs, check_proto, check_versions
 from rmsnorm_export.printable import first_line, quoted, short
@@ -123,8 +123,9 @@ def load_model(source: Source) -> LoadedModel:
     """Read a model without loading weights, and check it.
 
     Args:
-        source: path of an .onnx file; the bytes of one (what ``-`` gives: the caller reads standard
-            input); a ModelProto; or an onnx_ir model. Objects are never changed.
+        source: path of an .onnx file, which is mapped as long as the model is used: it may be
+            replaced, and not be written into; the bytes of one (what ``-`` gives: the caller reads
+            standard input); a ModelProto; or an onnx_ir model. Objects are never changed.
 
     Raises:
         InputError: the source cannot be read, is not an ONNX model, or is not well-formed.
@@ -284,13 +285,13 @@ def serialize(model: ir.Model | onnx.ModelProto) -> bytes:
     return b"".join(map(bytes_of, parts_of(model)))
 
 
-def parts_of(model: ir.Model | onnx.ModelProto) -> list[Part]:
+def parts_of(model: ir.Model | onnx.ModelProto) -> list[Piece]:
     """Return what `serialize` puts together, large weights as they are.
 
     Raises:
         InputError: protobuf cannot hold the model, or it is larger than 2 GiB.
     """
-    parts: list[Part] | None = None
+    parts: list[Piece] | None = None
     with contextlib.suppress(EncodeError, ValueError), _refused():
         parts = serialized(model) if isinstance(model, ir.Model) else [model.SerializeToString()]
     if parts is None or total_size(parts) > MAX_PROTO_BYTES:

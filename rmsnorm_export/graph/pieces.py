@@ -31,7 +31,7 @@ _VARINT, _BYTES, _SIZES = 0, 2, {1: 8, 5: 4}
 
 _PLAIN = {"dims", "data_type", "name", "doc_string", "metadata_props", "raw_data"}
 
-Part = bytes | ir.TensorProtocol
+Piece = bytes | ir.TensorProtocol
 
 
 Identity = tuple[int, int, int]
@@ -130,7 +130,7 @@ def _tensor(
     return None
 
 
-def serialized(model: ir.Model) -> list[Part]:
+def serialized(model: ir.Model) -> list[Piece]:
     """Return what the bytes of a model are made of: bytes, and large tensors in their places.
 
     Raises:
@@ -151,7 +151,7 @@ def serialized(model: ir.Model) -> list[Part]:
     if not tokens:
         return [content]
 
-    def put(file: BinaryIO, length: int) -> Part:
+    def put(file: BinaryIO, length: int) -> Piece:
         own = file.read(length)
         return tokens.get(own, own)
 
@@ -168,20 +168,20 @@ def _standing_for(tensor: ir.TensorProtocol, token: bytes) -> ir.LazyTensor:
     return standing
 
 
-def bytes_of(part: Part) -> bytes:
+def bytes_of(part: Piece) -> bytes:
     """Return the bytes of a part."""
     return part if isinstance(part, bytes) else part.tobytes()
 
 
 def _replaced(
-    file: BinaryIO, end: int, path: tuple[int, ...], replace: Callable[[BinaryIO, int], Part]
-) -> list[Part]:
+    file: BinaryIO, end: int, path: tuple[int, ...], replace: Callable[[BinaryIO, int], Piece]
+) -> list[Piece]:
     """Return a message with other bytes in the fields that a path leads to.
 
     Raises:
         ValueError: it is no plain sequence of fields.
     """
-    parts: list[Part] = []
+    parts: list[Piece] = []
     for kind, head, length in _fields(file, end):
         if kind != path[0] << 3 | _BYTES:
             parts += [head, file.read(length)]
@@ -196,7 +196,7 @@ def _replaced(
     return parts
 
 
-def total_size(parts: Iterable[Part]) -> int:
+def total_size(parts: Iterable[Piece]) -> int:
     """Return how many bytes these are."""
     return sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
 
