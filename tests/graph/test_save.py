@@ -111,7 +111,7 @@ def test_a_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [3, None, "a\0b"])
 def test_what_is_no_path_is_refused(path: Any) -> None:
     result, folder = rx.optimize(norm_model()), functools.partial(check_folder, force=True)
-    for save in (result.save, result.report.save, check_output, folder):
+    for save in (result.save, check_output, folder):
         with pytest.raises(UsageError, match="no name of a file or folder"):
             save(path)
 
