@@ -35,18 +35,14 @@ Candidates = Callable[[], Iterable[dict[str, Array]]]
 """Makes inputs to try in turn."""
 
 _MARK = "rmsnorm_export.mark"
-_LARGEST = float(np.finfo(np.float32).max)
-"""Infinity in a mark, in which infinity is NaN: ReduceMax may overlook NaN."""
 _BODIES = {
     "largest": f"""
         wide = Cast <to = {FLOAT}> (x)
         size = Abs (wide)
-        most = Constant <value = float {{{_LARGEST!r}}}> ()
-        number = Min (size, most)
-        infinity = Constant <value = float {{inf}}> ()
-        is_nan = IsNaN (size)
-        told = Where (is_nan, infinity, number)
-        y = ReduceMax <keepdims = 0> (told)""",
+        most = ReduceMax <keepdims = 0> (size)
+        sum = ReduceSum <keepdims = 0> (size)
+        is_nan = IsNaN (sum)
+        y = Where (is_nan, sum, most)""",
     "largest_finite": """
         size = Abs (x)
         low = Neg (size)
@@ -59,8 +55,10 @@ _BODIES = {
         below = Min (x, most)
         y = Max (below, least)""",
 }
-"""What is computed in a copy, a call each: Python takes ten times as long for the nodes.
-ThresholdedRelu makes 0 of what is not above its alpha, and so of infinity and NaN."""
+"""What is computed in a copy, a call each: Python takes ten times as long for the nodes. ReduceMax
+may overlook NaN, which a sum of magnitudes does not; ThresholdedRelu makes 0 of what is not above
+its alpha, and so of infinity and NaN."""
+_LARGEST = float(np.finfo(np.float32).max)
 _ZERO = ir.tensor(np.float32(0))
 _WITH_FUNCTIONS, _OPSET = 8, 17
 """Version of the format; opset of a model that has none."""
@@ -120,7 +118,9 @@ def measure(
             )
     except (BackendMissingError, InputError, VerificationError) as error:
         return Measured(dataclasses.replace(run, problem=one_line(f"{error.what} {error.found}")))
-    ranges = {value: _magnitude(float(seen.pop(mark))) for value, mark in marks.items()}
+    sizes = {value: float(seen.pop(mark)) for value, mark in marks.items()}
+    # The largest of no elements, as of an empty cache, is -infinity; NaN stays.
+    ranges = {v: math.inf if size >= _LARGEST else max(size, 0.0) for v, size in sizes.items()}
     return Measured(dataclasses.replace(run, values=len(ranges)), ranges, seen)
 
 
@@ -157,11 +157,6 @@ def marked(
         function = onnx.parser.parse_function(f"{head} {name} (x) => (y) {{{body}\n}}")
         copy.functions[_MARK, name, ""] = ir.serde.deserialize_function(function)
     return copy, {sources[value]: mark.name or "" for value, mark in marks.items()}
-
-
-def _magnitude(mark: float) -> float:
-    """Return what a mark says; the largest of no elements, as of an empty cache, is -infinity."""
-    return math.nan if mark == math.inf else math.inf if mark >= _LARGEST else max(mark, 0.0)
 
 
 class Marks:

@@ -118,7 +118,7 @@ def test_stdin_is_left_alone(tmp_path: Path, stdin: str) -> None:
 
 def test_the_health_of_a_file_on_given_and_on_random_inputs(run: Run, three: Path) -> None:
     drawn = run("inspect", three, "--health")
-    assert "in half precision, inputs: random, seed 0, " in drawn.text
+    assert "in half precision, inputs: random, seed 0: " in drawn.text
     ports = onnx.load(three).graph.input
     sizes = [[d.dim_value or 2 for d in one.type.tensor_type.shape.dim] for one in ports]
     arrays = {one.name: np.full(s, 300, np.float32) for one, s in zip(ports, sizes, strict=True)}
