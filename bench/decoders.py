@@ -7,8 +7,8 @@ by which PyTorch preferred its own has to be within what the bound of the logits
 
 Other runtimes load the folder and write by themselves (`bench.consumers`), each in a process of the
 Python that its option names, e.g. ``--genai "env PYTHONPATH=genai/ python"``; the column of one
-that is not named is empty. ``--older`` adds what the same command has written with another release
-of transformers. ``--add`` keeps what the file has, so that columns can be measured one by one.
+that is not named is empty. ``--add`` keeps what the file has, so that columns can be measured one
+by one.
 What exports weigh and take is measured on a trained model (`bench.real`).
 """
 
@@ -59,15 +59,10 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--forms", nargs="*", choices=list(FORMS), default=list(FORMS))
     for name, (package, *_) in consumers.PACKAGES.items():
         options.add_argument(f"--{name}", default="", help=f"Python that has {package}")
-    options.add_argument("--older", type=Path, help="JSON file of another release of transformers")
     options.add_argument("--engines", action="store_true", help="build some by TensorRT-RTX, too")
     options.add_argument("--add", action="store_true", help="keep what the file has")
-    options.add_argument("--quick", action="store_true", help="a smoke run on one model")
     add_output(options, "decoders.json")
-    arguments = options.parse_args()
-    if arguments.quick:
-        arguments.models, arguments.forms = ["llama"], arguments.forms[:1]
-    return arguments
+    return options.parse_args()
 
 
 def measure(
@@ -150,13 +145,6 @@ def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) ->
     return ", ".join([" of ".join(map(str, totals)), *unlike, *["text alone"] * sees])
 
 
-def _older(file: Path) -> dict[str, Record]:
-    """Return the first column of another report, by models, under its release of transformers."""
-    report = json.loads(file.read_text("utf-8"))
-    name = f"transformers {report['versions']['transformers']}"
-    return {row["model"]: {name: next(iter(row["tokens"].values()))} for row in report["rows"]}
-
-
 def _page(report: Record) -> str:
     rows = report["rows"]
     notes: dict[str, list[str]] = {}
@@ -207,10 +195,8 @@ def main() -> int:
     }
     versions = before.get("consumers", {})
     versions |= {name: f"{name}: {writer.versions}" for name, writer in writers.items()}
-    older = _older(arguments.older) if arguments.older else {}
     for kind in arguments.models:
         row, kept = measure(kind, arguments, writers) | {"date": start.date}, rows.get(kind, {})
-        row["consumers"] |= older.get(kind, {})
         rows[kind] = kept | row
         for part in ("tokens", "notes", "consumers"):
             rows[kind][part] = kept.get(part, {}) | row[part]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import rmsnorm_export as rx
-from bench.demo.models import Architecture
+from bench.demo.models import ARCHITECTURES, type_of
 from bench.lib.tables import print_table
 from rmsnorm_export.benchmark.result import Timing
 
@@ -34,7 +34,7 @@ _LEGEND = (
 class Row:
     """One architecture on one target: a line of the table."""
 
-    architecture: Architecture
+    name: str
     target: str
     norm_calls: int
     report: rx.Report
@@ -45,7 +45,7 @@ class Row:
     def problems(self) -> list[str]:
         """What must not happen."""
         found = []
-        report, bound = self.report, LOGIT_BOUND[self.architecture.dtype]
+        report, bound = self.report, LOGIT_BOUND[type_of(self.name)]
         sites = len(report.fused) + len(report.kept)
         if self.target in ("portable", STRAIGHT) and sites != self.norm_calls:
             found.append(f"{sites} of {self.norm_calls} norms are one node")
@@ -62,7 +62,7 @@ class Row:
             found.append(f"the logits are {self.source_difference:.1e} off the export's")
         if not self.torch_difference <= bound:
             found.append(f"the logits are {self.torch_difference:.1e} off PyTorch's")
-        return [f"{self.architecture.name}, {self.target}: {text}" for text in found]
+        return [f"{self.name}, {self.target}: {text}" for text in found]
 
     @property
     def proved(self) -> int:
@@ -74,21 +74,11 @@ class Row:
         counts = Counter(site.numerics for site in self.report.fused)
         return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
-    def remarks(self) -> list[str]:
-        """Operators, reasons of refusals and notes of sites, each once with its number."""
-        texts = Counter(_operator(site) for site in self.report.fused)
-        texts.update(f"refused: {refusal.message}" for refusal in self.report.refused)
-        texts.update(f"left outside: {refusal.message}" for refusal in self.report.unfolded)
-        notes = (note for site in self.report.fused for note in site.notes)
-        whole, part = "part of the norm stays as it was", "left outside"
-        texts.update(note.replace(whole, part) for note in notes)
-        return [f"{n} x {text}" for text, n in texts.items()]
-
     def cells(self) -> list[str]:
         """The line of the table."""
         report, time = self.report, self.speed
         return [
-            self.architecture.name,
+            self.name,
             self.target,
             *map(str, (self.norm_calls, len(report.fused), len(report.refused), self.proved)),
             self.classes(),
@@ -100,14 +90,6 @@ class Row:
         ]
 
 
-def _operator(site: rx.Site) -> str:
-    """The node of a site, with the attributes that an ordinary norm has not."""
-    attributes = " ".join(f"{name}={value}" for name, value in site.attributes.items())
-    # The attributes are those of the source's norm: only the portable operator has them all.
-    portable = site.op in ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
-    return f"{site.op} {attributes}".strip() if portable else site.op
-
-
 _TARGET_HEADINGS = (
     *("model", "target", "norms:", "fused:", "refused:", "proved:", "numerics", "nodes:"),
     *("logits:\nexport:", "\ntorch:", "time"),
@@ -115,10 +97,7 @@ _TARGET_HEADINGS = (
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print the table, what its columns say, and what is to be known of single models."""
-    remarks = []
-    for name in dict.fromkeys(row.architecture.name for row in rows):
-        own = [row for row in rows if row.architecture.name == name]
-        remarks.append(f"{name}: {own[0].architecture.norms}")
-        remarks += [f"  {row.target}: {'; '.join(row.remarks())}" for row in own]
-    print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=[_LEGEND, "", *remarks])
+    """Print the table, what its columns say, and what the norms of each model are."""
+    names = dict.fromkeys(row.name for row in rows)
+    below = [_LEGEND, "", *(f"{name}: {ARCHITECTURES[name].why}" for name in names)]
+    print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=below)
