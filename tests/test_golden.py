@@ -5,22 +5,31 @@ Every twelfth model here; ``python -m tests.tools.golden`` compares them all.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shutil
 import zlib
 from pathlib import Path
 
 import pytest
 
+import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import TARGETS
+from tests.recognize.text_models import feeds
+from tests.sample import sampled
 from tests.tools.golden import __main__ as command
 from tests.tools.golden.frozen import FROZEN, Frozen, entry
 from tests.tools.golden.models import models
+from tests.tools.judge import InvalidError, Subject, judge
 
 ONE_IN = 12
+ELSEWHERE = ("spelling/", "drawn/", "alike/", "lower/", "hostile/", "bounded_work/", "quantized_")
+"""Models whose numbers other tests judge, and those that are not for running."""
 
 
-def _sampled(name: str) -> bool:
+def _sampled(name: str, remainder: int = 0) -> bool:
     """Return whether a model is compared; of the others this says the same when one is added."""
-    return zlib.crc32(name.encode()) % ONE_IN == 0
+    return zlib.crc32(name.encode()) % ONE_IN == remainder
 
 
 def test_bytes_and_reports() -> None:
@@ -32,6 +41,19 @@ def test_bytes_and_reports() -> None:
     assert not gone, "no such models any more"
     differences = [frozen.difference(name, text) for name, text in now.items()]
     assert not any(differences), "\n".join(filter(None, differences))
+
+
+@sampled("remainder", range(ONE_IN), {1})
+def test_collected_models_compute_what_they_did(remainder: int) -> None:
+    """Also where a result was frozen anew: If, Loop and functions among them, in every target."""
+    settings, subjects = [{"target": one, "numerics": "upcast"} for one in TARGETS], 0
+    for model in models(lambda one: not one.startswith(ELSEWHERE) and _sampled(one, remainder)):
+        with contextlib.suppress(InvalidError):  # of operators that ONNX Runtime or onnx has not
+            subject = Subject(model.source, feeds(model.source))
+            verdict = judge(subject, settings, functools.partial(rx.optimize, **model.options))
+            assert not verdict.findings, model.name
+            subjects += 1
+    assert subjects > 50
 
 
 def test_only_what_is_named_is_frozen(

@@ -22,27 +22,6 @@ _EXTRA = (
     "int64[1] lowest = {-9223372036854775808}, bool yes = {1}, bool no = {0}"
 )
 
-TURNED = "{y}a = Transpose<perm = [2, 0, 1]>({x})"
-BACK = "\n {y}s = Shape({x})\n {y} = Reshape({y}a, {y}s)"
-NEUTRAL = {
-    "negative twice": "{y}a = Neg({x})\n {y} = Neg({y}a)",
-    "times one": "{y} = Mul(one, {x})",
-    "plus zero": "{y} = Add({x}, zero)",
-    "minus zero": "{y} = Sub({x}, zero)",
-    "to the power of one": "{y} = Pow({x}, one)",
-    "concat of one": "{y} = Concat<axis = -1>({x})",
-    "expand to ones": "{y} = Expand({x}, rank3)",
-    "the whole slice": "{y} = Slice({x}, zeroth, endless, last)",
-    "cast to the same type": "{y} = Cast<to = 1>({x})",
-    "cast like": "{y}a = Cast<to = 11>({x})\n {y} = CastLike({y}a, w)",
-    "transposed twice": TURNED + "\n {y} = Transpose<perm = [1, 2, 0]>({y}a)",
-    "unsqueezed": "{y}a = Unsqueeze({x}, last)\n {y} = Squeeze({y}a, last)",
-    "flat and back to its shape": "{y}a = Reshape({x}, all)" + BACK,
-    "the same sizes": "{y} = Reshape({x}, back)",
-    "views in views": "{y}a = Neg({x})\n {y}b = Unsqueeze({y}a, zeroth)\n {y}c = Identity({y}b)\n"
-    " {y}d = Squeeze({y}c, zeroth)\n {y}e = Mul({y}d, one)\n {y} = Neg({y}e)",
-}
-
 PLACES: dict[str, tuple[str, tuple[str, ...]]] = {
     "row": ("x", ("sq", "n")), "square": ("x", ("sq",)), "numerator": ("x", ("n",)),
     "mean": ("m", ("e",)), "sum": ("e", ("s",)), "root": ("s", ("n",)),
@@ -69,47 +48,11 @@ def _chain(place: str, nodes: str) -> onnx.ModelProto:
     )
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", NEUTRAL)
-def test_a_neutral_node_loses_no_norm(name: str, place: str) -> None:
-    report, proto = optimized(_chain(place, NEUTRAL[name]), "ort")
-    assert len(report.fused) == 1
-    assert {node.op_type for node in proto.graph.node} == {"SimplifiedLayerNormalization"}
-
-
-@pytest.mark.parametrize("place", ["square", "row"])
-@pytest.mark.parametrize("name", ["Neg", "Abs"])
-def test_the_sign_of_a_row_is_squared_away(name: str, place: str) -> None:
-    report, _ = optimized(_chain(place, f"{{y}} = {name}({{x}})"), "portable")
-    assert len(report.fused) == 1
-
-
 @pytest.mark.parametrize("nodes", ["Dropout({x}, ratio, no)", "Where(yes, {x}, {x})"])
 @pytest.mark.parametrize("place", ["square", "mean", "root"])
 def test_what_no_exporter_writes_inside_a_norm_is_told(nodes: str, place: str) -> None:
     report, _ = optimized(_chain(place, f"{{y}} = {nodes}"), "portable")
     assert [refusal.reason for refusal in report.refused] == ["spelling-unknown"]
-
-
-LOOK_ALIKES = {
-    "rows that are mixed": "{y}a = Transpose<perm = [0, 2, 1]>({x})" + BACK,
-    "one transpose too many": TURNED.replace("{y}a", "{y}b")
-    + "\n {y}a = Transpose<perm = [2, 0, 1]>({y}b)"
-    + BACK,
-    "another rank by an Expand": "{y} = Expand({x}, rank4)",
-    "one over it": "{y} = Div(one, {x})",
-    "the other one": "{y} = Where(no, {x}, z)",
-    "some of the other one": "{y} = Where(mask, {x}, z)",
-    "the larger one": "{y} = Max({x}, z)",
-}
-
-
-@pytest.mark.parametrize("place", ["square", "numerator"])
-@pytest.mark.parametrize("name", LOOK_ALIKES)
-def test_what_changes_one_reader_is_not_neutral(name: str, place: str) -> None:
-    report, _ = optimized(_chain(place, LOOK_ALIKES[name]), "portable")
-    assert not report.fused
-    assert report.refused
 
 
 @pytest.mark.parametrize(("place", "fused"), [("square", 1), ("numerator", 0)])
