@@ -18,15 +18,9 @@ from rmsnorm_export.torch.operator import kernels
 from rmsnorm_export.torch.operator.eager import forward
 from rmsnorm_export.torch.operator.plan import make_plan
 from tests.plugins import kernel_build
+from tests.tools.variants import VARIANTS
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {"scale_before_cast": True, "scale_offset": 1.0, "epsilon": 1e-3},
-    {"group_size": 16},
-    {"partial_size": 5},
-    {"axis": -2},
-    {"axis": -2, "last_axis": -2},
-)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +52,7 @@ def test_the_launch_is_the_operator(
 ) -> None:
     kind = {None: "RMSNorm", "residual": "SkipRMSNorm", "gate": "GatedRMSNorm"}[second]
     halves = [{"stash_type": BFLOAT16, "association": 2}] if dtype == torch.bfloat16 else []
-    for attributes in ({}, *VARIANTS, *halves):
+    for attributes in ({}, *VARIANTS["torch_kernels"], *halves):
         spec = NormSpec(kind=kind, **attributes)
         x, more = torch.randn(2, 3, 4, 48).to(dtype)
         row = (*x.shape[spec.axis : 3 + spec.last_axis + 1], *(1,) * (-1 - spec.last_axis))
