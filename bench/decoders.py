@@ -25,7 +25,7 @@ import torch
 
 import rmsnorm_export as rx
 from bench import consumers
-from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.results import Start, about, bullets, meaning, write_results
 from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
@@ -150,7 +150,7 @@ def _page(report: Record) -> str:
     notes: dict[str, list[str]] = {}
     forms = [form for form in FORMS if any(form in row["tokens"] for row in rows)]
     others = list(dict.fromkeys(name for row in rows for name in row["consumers"]))
-    lines = []
+    lines, said = [], meaning("decoders", TOKENS=TOKENS, CACHE=CACHE)
     for row in rows:
         cells = row["tokens"] | row["consumers"]
         short = {name: text.split(":")[0] for name, text in cells.items()}
@@ -167,14 +167,9 @@ def _page(report: Record) -> str:
             "# Decoders: exported, and compared with PyTorch while they write", "",
             *bullets(about(report)), *bullets([*report["consumers"].values()]),
             f"- rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
-            f"- f32 and f16: tokens of ONNX Runtime that are PyTorch's, {TOKENS} for each of two "
-            f"rows; static caches hold {CACHE}, or the prompt and these; logits within 1e-4 of the "
-            "step's largest in f32, 1e-2 in f16; one that differs is as likely within twice that",
+            *bullets(said[:1]),
             *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
-            "- padded: a sliding window counts the padding that genai puts behind a row",
-            "- an empty cell was not measured",
-            "- TensorRT-RTX: engines of all graphs are built, for sizes that are guessed where a "
-            "dimension has no name; no GPU runs them",
+            *bullets(said[1:]),
             "",
             *markdown_table(["model", "norms as one node", *forms, *others], lines), "",
             *bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()]), "",

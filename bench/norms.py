@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import rmsnorm_export as rx
 from bench.chart import bars
-from bench.lib.results import Start, publish
+from bench.lib.results import Start, meaning, publish
 from rmsnorm_export.errors import Error
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
@@ -49,14 +49,6 @@ HEADINGS = (
     "nodes executed:", "wrong results:", "failed:",
 )  # fmt: skip
 RAW, PORTABLE, NATIVE = "raw file", "ours portable", "ours portable, our CPU kernels"
-MEANING = (
-    "One kernel: a norm that the session of ONNX Runtime (CPU, its default optimization) executes "
-    "as one node; more than PyTorch counts in a model do not count. Lost: of norms that are one "
-    "kernel of the raw file, those that are not of this one. Nodes: of models that every tool "
-    "wrote. Wrong: further from PyTorch than 1e-4 (float32) or 0.03 (float16) of its largest "
-    "output, and four times as far as the raw file. Raw: torch.onnx.export by TorchDynamo at opset "
-    "18 or, where that fails, TorchScript at opset 17."
-)
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
 
 Tool = Callable[[str, str], object]
@@ -249,7 +241,7 @@ def write(report: dict[str, Any], output: Path) -> None:
         title="Norms that are one kernel\n\n![chart](norms.svg)",
         table=(HEADINGS, table),
         head=[f"{head}, {every:,} norms"],
-        text=[MEANING, ""],
+        text=[*meaning("norms"), ""],
         below=["", *_left_out(report["left_out"])],
     )  # fmt: skip
     write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))

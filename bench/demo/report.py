@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import rmsnorm_export as rx
 from bench.demo.models import ARCHITECTURES, type_of
+from bench.lib.results import meaning
 from bench.lib.tables import print_table
 from rmsnorm_export.benchmark.result import Timing
 
@@ -18,16 +19,6 @@ random gain moved the logits by 0.008 to 0.6 in f32, and by 0.03 or more in f16.
 
 STRAIGHT = "rx.export"
 """Stands in the column of targets for the portable file made straight from the module."""
-
-_LEGEND = (
-    "target: of optimize on the file that PyTorch wrote; rx.export: portable, straight from the "
-    "module. norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose "
-    "new nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: "
-    "largest difference, relative to the largest logit, from PyTorch's file run without graph "
-    "optimization and from PyTorch. time: optimized / PyTorch's file, both with ONNX Runtime's "
-    "default graph optimization, median of interleaved runs (95 % interval); '=' marks what is no "
-    "more than the difference between two runs of PyTorch's file."
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,5 +90,5 @@ _TARGET_HEADINGS = (
 def show(rows: Sequence[Row]) -> None:
     """Print the table, what its columns say, and what the norms of each model are."""
     names = dict.fromkeys(row.name for row in rows)
-    below = [_LEGEND, "", *(f"{name}: {ARCHITECTURES[name].why}" for name in names)]
+    below = [*meaning("demo"), "", *(f"{name}: {ARCHITECTURES[name].why}" for name in names)]
     print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=below)
