@@ -1,6 +1,6 @@
 """What ``optimize`` writes and reports is what was frozen; see ``tests.tools.golden``.
 
-Every twelfth model here; ``python -m tests.tools.golden`` compares them all.
+Every sixth model here; ``python -m tests.tools.golden`` compares them all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ from tests.tools.golden.frozen import FROZEN, Frozen, entry
 from tests.tools.golden.models import models
 from tests.tools.judge import InvalidError, Subject, judge
 
-ONE_IN = 12
-ELSEWHERE = ("spelling/", "drawn/", "alike/", "lower/", "hostile/", "bounded_work/", "quantized_")
-"""Models whose numbers other tests judge, and those that are not for running."""
+ONE_IN = 6
+ELSEWHERE = (
+    *("spelling/", "drawn/", "alike/", "lower/", "hostile/", "quantized_"),  # have tests that run
+    "bounded_work/",  # not for running
+    # A function that nothing calls keeps its opset, which onnx's checker refuses.
+    *("handed_on/", "parts_in_functions/a_function_that_nothing"),
+    # ONNX Runtime's own operators have other roundings, and outputs, than the evaluator knows.
+    *("written_out/a_residual", "written_out/a_second", "written_out/a_scale_of_another"),
+    "written_out/a_scale_that_is_no_row[SimplifiedLayerNormalization-3,1-float16",
+)
+"""Models whose numbers are not judged here."""
 
 
 def _sampled(name: str, remainder: int = 0) -> bool:
@@ -46,7 +54,7 @@ def test_bytes_and_reports() -> None:
 @sampled("remainder", range(ONE_IN), {1})
 def test_collected_models_compute_what_they_did(remainder: int) -> None:
     """Also where a result was frozen anew: If, Loop and functions among them, in every target."""
-    settings, subjects = [{"target": one, "numerics": "upcast"} for one in TARGETS], 0
+    settings, subjects = [{"target": one, "numerics": "reordered"} for one in TARGETS], 0
     for model in models(lambda one: not one.startswith(ELSEWHERE) and _sampled(one, remainder)):
         with contextlib.suppress(InvalidError):  # of operators that ONNX Runtime or onnx has not
             subject = Subject(model.source, feeds(model.source))

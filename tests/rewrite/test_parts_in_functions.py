@@ -35,23 +35,6 @@ def test_functions_around_one_another_hold_a_norm_or_it_is_told(given: str, root
         assert (len(report.fused), found) == (2 if given else 1, [])
 
 
-@pytest.mark.parametrize("other", ["ReduceMean, x", "ReduceMax, q1", "ReduceMean, q1"])
-def test_what_a_branch_computes_of_a_norm_is_told(other: str) -> None:
-    branches = (
-        f"(float[B,S,1] m{i}) {{ q1 = Mul(x, x)\n m{i} = {op}<axes = [-1]>({of}) }}"
-        for i, (op, of) in enumerate([("ReduceMean", "q1"), other.split(", ")])
-    )
-    then, otherwise = branches
-    source = model(
-        f"s = If (c) <then_branch = t () => {then}, else_branch = e () => {otherwise}>\n"
-        " r = Sqrt(s)\n y = Div(x, r)",
-        inputs="float[B,S,8] x, bool c",
-    )
-    report = rx.optimize(source, numerics="upcast").report
-    assert not report.fused
-    assert {refusal.reason for refusal in report.refused} == {"crosses-subgraph"}
-
-
 _STEPS = """two = Constant<value_float = 2.0>()
 q = Pow(x, two)
 m = ReduceMean<axes = [-1]>(q)
@@ -85,37 +68,3 @@ def test_a_norm_that_an_if_cuts_anywhere_is_told() -> None:
         whole = end == len(_STEPS)  # the end of the norm may stand in branches
         told = set() if whole else {_ALONE.get((start, end), "crosses-subgraph")}
         assert (len(report.fused), reasons) == (2 if whole else 0, told), (start, end)
-
-
-SKIP = "SkipSimplifiedLayerNormalization"
-DEAD = """
-<domain: "com.microsoft", opset_import: ["" : 17]>
-NAME (a, b, g) => (y) { s = Add(a, b)
- p = Mul(s, s)
- m = ReduceMean<axes = [-1]>(p)
- e = Constant<value_float = 0.00001>()
- q = Add(m, e)
- r = Sqrt(q)
- d = Div(s, r)
- y = Mul(d, g) }
-"""
-
-
-@pytest.mark.parametrize(
-    ("op", "norms", "refused"),
-    [
-        (SKIP, 1, 0),  # ONNX Runtime's kernel goes first, and the body is not run
-        ("Sum3", 1, 0),  # called, with types
-        ("Sum3 of no call", 0, 0),
-    ],
-)
-@pytest.mark.parametrize("target", ["portable", "ort", "onnx"])
-def test_a_function_that_nothing_calls_is_not_counted(
-    op: str, norms: int, refused: int, target: str
-) -> None:
-    name, _, dead = op.partition(" ")
-    call = "y = Add(x, x)" if dead else f"y = com.microsoft.{name}(x, x, w)"
-    source = model(call, imports=', "com.microsoft" : 1', functions=DEAD.replace("NAME", name))
-    report = rx.optimize(source, target=target).report
-    assert len((*report.fused, *report.kept)) == norms
-    assert len(report.refused) == refused

@@ -16,8 +16,6 @@ REASONS: dict[str, tuple[str, str, str]] = {
                 "its operands are not known to be of one shape"),
     "repeated": ("h = Add(x, r)\n" + norm("h", "y"), "float[2,3,8] x, float[1,3,8] r",
                  "one operand is repeated over the other"),
-    "fewer axes": ("h = Add(r, x)\n" + norm("h", "y"), "float[2,S,8] x, float[S,8] r",
-                   "one operand is repeated over the other"),
     "branch": ("h = Add(x, r)\n"
                "y = If (c) <then_branch = t () => (float[2,3,8] u) {" + norm("h", "u") + "},\n"
                "else_branch = f () => (float[2,3,8] v) { v = Abs(h) }>", XR + ", bool c",
