@@ -7,8 +7,8 @@ by which PyTorch preferred its own has to be within what the bound of the logits
 
 Other runtimes load the folder and write by themselves (`bench.consumers`), each in a process of the
 Python that its option names, e.g. ``--genai "env PYTHONPATH=genai/ python"``; the column of one
-that is not named is empty. ``--older`` adds what the same command has written with another release
-of transformers. ``--add`` keeps what the file has, so that columns can be measured one by one.
+that is not named is empty. ``--add`` keeps what the file has, so that columns can be measured one
+by one.
 What exports weigh and take is measured on a trained model (`bench.real`).
 """
 
@@ -25,7 +25,7 @@ import torch
 
 import rmsnorm_export as rx
 from bench import consumers
-from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.results import Start, about, bullets, meaning, write_results
 from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
@@ -59,15 +59,10 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--forms", nargs="*", choices=list(FORMS), default=list(FORMS))
     for name, (package, *_) in consumers.PACKAGES.items():
         options.add_argument(f"--{name}", default="", help=f"Python that has {package}")
-    options.add_argument("--older", type=Path, help="JSON file of another release of transformers")
     options.add_argument("--engines", action="store_true", help="build some by TensorRT-RTX, too")
     options.add_argument("--add", action="store_true", help="keep what the file has")
-    options.add_argument("--quick", action="store_true", help="a smoke run on one model")
     add_output(options, "decoders.json")
-    arguments = options.parse_args()
-    if arguments.quick:
-        arguments.models, arguments.forms = ["llama"], arguments.forms[:1]
-    return arguments
+    return options.parse_args()
 
 
 def measure(
@@ -150,19 +145,12 @@ def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) ->
     return ", ".join([" of ".join(map(str, totals)), *unlike, *["text alone"] * sees])
 
 
-def _older(file: Path) -> dict[str, Record]:
-    """Return the first column of another report, by models, under its release of transformers."""
-    report = json.loads(file.read_text("utf-8"))
-    name = f"transformers {report['versions']['transformers']}"
-    return {row["model"]: {name: next(iter(row["tokens"].values()))} for row in report["rows"]}
-
-
 def _page(report: Record) -> str:
     rows = report["rows"]
     notes: dict[str, list[str]] = {}
     forms = [form for form in FORMS if any(form in row["tokens"] for row in rows)]
     others = list(dict.fromkeys(name for row in rows for name in row["consumers"]))
-    lines = []
+    lines, said = [], meaning("decoders", TOKENS=TOKENS, CACHE=CACHE)
     for row in rows:
         cells = row["tokens"] | row["consumers"]
         short = {name: text.split(":")[0] for name, text in cells.items()}
@@ -179,14 +167,9 @@ def _page(report: Record) -> str:
             "# Decoders: exported, and compared with PyTorch while they write", "",
             *bullets(about(report)), *bullets([*report["consumers"].values()]),
             f"- rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
-            f"- f32 and f16: tokens of ONNX Runtime that are PyTorch's, {TOKENS} for each of two "
-            f"rows; static caches hold {CACHE}, or the prompt and these; logits within 1e-4 of the "
-            "step's largest in f32, 1e-2 in f16; one that differs is as likely within twice that",
+            *bullets(said[:1]),
             *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
-            "- padded: a sliding window counts the padding that genai puts behind a row",
-            "- an empty cell was not measured",
-            "- TensorRT-RTX: engines of all graphs are built, for sizes that are guessed where a "
-            "dimension has no name; no GPU runs them",
+            *bullets(said[1:]),
             "",
             *markdown_table(["model", "norms as one node", *forms, *others], lines), "",
             *bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()]), "",
@@ -207,10 +190,8 @@ def main() -> int:
     }
     versions = before.get("consumers", {})
     versions |= {name: f"{name}: {writer.versions}" for name, writer in writers.items()}
-    older = _older(arguments.older) if arguments.older else {}
     for kind in arguments.models:
         row, kept = measure(kind, arguments, writers) | {"date": start.date}, rows.get(kind, {})
-        row["consumers"] |= older.get(kind, {})
         rows[kind] = kept | row
         for part in ("tokens", "notes", "consumers"):
             rows[kind][part] = kept.get(part, {}) | row[part]

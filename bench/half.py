@@ -33,7 +33,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from bench.lib.child import report_one, run_one
-from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.results import Start, about, bullets, meaning, write_results
 from bench.lib.tables import markdown_table
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.functions import inline
@@ -120,26 +120,6 @@ COLUMNS = (
     ("of the best other's", "{}"), ("on the CPU", "{:.2e}"), ("share", "{:.3f}"), ("nodes", "{}"),
     ("casts", "{}"), ("cpu_seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
 )  # fmt: skip
-MEANING = (
-    "plain: every float32 is float16. onnxruntime: `onnxruntime.transformers.float16` with its "
-    "defaults. onnxconverter-common: `auto_convert_mixed_precision`, rtol 0.01, atol 0.001. "
-    "AutoCast: of nvidia-modelopt, with calibration, without the shapes of values that it writes, "
-    "which ONNX Runtime refuses. ours: `optimize --target ort --dtype f16`",
-    f"inputs: four rows, of which the tools that calibrate get two, and but for the trained model "
-    f"{DRAWS} times four more of random tokens or numbers",
-    "scaled: what writes to the residual stream times a power of two, so that its largest value is "
-    "one to two times 65504; the float32 model computes what it did (within 8e-4)",
-    "error: root mean square, over all rows, of the difference from float32, over that of float32 "
-    "(of four rows each), with every "
-    "float16 value rounded to it, as on a GPU; largest: difference over the largest value; on the "
-    "CPU: the error of the file as ONNX Runtime runs it, which computes chains in float32",
-    "share: of the multiply-adds of MatMul, Gemm, Conv and Einsum, those whose result is float16; "
-    "nodes and Casts: with functions written out; seconds of the processor, without imports, and "
-    "the peak MiB of the process or a fork of it",
-    "of the best other's: the error over it, with two standard errors over the sets of four rows; "
-    "plain is no other; beyond chance above: files that are above it by more than these",
-    "sums are over the files that ours, onnxruntime and AutoCast make run",
-)
 
 
 def _rounded(path: Path) -> tuple[ir.Model, Record, list[tuple[ir.Node, bool]]]:
@@ -346,7 +326,7 @@ def _page(report: Record) -> str:
         [
             "# float32 made float16", "", *bullets(about(report)),
             "- `python -m bench.half`, a process with a time limit for each conversion", "",
-            *bullets(MEANING), "",
+            *bullets(meaning("half", DRAWS=DRAWS)), "",
             *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
             *markdown_table([key for key, _ in COLUMNS], cells), "",
         ]

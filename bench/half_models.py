@@ -7,7 +7,6 @@ to it, which the norms that read it take out again: what the model computes stay
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from pathlib import Path
@@ -18,79 +17,22 @@ import transformers
 
 from toolbox.corpus.arch_table import COMMON
 from toolbox.corpus.exporters import Example, Export, cached
+from toolbox.corpus.tables import Table, tables
 from toolbox.trained import trained_model
 
 LARGEST = 65504.0
 ROWS, TRAINED = 4, "SmolLM2-135M"
 _TEXT = Path(__file__).resolve().parents[1] / "docs" / "tutorials" / "decoder.md"
-_SIZES = {
-    **COMMON, "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32,
-    "num_hidden_layers": 4,
-}  # fmt: skip
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 64}
-_LATENT = {
-    **_EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-    "q_lora_rank": 32, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32,
-    "v_head_dim": 32, "num_key_value_heads": 4,
-}  # fmt: skip
-_MAMBA = {"num_heads": 8, "head_dim": 32, "state_size": 32, "n_groups": 2, "chunk_size": 8}
-_GPT = {"n_embd": 128, "n_layer": 4, "n_head": 4, "n_inner": 256, "n_positions": 64}
-_T5 = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 4, "num_heads": 4}
-_WHISPER = {
-    "d_model": 128, "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 256,
-    "num_mel_bins": 16, "max_source_positions": 24,
-}  # fmt: skip
-_DIFFUSION = {
-    "sample_size": 8, "patch_size": 2, "in_channels": 4, "out_channels": 4, "num_layers": 4,
-    "attention_head_dim": 32, "num_attention_heads": 4, "joint_attention_dim": 64,
-    "caption_projection_dim": 128, "pooled_projection_dim": 64, "pos_embed_max_size": 8,
-}  # fmt: skip
 _PLAIN = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
 """What can be exported: no loop over the experts in use."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """A model, and what its residual stream is the sum of.
-
-    Attributes:
-        writes: parameters of all that writes to the stream.
-        settings: of its configuration.
-        kind: class of transformers or diffusers.
-        start: a module that gets the stream where its first values are no product of weights.
-    """
-
-    writes: str
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    kind: str = "AutoModelForCausalLM"
-    start: str = ""
-
-
-_LLAMA = r"embed_tokens.weight|o_proj|down_proj"
-MODELS = {
-    "llama": Model(_LLAMA),
-    "qwen3_moe": Model(_LLAMA, _EXPERTS),
-    "gemma3_text": Model(r"embed_tokens.weight|post_(attention|feedforward)_layernorm"),
-    "granite": Model(_LLAMA, {"residual_multiplier": 0.5, "embedding_multiplier": 4.0}),
-    "deepseek_v3": Model(_LLAMA, _LATENT),
-    "gpt2": Model(r"wte|wpe|c_proj", _GPT),
-    "t5": Model(r"shared|embed_tokens|\.o\.|\.wo\.", _T5, "T5EncoderModel"),
-    "sd3": Model(
-        r"pos_embed|context_embedder|to_(add_)?out|\.net\.2", _DIFFUSION, "SD3Transformer2DModel"
-    ),
-    "vit": Model(
-        r"^embeddings|attention\.(output\.dense|o_proj)|layer\.\d+\.output|mlp\.fc2",
-        {"image_size": 32, "patch_size": 8}, "ViTModel",
-    ),
-    "whisper": Model(r"out_proj|fc2", _WHISPER, "WhisperEncoder", start="layers.0"),
-    "mamba2": Model(r"embeddings|out_proj", _MAMBA),
-    TRAINED: Model(_LLAMA),
-}  # fmt: skip
+MODELS = tables(Path(__file__).with_suffix(".toml"))
 
 
 def export(name: str, scaled: bool) -> Export:
     """Return the ONNX file of a model of ``MODELS``, with ``ROWS`` example rows."""
-    depends = f"{COMMON} {Path(__file__).read_text(encoding='utf-8')}"
+    depends = f"{COMMON} {MODELS[name]} {Path(__file__).read_text(encoding='utf-8')}"
     attempts = [("dynamo18", (0, 1)), ("dynamo18", (0,))]
     fixed = name in ("whisper", "sd3", "vit", "mamba2")
     key = f"{name}-{'scaled' if scaled else 'plain'}"
@@ -122,24 +64,25 @@ class _FirstOutput(torch.nn.Module):
 
 
 def _random(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    model, rows = MODELS[name], ROWS
-    if model.kind.startswith("SD3"):
+    settings, kind, rows = MODELS[name]["settings"], MODELS[name].get("kind"), ROWS
+    if name == "sd3":
         import diffusers
 
-        return getattr(diffusers, model.kind)(**model.settings), {
+        return getattr(diffusers, kind)(**settings), {
             "hidden_states": torch.randn(rows, 4, 8, 8),
             "encoder_hidden_states": torch.randn(rows, 7, 64),
             "pooled_projections": torch.randn(rows, 64),
             "timestep": torch.tensor([999.0, 700.0, 300.0, 20.0]),
         }
-    config = transformers.AutoConfig.for_model(name, **{**_SIZES, **model.settings})
+    config = transformers.AutoConfig.for_model(name, **{**COMMON, **settings})
     if name == "whisper":
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
         return WhisperEncoder(config), {"input_features": torch.randn(rows, 16, 48)}
-    cls = getattr(transformers, model.kind)
     module = (
-        cls(config) if model.kind != "AutoModelForCausalLM" else cls.from_config(config, **_PLAIN)
+        getattr(transformers, kind)(config)
+        if kind
+        else transformers.AutoModelForCausalLM.from_config(config, **_PLAIN)
     )
     if name == "vit":
         return module, {"pixel_values": torch.randn(rows, 3, 32, 32)}
@@ -156,17 +99,17 @@ def _trained() -> tuple[Any, dict[str, torch.Tensor]]:
     return model, {"input_ids": torch.tensor(ids["input_ids"][: ROWS * 64]).reshape(ROWS, 64)}
 
 
-def _scale(whole: Any, model: Model, inputs: dict[str, torch.Tensor]) -> None:
+def _scale(whole: Any, model: Table, inputs: dict[str, torch.Tensor]) -> None:
     """Scale the stream, so that its largest value is one to two times the largest of float16."""
     factor = 2.0 ** (1 + math.floor(math.log2(LARGEST / _largest(whole, inputs))))
     written = [*whole.model.named_parameters(), *whole.model.named_buffers()]
     with torch.no_grad():
         for name, tensor in written:
-            if re.search(model.writes, name):
+            if re.search(model["writes"], name):
                 plus = float("norm" in name)  # such a norm multiplies by 1 + weight
                 tensor.copy_((tensor + plus) * factor - plus)
-    if model.start:
-        first = whole.model.get_submodule(model.start)
+    if start := model.get("start"):
+        first = whole.model.get_submodule(start)
         first.register_forward_pre_hook(lambda _, args: (args[0] * factor, *args[1:]))
 
 

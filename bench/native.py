@@ -1,19 +1,16 @@
 """The kernels for ONNX Runtime on the CPU against what they replace.
 
-    python -m bench.native                norm by norm
-    python -m bench.native --whole        in whole models
+    python -m bench.native
 
-Norms: raw is the norm in plain operators, as ONNX Runtime runs it with all of its own optimization;
+Raw is the norm in plain operators, as ONNX Runtime runs it with all of its own optimization;
 ort, what the target of that name makes of it; portable, the operator's function body; native, the
 same file with the library registered; against, the same with another library, as of another version
 (`--against`); copy, as many bytes as the norm has to move. The copy has one thread, whatever the
 sessions have.
 
-Whole models: LLaMA, Mamba-2, Qwen3-Next and Bamba, with random weights, widths as real ones have
-them and two layers, raw, portable and native, and the largest difference of the logits from
-PyTorch's. A type that ONNX Runtime has no products of matrices for is not run.
+A type that ONNX Runtime does not load is left out.
 
-All of one shape or model are timed in turn; what is shown is the least of each and ratios of these,
+All of one shape are timed in turn; what is shown is the least of each and ratios of these,
 below 1 is faster. Of one thread the time is the processor's, which other work on the machine
 touches least; of several it is what elapsed, as those that wait for work take the processor too.
 """
@@ -23,7 +20,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -35,7 +31,6 @@ import onnx.inliner
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from bench.demo.models import Architecture, export
 from bench.lib.results import Start, publish
 from bench.lib.timing import samples
 from rmsnorm_export.errors import Error
@@ -45,10 +40,10 @@ from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, QUANTIZE, NormSpec
 from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import onnxruntime, session_options
-from toolbox.command import RESULTS, parser, say
+from toolbox.command import add_output, parser, say
 from toolbox.node_model import node_model
 
-PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "torch", "transformers", "numpy")
+PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
 NORMS: dict[str, dict[str, Any]] = {
     "plain": {"kind": "RMSNorm"},
     "skip": {"kind": "SkipRMSNorm"},
@@ -59,29 +54,6 @@ NORMS: dict[str, dict[str, Any]] = {
     "int8 per row": {"kind": "RMSNorm", QUANTIZE: "int8_per_row"},
 }
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
-_ATTENTION = {
-    "hidden_size": 2048, "intermediate_size": 2048, "num_attention_heads": 16,
-    "num_key_value_heads": 4, "max_position_embeddings": 512, "attn_implementation": "eager",
-}  # fmt: skip
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "LLaMA": ("llama", _ATTENTION),
-    "Mamba-2": ("mamba2", {
-        "hidden_size": 768, "num_heads": 24, "head_dim": 64, "state_size": 128, "n_groups": 1,
-        "chunk_size": 32,
-    }),
-    "Qwen3-Next": ("qwen3_next", {
-        **_ATTENTION, "head_dim": 128, "layer_types": ["linear_attention", "full_attention"],
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128, "num_experts": 4, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-        "experts_implementation": "batched_mm",
-    }),
-    "Bamba": ("bamba", {
-        **_ATTENTION, "attn_layer_indices": [1], "mamba_n_heads": 64, "mamba_d_head": 64,
-        "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_chunk_size": 32,
-    }),
-}  # fmt: skip
-_LAYERS = 2
 _BEHIND = 16
 """Elements behind each of a channel."""
 _OPSET = 18
@@ -94,24 +66,19 @@ HEADINGS = (
     "threads", "shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:",
     "to against:",
 )  # fmt: skip
-MODEL_HEADINGS = ("model", "dtype", "norms", "contender", "milliseconds:", "to raw:", "logits:")
 Run = Callable[[], object]
 
 
 def _arguments() -> argparse.Namespace:
     options = parser("bench.native", __doc__)
     add = options.add_argument
-    add("--whole", action="store_true", help="whole models, and not norms")
-    add("--models", nargs="+", choices=MODELS, default=[*MODELS])
     add("--shapes", nargs="+", default=["1x4096", "128x768", "2048x4096"], help="rows x n")
     add("--norms", nargs="+", choices=NORMS, default=[*NORMS][:4])
-    add("--dtypes", nargs="+", choices=TYPES)
+    add("--dtypes", nargs="+", choices=TYPES, default=[*TYPES][:3])
     add("--threads", nargs="+", type=int, default=[1, 2], help="of a session, in turn")
     add("--against", type=Path, help="another library of these kernels, registered as it is")
-    add("--output", type=Path, help="JSON file; by default of bench/results")
-    arguments = options.parse_args()
-    arguments.dtypes = arguments.dtypes or [*TYPES][arguments.whole : 3]
-    return arguments
+    add_output(options, "bench_native.json")
+    return options.parse_args()
 
 
 def _models(norm: str, dtype: int, rows: int, n: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -220,36 +187,6 @@ def _norms(options: argparse.Namespace) -> Iterator[list[str]]:
             yield [str(threads), shape, dtype, norm, label, f"{seconds * 1e6:,.1f}", *ratios]
 
 
-def _whole(options: argparse.Namespace) -> Iterator[list[str]]:
-    threads = options.threads[0]
-    plain = session_options(optimize=True, threads=threads)
-    for name, dtype in itertools.product(options.models, options.dtypes):
-        kind, settings = MODELS[name]
-        say(f"{name} {dtype}")
-        with tempfile.TemporaryDirectory() as folder:
-            model = export(Architecture(name, kind, settings, "", dtype), Path(folder), _LAYERS)
-            result, fused = rx.optimize(model.path), Path(folder) / "portable.onnx"
-            result.save(fused)
-            files = {"raw": (model.path, plain), "portable": (fused, plain)}
-            files["native"] = fused, rx.session_options(threads=threads)
-            runs: dict[str, Run] = {}
-            errors = dict.fromkeys(files, "")
-            for label, (path, chosen) in files.items():
-                if session := _opened(f"{name} {dtype}: {label}", path, chosen):
-                    feeds = {session.get_inputs()[0].name: model.tokens}
-                    logits = session.run(None, feeds)[0].astype(np.float32)
-                    off = np.abs(logits - model.logits.astype(np.float32)).max()
-                    errors[label] = f"{off:.2g}"
-                    runs[label] = lambda session=session, feeds=feeds: session.run(None, feeds)
-            least = _least(runs, threads, 0.0)
-        for label, error in errors.items():
-            cells = ["not run", ""]
-            if label in least:
-                ratio = f"{least[label] / least['raw']:.3f}" if "raw" in least else ""
-                cells = [f"{least[label] * 1e3:.1f}", ratio]
-            yield [name, dtype, str(len(result.report.fused)), label, *cells, error]
-
-
 def main() -> int:
     """Exit code 3 where the library is not built."""
     options, start = _arguments(), Start()
@@ -258,22 +195,16 @@ def main() -> int:
     except Error as error:
         say(str(error))
         return 3
-    name, headings = "bench_native", HEADINGS
-    title, how = "Kernels for ONNX Runtime on the CPU", "least of interleaved samples"
-    if options.whole:
-        name, headings = "bench_native_models", MODEL_HEADINGS
-        title = "Whole models with the kernels for ONNX Runtime on the CPU"
-        how = f"{_LAYERS} layers, 64 tokens, threads: {options.threads[0]}"
-    rows = [*(_whole if options.whole else _norms)(options)]
+    rows = [*_norms(options)]
     report = start.facts(*PACKAGES) | {
-        "rows": [dict(zip(headings, row, strict=True)) for row in rows]
+        "rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]
     }
     publish(
         report,
-        options.output or RESULTS / f"{name}.json",
-        title=title,
-        table=(headings, rows),
-        head=[f"{how}; of one thread its processor time"],
+        options.output,
+        title="Kernels for ONNX Runtime on the CPU",
+        table=(HEADINGS, rows),
+        head=["least of interleaved samples; of one thread its processor time"],
     )
     return 0
 

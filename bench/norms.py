@@ -29,8 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import rmsnorm_export as rx
 from bench.chart import bars
-from bench.lib.results import Start, publish
-from bench.lib.tables import markdown_table
+from bench.lib.results import Start, meaning, publish
 from rmsnorm_export.errors import Error
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
@@ -43,26 +42,13 @@ from toolbox.corpus.exporters import Export
 
 PACKAGES = (
     "rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim", "torch",
-    "transformers", "tensorrt_rtx",
+    "transformers",
 )  # fmt: skip
 HEADINGS = (
     "file", "one kernel:", "one node in the file:", "kernels of the raw file lost:",
     "nodes executed:", "wrong results:", "failed:",
 )  # fmt: skip
 RAW, PORTABLE, NATIVE = "raw file", "ours portable", "ours portable, our CPU kernels"
-ENGINES = (RAW, PORTABLE, "ours onnx")
-MEANING = (
-    "One kernel: a norm that the session of ONNX Runtime (CPU, its default optimization) executes "
-    "as one node; more than PyTorch counts in a model do not count. Lost: of norms that are one "
-    "kernel of the raw file, those that are not of this one. Nodes: of models that every tool "
-    "wrote. Wrong: further from PyTorch than 1e-4 (float32) or 0.03 (float16) of its largest "
-    "output, and four times as far as the raw file. Raw: torch.onnx.export by TorchDynamo at opset "
-    "18 or, where that fails, TorchScript at opset 17."
-)
-ENGINE_MEANING = (
-    "TensorRT-RTX, engines built without a GPU: norms that are one kernel, of those that the "
-    "engine's layers tell of."
-)
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
 
 Tool = Callable[[str, str], object]
@@ -181,24 +167,6 @@ def count_all(
     return counts
 
 
-def _in_engine(export: Export, tool: Tool | None) -> str:
-    """Return norms that are one kernel of an engine of TensorRT-RTX, of all that it tells of."""
-    shapes = dict.fromkeys(export.inputs(), ((1, 1), (2, 7), (4, 16)))
-    with TemporaryDirectory() as folder:
-        path = export.path
-        if tool is not None:
-            path = Path(folder) / "model.onnx"
-            tool(str(export.path), str(path))
-        try:
-            built = rx.build_engine(
-                path, f"{folder}/model.engine", backend="tensorrt-rtx", shapes=shapes
-            )
-        except Error as error:
-            return first_line(error, 60)
-    ways = [norm.how for norm in built.record.norms if norm.how != "unknown"]
-    return f"{sum(how != 'unfused' for how in ways)} of {len(ways)}"
-
-
 def is_wrong(key: str, count: Count, raw: Count) -> bool:
     """Return whether a file computes something else than PyTorch and the raw file do."""
     allowed = next(bound for dtype, bound in _ALLOWED.items() if dtype in key)
@@ -226,19 +194,6 @@ def totals(models: Models) -> list[list[str]]:
         )
         rows.append([label, *(f"{number:,}" for number in numbers)])
     return rows
-
-
-def _shortfalls(models: Models) -> list[str]:
-    """Return a line for each file of ours with fewer kernels than the raw one, or than promised."""
-    lines = []
-    for key, (norms, counts) in models.items():
-        for label, count in counts.items():
-            promised = counts[RAW].kernels if label == PORTABLE else norms
-            if label.startswith("ours") and count.kernels < promised:
-                less = f"{count.kernels} of {norms} norms, raw {counts[RAW].kernels}"
-                lines.append(f"- {key}, {label}: {count.problem or less}")
-    title = "Where a file of ours has a norm in pieces, or the portable one fewer than the raw file"
-    return [f"{title}:", "", *lines, ""] if lines else []
 
 
 def _left_out(reasons: Mapping[str, str]) -> list[str]:
@@ -281,17 +236,13 @@ def write(report: dict[str, Any], output: Path) -> None:
     )
     every = report["norms"]
     head = f"{len(counted)} of {len(counted | skipped)} types of model, {len(models)} exports"
-    engines = markdown_table(["model", *(f"{name}:" for name in ENGINES)], report["engines"])
     publish(
         report, output,
         title="Norms that are one kernel\n\n![chart](norms.svg)",
         table=(HEADINGS, table),
         head=[f"{head}, {every:,} norms"],
-        text=[MEANING, ""],
-        below=[
-            *(["", ENGINE_MEANING, "", *engines] if report["engines"] else []),
-            "", *_shortfalls(models), *_left_out(report["left_out"]),
-        ],
+        text=[*meaning("norms"), ""],
+        below=["", *_left_out(report["left_out"])],
     )  # fmt: skip
     write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))
 
@@ -300,7 +251,6 @@ def _arguments() -> argparse.Namespace:
     options = parser("bench.norms", __doc__)
     options.add_argument("--models", nargs="+", help="types of transformers instead of all")
     options.add_argument("--library", type=Path, help="our CPU kernels, of plugin build")
-    options.add_argument("--engines", type=int, default=0, help="models for TensorRT-RTX, too")
     add_output(options, "norms.json")
     return options.parse_args()
 
@@ -313,7 +263,6 @@ def main() -> int:
     names = options.models or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)
     models: dict[str, tuple[int, dict[str, Count]]] = {}
     left_out: dict[str, str] = {}
-    engines: list[list[str]] = []
     for name, dtype in itertools.product(names, architectures.TYPES):
         key, export = f"{name}-{dtype}", held_out(name, dtype)
         counts = export if isinstance(export, str) else count_all(export, tools, options.library)
@@ -324,9 +273,6 @@ def main() -> int:
         models[key] = export.norms, counts
         kernels = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
         say(f"{key}: {export.norms} norms; {', '.join(kernels)}")
-        if len(engines) < options.engines and dtype == "float32":
-            engines.append([key, *(_in_engine(export, tools.get(label)) for label in ENGINES)])
-            say(f"engines: {engines[-1]}")
     table = totals(models)
     details = {
         key: {"norms": norms} | {label: dataclasses.asdict(one) for label, one in counts.items()}
@@ -337,7 +283,6 @@ def main() -> int:
         "rows": [dict(zip(HEADINGS, row, strict=True)) for row in table],
         "models": details,
         "left_out": left_out,
-        "engines": engines,
     }
     write(report, options.output)
     return int(any(row[0].startswith("ours") and row[-2:] != ["0", "0"] for row in table))

@@ -27,7 +27,7 @@ import transformers
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
 from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, about, bullets, write_results
+from bench.lib.results import Start, about, bullets, meaning, write_results
 from bench.lib.tables import markdown_table
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
@@ -183,20 +183,15 @@ def _page(report: Record) -> str:
         "exporter", "tokens", "perplexity:", "by token:", "MB:", "token ms:", "share:",
         "prompt ms:", "share:", "export s:", "GB:", "",
     )  # fmt: skip
+    sizes = {"TOKENS": TOKENS, "PAST": PAST, "STATIC": STATIC, "ROUNDS": ROUNDS, "text": 2 * PAST}
+    said = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
+    if not report["repeats"]:
+        said[1] = "times were not measured (--repeats 0)"
     return "\n".join(
         [
             "# A trained model, by exporter", "", *bullets(about(report)),
-            f"- SmolLM2-135M, float32 or as the name says; tokens: greedy, {TOKENS} after each of "
-            f"{len(PROMPTS)} prompts, that are PyTorch's; perplexity: of the first {2 * PAST} "
-            f"tokens of {TEXT.relative_to(ROOT)}, by the graph that takes a prompt, and by that of "
-            "single tokens where there is one with a cache that grows",
-            f"- a token after {PAST} that are cached (a static cache holds {STATIC}), and a prompt "
-            f"of {PAST}, one row, one thread; shares of the first exporter's time: median and "
-            f"range of {ROUNDS} rounds of new sessions"
-            if report["repeats"]
-            else "- times were not measured (--repeats 0)",
-            "- export: the processor's seconds and the largest memory of the command; ours in int4 "
-            "and int8 are made by `optimize` of the export of the same name", "",
+            *bullets(said),
+            "",
             *markdown_table(headings, rows), "",
         ]
     )  # fmt: skip

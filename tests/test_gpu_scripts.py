@@ -57,9 +57,9 @@ def _results(tmp_path: Path, machine: Machine, *words: str) -> tuple[dict[str, A
 
 @needs_compiler
 def test_every_step_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
-    """The whole check of the kernels; then resumed."""
+    """The whole check of the kernels."""
     results, page = _results(tmp_path, machine, "kernels")
-    assert results["steps"] == [s.name for s in kernels.steps(machine, None, [])]
+    assert results["steps"] == [s.name for s in kernels.steps(machine, None)]
     assert len(results["checked"]) == len(results["steps"]) - 2  # the device and the speed are seen
     assert len(re.findall(r"\d+ \w+RMSNorm|\d+ RMSNorm", results["checked"][-1])) >= 6
     works = {(row["op"], row["rows"], row["n"], row["dtype"]) for row in results["rows"]}
@@ -69,22 +69,15 @@ def test_every_step_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
         assert "ERROR SUMMARY: 0 errors" in (tmp_path / f"{tool}.log").read_text()
     assert "clusters of 16" in page
     assert "| ours, us |" in page
-    begun = time.monotonic()
-    again, _ = _results(tmp_path, machine, "kernels", "--resume")
-    assert (again["checked"], again["rows"]) == (results["checked"], results["rows"])
-    assert time.monotonic() - begun < 10
 
 
 @needs_compiler
 def test_variants_are_tuned_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
     results, page = _results(tmp_path, machine, "tune")
-    assert results["steps"] == ["variants", "finals"]
     works = {(row["op"], row["rows"], row["n"]) for row in results["rows"]}
     assert len(works) >= 2 * 4
     assert len(results["rows"]) == len(works) * (machine.variants + 1 + tune.FINALISTS + 1)
-    assert "## What launch_table.h would say: as it is" in page
-    more, _ = _results(tmp_path, machine, "tune", "variants", "--resume")
-    assert len(more["rows"]) == len(results["rows"])
+    assert "## What launch_table.h would say" in page
 
 
 @needs_compiler
@@ -115,12 +108,11 @@ def test_the_choice_follows_the_times() -> None:
     rows = [
         {"op": "norm", "rows": count, "n": 4096, "copied": 1e-5, "seconds": [factor * time_] * 3}
         | {"way": [*shapes[v]._replace(streams=streams)]}
-        for streams, factor in ((False, 2), (True, 1))
+        for streams, factor in ((False, 2), (True, 1))  # by .cs stores, which today has not
         for v, times in ((1, (1, 3)), (2, (1.1, 1)), (4, (2, 2)))
         for count, time_ in zip((65536, 1), times, strict=True)
     ]
     page = "\n".join(tune.tables(rows))
-    assert "| stores by .cs | 1.000 | 1.000 |\n| as it is | 2.000 | 2.000 |" in page
     assert "| 8,192 | 2 | 256 | 256 | 1 | 1 | 1.10 |" in page
 
 

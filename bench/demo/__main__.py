@@ -29,14 +29,14 @@ import torch
 import rmsnorm_export as rx
 from bench.demo.end import generate, page_and_engine
 from bench.demo.measure import compare_speed, opened, worst_difference
-from bench.demo.models import ARCHITECTURES, OPSET, Architecture, Exported, export
+from bench.demo.models import ARCHITECTURES, OPSET, Exported, export
 from bench.demo.report import STRAIGHT, Row, show
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.show.text import Line, render
 from toolbox.command import ROOT, parser, say
 
 
-def _demonstrate(architecture: Architecture, source: Exported, seconds: float) -> list[Row]:
+def _demonstrate(name: str, source: Exported, seconds: float) -> list[Row]:
     """Put the export of one architecture through every target, and its module straight to a file
     with one node a norm."""
     (before,) = opened(source.path, source.tokens, optimize=False)()
@@ -46,26 +46,26 @@ def _demonstrate(architecture: Architecture, source: Exported, seconds: float) -
         result = rx.optimize(source.path, target=target, prove=True)
         result.save(path, force=True)
         made[target] = path, result.report
-        say(f"{architecture.name}: {target} done")
+        say(f"{name}: {target} done")
     path = source.path.with_name(f"{source.path.stem}_straight.onnx")
     tokens = torch.from_numpy(source.tokens)
     straight = rx.export(source.module, (tokens,), path, opset=OPSET, prove=True, force=True)
     made[STRAIGHT] = path, straight.report
-    say(f"{architecture.name}: {STRAIGHT} done")
+    say(f"{name}: {STRAIGHT} done")
     paths = [path for path, _ in made.values()]
     speeds = compare_speed(source.path, paths, source.tokens, seconds=seconds)
     rows = []
     for (target, (path, report)), speed in zip(made.items(), speeds, strict=True):
         (after,) = opened(path, source.tokens)()
         differences = worst_difference(after, before), worst_difference(after, source.logits)
-        rows.append(Row(architecture, target, source.norm_calls, report, *differences, speed))
+        rows.append(Row(name, target, source.norm_calls, report, *differences, speed))
     return rows
 
 
 def _arguments() -> argparse.Namespace:
     options = parser("bench.demo", __doc__)
-    names = [architecture.name for architecture in ARCHITECTURES]
-    options.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    every = [*ARCHITECTURES]
+    options.add_argument("--only", nargs="+", choices=every, default=every, metavar="NAME")
     options.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
     options.add_argument("--seconds", type=float, default=8, help="of timing per architecture")
     options.add_argument("--layers", type=int, default=4, help="of each model (default: 4)")
@@ -81,18 +81,18 @@ def main() -> int:
     rows: list[Row] = []
     lines: list[Line] = []
     problems: list[str] = []
-    for architecture in (a for a in ARCHITECTURES if a.name in arguments.only):
+    for name in arguments.only:
         start = time.perf_counter()
-        source = export(architecture, arguments.folder, arguments.layers)
-        say(f"{architecture.name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
-        rows += _demonstrate(architecture, source, arguments.seconds)
+        source = export(name, arguments.folder, arguments.layers)
+        say(f"{name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
+        rows += _demonstrate(name, source, arguments.seconds)
         if not lines:
             lines, problems = page_and_engine(source, datetime.date.today().isoformat())
-            say(f"{architecture.name}: page and engine done")
+            say(f"{name}: page and engine done")
     problems += [text for row in rows for text in row.problems()]
     print(f"\n{render(lines, styled=sys.stdout.isatty())}")
     if not arguments.no_decoder:
-        problems += generate(arguments.folder)
+        problems += generate(arguments.folder, arguments.layers)
     print(f"\nfiles in {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}\n")
     show(rows)
     for text in problems:

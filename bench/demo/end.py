@@ -52,19 +52,20 @@ def page_and_engine(source: Exported, date: str) -> tuple[list[Line], list[str]]
     return [*lines, "", f"report of this model, for a browser: {page}"], problems
 
 
-def generate(folder: Path) -> list[str]:
+def generate(folder: Path, layers: int) -> list[str]:
     """Export a decoder with its cache and let it write beside PyTorch; what did not hold.
 
     Its config.json has the sizes of the demo's first model, its weights are random. Two rows of
     32 tokens are written, one of which is padded.
     """
-    first = ARCHITECTURES[0]
-    config = first.build().config
-    config.use_cache, config.architectures = True, ["LlamaForCausalLM"]
+    name, entry = next(iter(ARCHITECTURES.items()))
+    config = entry.config()
+    config.num_hidden_layers, config.use_cache = layers, True
+    config.architectures = ["LlamaForCausalLM"]
     path = folder / "config.json"
     path.write_text(json.dumps(config.to_dict(), default=str), encoding="utf-8")
     command = ["export", str(path), "--task", "generation", "--fusions", "cpu", "--force"]
     command += ["--verify", "--require", "all", "-o", str(folder / "decoder")]
-    say(f"{first.name}: rmsnorm-export {shlex.join(command)}")
+    say(f"{name}: rmsnorm-export {shlex.join(command)}")
     code = command_line(command)
     return [] if code == 0 else [f"the decoder: rmsnorm-export ended with {code}"]

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 import rmsnorm_export as rx
-from bench.demo.models import Architecture
+from bench.demo.models import ARCHITECTURES, type_of
+from bench.lib.results import meaning
 from bench.lib.tables import print_table
 from rmsnorm_export.benchmark.result import Timing
 
@@ -19,22 +20,12 @@ random gain moved the logits by 0.008 to 0.6 in f32, and by 0.03 or more in f16.
 STRAIGHT = "rx.export"
 """Stands in the column of targets for the portable file made straight from the module."""
 
-_LEGEND = (
-    "target: of optimize on the file that PyTorch wrote; rx.export: portable, straight from the "
-    "module. norms: calls of RMSNorm modules in PyTorch; fused: now one node; proved: sites whose "
-    "new nodes agree with the old ones. nodes: bodies of the new operators not counted. logits: "
-    "largest difference, relative to the largest logit, from PyTorch's file run without graph "
-    "optimization and from PyTorch. time: optimized / PyTorch's file, both with ONNX Runtime's "
-    "default graph optimization, median of interleaved runs (95 % interval); '=' marks what is no "
-    "more than the difference between two runs of PyTorch's file."
-)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """One architecture on one target: a line of the table."""
 
-    architecture: Architecture
+    name: str
     target: str
     norm_calls: int
     report: rx.Report
@@ -45,7 +36,7 @@ class Row:
     def problems(self) -> list[str]:
         """What must not happen."""
         found = []
-        report, bound = self.report, LOGIT_BOUND[self.architecture.dtype]
+        report, bound = self.report, LOGIT_BOUND[type_of(self.name)]
         sites = len(report.fused) + len(report.kept)
         if self.target in ("portable", STRAIGHT) and sites != self.norm_calls:
             found.append(f"{sites} of {self.norm_calls} norms are one node")
@@ -62,7 +53,7 @@ class Row:
             found.append(f"the logits are {self.source_difference:.1e} off the export's")
         if not self.torch_difference <= bound:
             found.append(f"the logits are {self.torch_difference:.1e} off PyTorch's")
-        return [f"{self.architecture.name}, {self.target}: {text}" for text in found]
+        return [f"{self.name}, {self.target}: {text}" for text in found]
 
     @property
     def proved(self) -> int:
@@ -74,21 +65,11 @@ class Row:
         counts = Counter(site.numerics for site in self.report.fused)
         return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
-    def remarks(self) -> list[str]:
-        """Operators, reasons of refusals and notes of sites, each once with its number."""
-        texts = Counter(_operator(site) for site in self.report.fused)
-        texts.update(f"refused: {refusal.message}" for refusal in self.report.refused)
-        texts.update(f"left outside: {refusal.message}" for refusal in self.report.unfolded)
-        notes = (note for site in self.report.fused for note in site.notes)
-        whole, part = "part of the norm stays as it was", "left outside"
-        texts.update(note.replace(whole, part) for note in notes)
-        return [f"{n} x {text}" for text, n in texts.items()]
-
     def cells(self) -> list[str]:
         """The line of the table."""
         report, time = self.report, self.speed
         return [
-            self.architecture.name,
+            self.name,
             self.target,
             *map(str, (self.norm_calls, len(report.fused), len(report.refused), self.proved)),
             self.classes(),
@@ -100,14 +81,6 @@ class Row:
         ]
 
 
-def _operator(site: rx.Site) -> str:
-    """The node of a site, with the attributes that an ordinary norm has not."""
-    attributes = " ".join(f"{name}={value}" for name, value in site.attributes.items())
-    # The attributes are those of the source's norm: only the portable operator has them all.
-    portable = site.op in ("RMSNorm", "SkipRMSNorm", "GatedRMSNorm")
-    return f"{site.op} {attributes}".strip() if portable else site.op
-
-
 _TARGET_HEADINGS = (
     *("model", "target", "norms:", "fused:", "refused:", "proved:", "numerics", "nodes:"),
     *("logits:\nexport:", "\ntorch:", "time"),
@@ -115,10 +88,7 @@ _TARGET_HEADINGS = (
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print the table, what its columns say, and what is to be known of single models."""
-    remarks = []
-    for name in dict.fromkeys(row.architecture.name for row in rows):
-        own = [row for row in rows if row.architecture.name == name]
-        remarks.append(f"{name}: {own[0].architecture.norms}")
-        remarks += [f"  {row.target}: {'; '.join(row.remarks())}" for row in own]
-    print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=[_LEGEND, "", *remarks])
+    """Print the table, what its columns say, and what the norms of each model are."""
+    names = dict.fromkeys(row.name for row in rows)
+    below = [*meaning("demo"), "", *(f"{name}: {ARCHITECTURES[name].why}" for name in names)]
+    print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=below)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import importlib
 import os
 import sys
@@ -50,8 +49,6 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     text = "of the sessions of ONNX Runtime; cpu to see that everything runs"
     add("--provider", choices=("cuda", "cpu"), default="cuda", help=f"{text}  [default: cuda]")
     add("--out", type=Path, default=RESULTS, help="folder of the results")
-    text = "leave out the steps and rows of the results in --out"
-    add("--resume", action="store_true", help=text)
     return options.parse_args(words)
 
 
@@ -62,10 +59,9 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
         UnavailableError, ImportError, FileNotFoundError: something is missing here.
     """
     module = importlib.import_module(f"bench.gpu.{options.check}")
-    path, resume = options.out / f"gpu_{options.check}.json", options.resume
-    begun = functools.partial(Report.begun, path, module.TITLE, module.tables, resume=resume)
+    path = options.out / f"gpu_{options.check}.json"
     if options.check == "onnxruntime":
-        every, report = module.steps(options.provider, options.kernels), begun(options.provider)
+        every, device = module.steps(options.provider, options.kernels), options.provider
     else:
         from bench.gpu.machine import Built, Machine
 
@@ -73,13 +69,13 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
         machine = dataclasses.replace(machine, logs=options.out, seed=options.seed)
         if problem := machine.missing():
             raise UnavailableError(problem)
-        report = begun(machine.name())
-        every = module.steps(machine, Built.of(options.built), report.facts["rows"])
+        every, device = module.steps(machine, Built.of(options.built)), machine.name()
     if unknown := set(options.steps) - {step.name for step in every}:
         names = ", ".join(step.name for step in every)
         raise UnavailableError(f"there is no step {min(unknown)}: {names}")
     options.out.mkdir(parents=True, exist_ok=True)
     asked = [step for step in every if not options.steps or step.name in options.steps]
+    report = Report(path, module.TITLE, device, module.tables)
     run(asked, report, minutes=options.minutes)
     print(report.outcome())
     return int(bool(report.facts["wrong"]))

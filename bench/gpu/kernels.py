@@ -68,8 +68,8 @@ def _launched(check: str, machine: Machine, built: Built, tell: Tell, end: float
         tell("wrong", f"{check}: {text}")
 
 
-def steps(machine: Machine, built: Built, before: list[dict[str, Any]]) -> list[Step]:
-    """Return them in order, with the seconds that each may take; ``before``: rows of the speed."""
+def steps(machine: Machine, built: Built) -> list[Step]:
+    """Return them in order, with the seconds that each may take."""
 
     def step(name: str, seconds: float, run: Any, *more: object) -> Step:
         return Step(name, seconds, functools.partial(run, *more, machine, built))
@@ -80,7 +80,7 @@ def steps(machine: Machine, built: Built, before: list[dict[str, Any]]) -> list[
         *(step(tool, 50, _sanitized, tool) for tool in sanitize.TOOLS),
         *(step(name, 20, _launched, name) for name in streams.CHECKS),
         step("random", 120, _random),
-        step("speed", 300, speed.run, before),
+        step("speed", 300, speed.run),
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,30 +27,21 @@ class Report:
     Attributes:
         path: of the JSON file; the page is beside it.
         title: of the page.
-        facts: lines under ``seen``, ``checked``, ``wrong`` and ``not run``; ``rows`` that were
-            measured; ``device``; the ``steps`` that are done.
+        device: that it was done on.
         tables: of the page.
+        facts: lines under ``seen``, ``checked``, ``wrong`` and ``not run``; ``rows`` that were
+            measured; the ``steps`` that are done.
     """
 
     path: Path
     title: str
-    facts: dict[str, Any]
+    device: str
     tables: Tables
+    facts: dict[str, Any] = dataclasses.field(
+        default_factory=lambda: {name: [] for name in (*_SECTIONS, "rows", "steps")}
+    )
     start: Start = dataclasses.field(default_factory=Start)
     written: float = 0.0
-
-    @classmethod
-    def begun(
-        cls, path: Path, title: str, tables: Tables, device: str, *, resume: bool = False
-    ) -> Report:
-        """Return an empty one, or, to ``resume``, that of the file where it is of this device."""
-        facts: dict[str, Any] = {name: [] for name in (*_SECTIONS, "rows", "steps")}
-        facts |= {"device": device}
-        if resume and path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))
-            if before.get("device") == device:
-                facts = before
-        return cls(path, title, facts, tables)
 
     def tell(self, name: str, value: Any) -> None:
         """Add a line to a section, or a row."""
@@ -61,13 +51,13 @@ class Report:
 
     def write(self) -> str:
         """Write what there is; return a line for the reader."""
-        self.facts |= self.start.facts(*PACKAGES)
+        self.facts |= self.start.facts(*PACKAGES) | {"device": self.device}
         self.written = time.monotonic()
         return write_results(self.facts, self.page(), self.path)
 
     def page(self) -> str:
         """Return the report as Markdown."""
-        lines = [f"# {self.title}", "", *bullets([self.facts["device"], *about(self.facts)])]
+        lines = [f"# {self.title}", "", *bullets([self.device, *about(self.facts)])]
         for title in _SECTIONS:
             if self.facts[title]:
                 lines += ["", f"## {title.capitalize()}", "", *bullets(self.facts[title])]

@@ -14,7 +14,7 @@ import importlib
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -224,24 +224,17 @@ def _measure(
         return {"remark": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def run(
-    before: Sequence[dict[str, Any]],
-    machine: Machine,
-    built: Built,
-    tell: Tell,
-    end: float,
-) -> None:
-    """Measure works that are not among the rows of before, until the time is over."""
+def run(machine: Machine, built: Built, tell: Tell, end: float) -> None:
+    """Measure the works of ``grid``, until the time is over."""
     library, copy = abi.functions(built.library), machine.copy_rate()
     makers: dict[str, Callable[[Work], Runs]] = {
         "ours": lambda work: {work.op: ours(library, machine, work)}
     }
     makers |= {name: make for name, make in PEERS.items() if name in machine.peers}
-    done = [{name: row[name] for name in ("op", "rows", "n", "dtype")} for row in before]
-    left = [work for work in grid(machine.largest) if dataclasses.asdict(work) not in done]
-    for number, work in enumerate(left):
+    works = grid(machine.largest)
+    for number, work in enumerate(works):
         if time.monotonic() > end:
-            tell("not run", f"{len(left) - number} sizes: the time is over")
+            tell("not run", f"{len(works) - number} sizes: the time is over")
             break
         used = buffers(work, torch.Generator(machine.device).manual_seed(machine.seed))
         times = {name: _measure(machine, work, make, used) for name, make in makers.items()}

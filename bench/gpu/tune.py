@@ -1,12 +1,12 @@
-"""Variants of the row kernel on a GPU, timed beside the one that is launched today:
+"""Variants of the row kernel on a GPU, timed beside the one that is launched today.
 
-  variants  norm and skip of bf16, rows of 128 to 65,536 elements: of 2^28 elements in all, and
-            4,096, 64 and 1 of them; most promising variants first, every length in turn
-  finals    the three fastest of each, and today's, timed again for longer
+Norm and skip of bf16, rows of 128 to 65,536 elements: of 2^28 elements in all, and 4,096, 64 and 1
+of them; most promising variants first, every length in turn. The three fastest of each, and
+today's, are timed again for longer.
 
 A variant is compared with float64 before its time counts. The page says what is fastest for each
-length, what each way to memory costs where it is used for all of them, and what launch_table.h
-would say: for each length one number of threads, as a row has to sum to the same in every batch.
+length, and what launch_table.h would say with the way to memory that is used today: for each length
+one number of threads, as a row has to sum to the same in every batch.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _timed(
     bench: _Bench, work: speed.Work, way: Variant | None, tell: Tell, spent: float = 0.004
-) -> None:
+) -> dict[str, Any]:
     row = {"op": work.op, "rows": work.rows, "n": work.n, "way": way}
     try:
         row |= bench.row(work, way, spent)
@@ -162,47 +162,38 @@ def _timed(
     if "remark" in row:
         tell("wrong", f"{work.op} {work.rows} x {work.n}, {way or 'today'}: {row['remark']}")
     tell("rows", row)
+    return row
 
 
-def time_variants(
-    before: list[dict[str, Any]], machine: Machine, built: Built, tell: Tell, end: float
-) -> None:
-    """Time what is not among the rows of before; the variants of every work in turn."""
-    bench, done = _Bench(machine, built), {_key(row) for row in before}
-    queues = []
+def time_variants(machine: Machine, built: Built, tell: Tell, end: float) -> None:
+    """Time the variants of every work in turn; then the fastest of each, and today's, for longer.
+
+    The last quarter of the time is for the second part.
+    """
+    bench, queues, rows = _Bench(machine, built), [], []
     for work in _works(machine):
         fitting = (one for one in variants(work.n) if one.rounds == 1 or work.rows > FEW)
         asked = (None, *itertools.islice(fitting, machine.variants))
         queues.append([(work, way) for way in asked])
     turns = [one for turn in itertools.zip_longest(*queues) for one in turn if one is not None]
+    begun = time.monotonic()
     for number, (work, way) in enumerate(turns):
-        if time.monotonic() > end:
+        if time.monotonic() > begun + 0.75 * (end - begun):
             tell("not run", f"{len(turns) - number} of {len(turns)} variants: the time is over")
             break
-        if (work.op, work.rows, work.n, *(way or ())) not in done:
-            _timed(bench, work, way, tell)
-
-
-def time_finalists(
-    rows: list[dict[str, Any]], machine: Machine, built: Built, tell: Tell, end: float
-) -> None:
-    """Time the fastest of each work, and today's, again; ``rows``: what ``variants`` found."""
-    bench = _Bench(machine, built)
+        rows.append(_timed(bench, work, way, tell))
     for work, timed in _by_work(rows).items():
         fastest = sorted((row for row in timed if row["way"]), key=_median)[:FINALISTS]
-        for way in (None, *(Variant(*row["way"]) for row in fastest)):
+        for way in (None, *(row["way"] for row in fastest)):
             if time.monotonic() > end:
-                tell("not run", "finals: the time is over")
+                tell("not run", "the fastest again: the time is over")
                 return
             _timed(bench, work, way, tell, spent=0.1)
 
 
-def steps(machine: Machine, built: Built, before: list[dict[str, Any]]) -> list[Step]:
-    """Return them in order. Both get the list of rows, which grows."""
-    return [
-        Step("variants", 500, functools.partial(time_variants, before, machine, built)),
-        Step("finals", 150, functools.partial(time_finalists, before, machine, built)),
-    ]
+def steps(machine: Machine, built: Built) -> list[Step]:
+    """Return the one step."""
+    return [Step("variants", 650, functools.partial(time_variants, machine, built))]
 
 
 def _median(row: dict[str, Any]) -> float:
@@ -242,30 +233,15 @@ def _fastest(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
     return markdown_table(headings, lines)
 
 
-def _manners(works: dict[speed.Work, list[dict[str, Any]]]) -> dict[str, list[float]]:
-    """The time of each manner's fastest shape over the fastest of all, of the largest works."""
-    costs: dict[str, list[float]] = {}
-    for work, timed in works.items():
-        costed = [(Variant(*row["way"]).manner, _median(row)) for row in timed if row["way"]]
-        if not costed or work.rows < max(other.rows for other in works if other.n == work.n):
-            continue
-        least = min(seconds for _, seconds in costed)
-        for manner in dict.fromkeys(name for name, _ in costed):
-            own = min(seconds for name, seconds in costed if name == manner)
-            costs.setdefault(manner, []).append(own / least)
-    full = max(map(len, costs.values()), default=0)
-    return {manner: taken for manner, taken in costs.items() if len(taken) == full}
-
-
-def _choice(works: dict[speed.Work, list[dict[str, Any]]], manner: str) -> list[str]:
-    """For each length the shape whose worst time, over the fastest of the manner, is least."""
+def _choice(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
+    """For each length the shape whose worst time, over the fastest, is least: in today's manner."""
     lines = []
     for n in sorted({work.n for work in works}):
         costs: dict[tuple[int, int, int], list[float]] = {}
         large: dict[tuple[int, int, int], Variant] = {}
         for timed in (timed for work, timed in works.items() if work.n == n):
             ways = [(_median(row), Variant(*row["way"])) for row in timed if row["way"]]
-            own = sorted((one for one in ways if one[1].manner == manner), reverse=True)
+            own = sorted((one for one in ways if one[1].manner == USUAL), reverse=True)
             for shape, (seconds, way) in {way.shape: (s, way) for s, way in own}.items():
                 costs.setdefault(shape, []).append(seconds / own[-1][0])
                 large.setdefault(shape, way)  # the largest work comes first
@@ -279,16 +255,7 @@ def _choice(works: dict[speed.Work, list[dict[str, Any]]], manner: str) -> list[
 
 
 def tables(rows: list[dict[str, Any]]) -> list[str]:
-    """Return what is fastest, what each way to memory costs, and the choice, as Markdown."""
+    """Return what is fastest, and the choice, as Markdown."""
     works = _by_work(rows)
-    lines = ["## Fastest", "", *_fastest(works)]
-    if manners := _manners(works):
-        means = {manner: sum(taken) / len(taken) for manner, taken in manners.items()}
-        order = sorted(means, key=means.__getitem__)
-        cells = [[m, f"{means[m]:.3f}", f"{max(manners[m]):.3f}"] for m in order]
-        lines += ["", "## One way to memory for all, large tensors", ""]
-        lines += markdown_table(["memory", "mean ratio:", "worst:"], cells)
-        for manner in dict.fromkeys((order[0], USUAL)):
-            lines += ["", f"## What launch_table.h would say: {manner}", ""]
-            lines += _choice(works, manner)
-    return lines
+    title = f"## What launch_table.h would say, memory {USUAL}"
+    return ["## Fastest", "", *_fastest(works), "", title, "", *_choice(works)]

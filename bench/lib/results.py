@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec.toml
+
 from bench.lib.tables import markdown_table, print_table
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
+
+_PAGES = msgspec.toml.decode(Path(__file__).parents[1].joinpath("pages.toml").read_bytes())
 
 
 def _now() -> str:
@@ -54,6 +58,11 @@ def about(report: dict[str, Any]) -> list[str]:
 def bullets(lines: Sequence[str]) -> list[str]:
     """Return the lines as a list of a Markdown page."""
     return [f"- {line}" for line in lines]
+
+
+def meaning(page: str, **numbers: object) -> list[str]:
+    """Return what a page says of its columns, with these numbers in it."""
+    return [point.format(**numbers) for point in _PAGES[page]]
 
 
 def write_results(report: dict[str, Any], page: str, output: Path) -> str:

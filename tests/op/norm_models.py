@@ -20,6 +20,7 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import session_options
+from tests.tools.variants import VARIANTS
 
 steps = ulp_distance
 """Distance in representable numbers, elementwise; NaN equals NaN and no number."""
@@ -140,38 +141,7 @@ def reference(case: Case, operands: dict[str, np.ndarray]) -> tuple:
     return result if isinstance(result, tuple) else (result,)
 
 
-ROTARY = {"kind": "RotaryRMSNorm"}
-FORMS: dict[str, dict] = {
-    "plain": {},
-    "offset": {"scale_offset": 1.0},
-    "outside": {"epsilon_outside": True, "epsilon": 1e-3},
-    "clamp": {"epsilon_clamp": True, "epsilon": 0.5},
-    "axis2": {"axis": -2},
-    "channels": {"axis": -2, "last_axis": -2, "scale_offset": 1.0},
-    "channels_rstd": {"axis": -3, "last_axis": -3, "round_rstd": True},
-    "length": {"unit_length": 1, "epsilon": 5.0, "epsilon_clamp": True},
-    "length_clip": {"unit_length": 2, "axis": -2, "epsilon": 0.0},
-    "length_part": {"unit_length": 1, "partial_size": 5, "epsilon_outside": True},
-    "group": {"group_size": 8},
-    "partial": {"partial_size": 5},
-    "rstd": {"round_rstd": True},
-    "rstd_scaled": {"round_rstd": True, "scale_rstd": True, "scale_offset": 1.0},
-    "rstd_channels": {"axis": -2, "last_axis": -2, "round_rstd": True, "scale_rstd": True},
-    "rstd_group": {"round_rstd": True, "group_size": 8},
-    "varies": {"scale_varies": True, "partial_size": 5},
-    "varies_rstd": {"scale_varies": True, "round_rstd": True, "scale_rstd": True},
-    "skip": {"kind": "SkipRMSNorm"},
-    "skip_partial": {"kind": "SkipRMSNorm", "partial_size": 5},
-    "skip_rstd": {"kind": "SkipRMSNorm", "round_rstd": True, "scale_offset": 1.0},
-    "gated": {"kind": "GatedRMSNorm"},
-    "gated_sigmoid": {"kind": "GatedRMSNorm", "activation": "sigmoid", "scale_offset": 1.0},
-    "gate_first": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 8},
-    "gate_first_rstd": {"kind": "GatedRMSNorm", "gate_first": True, "round_rstd": True},
-    "rotary": ROTARY,
-    "rotary_part": ROTARY | {"rotary_dim": 10, "scale_offset": 1.0},
-    "rotary_pairs": ROTARY | {"rotary_interleaved": True, "epsilon_outside": True},
-    "rotary_rstd": ROTARY | {"round_rstd": True, "rotary_dim": 16, "rotary_interleaved": True},
-}
+FORMS: dict[str, dict] = VARIANTS["op"]
 
 
 def _tables(spec: NormSpec, dtype: int) -> list[tuple[int | None, tuple[int, ...]]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rmsnorm_export.op.dtypes import element_type
 from rmsnorm_export.op.spec import NormSpec
+from tests.tools import variants
 from toolbox.driver import BF16, F16, F32, Job
 
 TYPES = (F32, F16, BF16)
@@ -16,20 +17,7 @@ TYPES = (F32, F16, BF16)
 SIZES = (1, 3, 7, 64, 111, 199, 256, 1000, 2048, 4096 + 8, 8192)
 """A vector is 4 or 8 elements: some of these are whole vectors, some are not, few fill a warp."""
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "torch": {"scale_before_cast": True},
-    "gemma": {"scale_before_cast": True, "scale_offset": 1.0},
-    "offset in T": {"scale_offset": 0.7},
-    "epsilon outside": {"epsilon_outside": True, "epsilon": 1e-2},
-    "large epsilon": {"epsilon": 0.25},
-    "epsilon clamp": {"epsilon_clamp": True, "epsilon": 1.5},
-    "rounded rstd": {"round_rstd": True},
-    "rounded rstd, offset": {"round_rstd": True, "scale_offset": 1.0},
-    "partial": {"partial_size": -1},
-    "groups": {"group_size": -1},
-    "groups, gemma": {"group_size": -1, "scale_before_cast": True, "scale_offset": 1.0},
-}
+VARIANTS: dict[str, dict[str, Any]] = variants.VARIANTS["kernels"]
 """Attributes; -1 stands for a size that depends on the row."""
 
 ORDERS = ("plain", "torch", "gemma")

@@ -26,29 +26,13 @@ from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.metrics import ulp_distance
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.tensorrt.plugin.libraries import session_options
+from tests.tools import variants
 from toolbox.node_model import node_model
 
 TYPES: dict[int, type] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16, 11: np.float64}
 
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {},
-    {"scale_before_cast": True},
-    {"round_rstd": True},
-    {"epsilon_outside": True},
-    {"epsilon_clamp": True},
-    {"partial_size": 17},
-    {"group_size": 37},
-    {"scale_offset": 1.0},
-    {"round_rstd": True, "association": 1},
-    {"association": 2},
-    {"association": 2, "round_rstd": True},
-)
-GATES: tuple[dict[str, Any], ...] = (
-    {},
-    {"activation": "sigmoid"},
-    {"gate_first": True},
-    {"gate_first": True, "activation": "sigmoid"},
-)
+VARIANTS: list[dict[str, Any]] = variants.VARIANTS["native"]
+GATES: list[dict[str, Any]] = variants.VARIANTS["gates"]
 EPSILON = 2.0**-17
 """One that float32 holds: attributes are of that type."""
 N = 111

@@ -140,23 +140,17 @@ def test_a_suffixed_name_has_the_kernel_and_a_literal_keeps_its_body(
 
 BAD_ATTRIBUTES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("epsilon must be finite, and at least 0; it has epsilon -1", {"epsilon": -1.0}),
-    ("epsilon must be finite", {"epsilon": math.nan}),
     ("the attribute epsilon must be of the type", {"epsilon": 1}),
-    ("the attribute axis must be of the type", {"axis": -1.0}),
     ("the attribute activation must be of the type", {"activation": 1}),
     ("axis must be counted from the end", {"axis": 1}),
     ("stash_type must be", {"stash_type": 7}),
     ("scale_offset must be finite", {"scale_offset": math.inf}),
     ("partial_size and group_size must be", {"partial_size": -1}),
-    ("partial_size and group_size must be", {"partial_size": 1, "group_size": 1}),
     ("partial_size and group_size need axis -1", {"partial_size": 1, "axis": -2}),
     ("last_axis must be", {"last_axis": -2}),
-    ("last_axis must be", {"last_axis": 0}),
     ("epsilon_outside and epsilon_clamp", {"epsilon_outside": 1, "epsilon_clamp": 1}),
     ("association needs last_axis", {"association": 2, "axis": -2, "last_axis": -2}),
-    ("association needs last_axis -1, and no group_size", {"association": 2, "group_size": 2}),
     ("association must be", {"association": 3}),
-    ("association must be", {"association": 1}),
     ("activation must be silu or sigmoid", {"activation": "relu"}),
     ("round_rstd and scale_before_cast", {"round_rstd": 1, "scale_before_cast": 1}),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
 from tests.recognize import text_models as text
-from tests.recognize.test_opposite_names import MEAN, agree, inputs
+
+MEAN = "q = Mul(x, x)\n d = ReduceMean<axes = [-1]>(q)\n"
 
 
 def test_zeros_that_are_expanded_twice_are_nothing():
@@ -21,7 +23,7 @@ def test_zeros_that_are_expanded_twice_are_nothing():
     )
     result = rx.optimize(model, prove=True)
     assert len(result.report.fused) == 1
-    agree(model, result, {"x": inputs((2, 5, 8))}, rtol=3e-6, atol=1e-6)
+    text.check_same(model, ir.to_proto(result.model))
 
 
 FLAT = """
@@ -48,7 +50,7 @@ def test_flat_rows_times_their_columns_are_sums(leading, count):
     )
     result = rx.optimize(model, prove=True)
     assert len(result.report.fused) == count
-    agree(model, result, {"x": inputs((3, 3, 8))}, rtol=3e-6, atol=1e-6)
+    text.check_same(model, ir.to_proto(result.model))
 
 
 def test_an_axis_that_is_not_the_row_is_no_row():

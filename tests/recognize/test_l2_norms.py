@@ -19,18 +19,6 @@ from tests.sample import crossed
 ROOT = N**0.5
 
 
-def summed(x, p):
-    return ROOT * x * torch.rsqrt(x.square().sum(-1, keepdim=True) + N * 1e-5) * p.weight
-
-
-def dotted(x, p):
-    return x * torch.rsqrt(torch.einsum("...d,...d->...", x, x)[..., None] / N + 1e-5) * p.weight
-
-
-def divided_first(x, p):
-    return x * ROOT / x.norm(dim=-1, keepdim=True).clamp_min(1e-12) * p.weight
-
-
 def root_clamped(x, p):
     return x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-6) * p.weight
 
@@ -75,14 +63,6 @@ def test_in_float32_the_squares_of_small_halves_are_other_numbers(numerics, stas
     models = (model, onnx.load_from_string(result.to_bytes()))
     before, after = (ReferenceEvaluator(m).run(None, {"input0": x})[0] for m in models)
     assert np.array_equal(before, after) == (numerics == "reordered")
-
-
-@crossed(2, exporter=["dynamo18", "torchscript17"], formula=[divided_first, summed, dotted])
-def test_the_root_of_n_is_multiplied_first_and_einsum_adds_squares(formula, exporter):
-    result = rx.optimize(export(formula, exporter), prove=True)
-    (site,) = result.report.fused
-    assert site.numerics == "reordered"
-    assert len(result.model.graph) == 1
 
 
 def normalize(
@@ -135,45 +115,3 @@ def test_unclamped_rows_differ_where_the_note_says_and_nowhere_else(target):
     assert (loss[near] > 0.01).all()
     assert (loss < 0.2930).all()
     assert (np.abs(loss[~near]) < 1e-6).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [({"floor": "Min"}, "clamped"),
-     ({"root": -ROOT}, "not-the-mean"), ({"last": "y = Identity(unit)"}, "not-the-mean")],
-)  # fmt: skip
-def test_look_alikes(changes, reason):
-    report = rx.optimize(normalize(**changes), numerics="unclamped").report
-    assert not report.fused
-    assert [(r.reason, r.kind) for r in report.refused] == [(reason, "look-alike")]
-
-
-@pytest.mark.parametrize("bound", ["float bound = {-1}", "float[2,1] bound = {1e-12, 1e-12}"])
-def test_a_bound_that_changes_no_row_leaves_a_norm(bound):
-    report = rx.optimize(normalize(bound=bound), numerics="unclamped").report
-    assert not report.fused
-    assert [(r.reason, r.kind) for r in report.refused] == [("spelling-unknown", "norm")]
-
-
-@pytest.mark.parametrize(
-    ("axis", "behind", "reason"),
-    [
-        (-1, "y = Mul(unit, root)", None),
-        (-1, "v = Mul(unit, gamma)\n y = Mul(v, root)", None),
-        (1, "v = Mul(root, unit)\n y = Mul(gamma, v)", None),
-        (-1, "y = Identity(unit)", "not-the-mean"),
-        (-1, "y = Mul(unit, gamma)", None),  # the root of n goes into the scale
-        (0, "y = Mul(unit, root)", "row-length-unknown"),
-    ],
-)
-def test_rows_of_length_one_are_norms_where_the_root_of_n_follows(axis, behind, reason):
-    gamma = ", ".join(map(str, np.linspace(0.5, 1.5, N)))
-    model = text.model(
-        f"unit = LpNormalization<axis = {axis}, p = 2>(x)\n{behind}",
-        inputs=f"float[rows,{N}] x",
-        outputs=f"float[rows,{N}] y",
-        constants=f"float root = {{{ROOT}}}, float[{N}] gamma = {{{gamma}}}",
-    )
-    report = rx.optimize(model, prove=True).report
-    assert len(report.fused) == (reason is None)
-    assert [refusal.reason for refusal in report.refused] == ([reason] if reason else [])

@@ -11,7 +11,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session, run_session
-from toolbox.corpus.converted import CONVERTERS, FORMULAS, SHAPE, exported
+from tests.recognize.converted import CONVERTERS, FORMULAS, SHAPE, exported
 
 QUANTIZED = "onnxruntime, quantize_static, all operators"
 """The steps of the norms, too: no operator repeats these roundings."""

@@ -11,7 +11,6 @@ import pytest
 from recognize.text_models import CONSTANTS, function, model, norm, optimized
 
 import rmsnorm_export as rx
-from rmsnorm_export.lower.targets import Target
 
 BIG = 2000
 """A weight of 8 kB: too large to be shown to the version converter."""
@@ -44,34 +43,6 @@ def test_a_big_weight(name: str) -> None:
     report, proto = optimized(_big(*BIG_WEIGHTS[name]), "onnx")
     assert len(report.fused) == 1
     assert [t.name for t in proto.graph.initializer] == ["w"]
-
-
-def test_what_the_converter_would_forget() -> None:
-    source = model(
-        norm("x", "y0") + "k = Relu(y0)\n y = com.microsoft.Gelu(k)",
-        outputs="float[B,S,8] y, float[B,S,8] y0",
-        imports=', "com.microsoft" : 1, "unused" : 3',
-    )
-    source.producer_name, source.producer_version = "exporter", "1.2"
-    source.domain, source.model_version, source.doc_string = "here", 7, "the model"
-    graph = source.graph
-    graph.name, graph.doc_string = "main", "the graph"
-    graph.input[0].doc_string, graph.output[0].doc_string = "the input", "the output"
-    graph.node[-2].name, graph.node[-2].doc_string = "relu", "a node"
-    for holder in (source, graph, graph.node[-2]):
-        holder.metadata_props.add(key="about", value=str(type(holder)))
-    graph.value_info.append(onnx.helper.make_tensor_value_info("k", 1, ["B", "S", 8]))
-    graph.value_info[0].doc_string = "a value"
-    _, proto = optimized(source, "onnx")
-    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
-        assert getattr(proto, field) == getattr(source, field)
-    assert list(proto.metadata_props) == list(source.metadata_props)
-    assert {o.domain for o in proto.opset_import} == {"", "com.microsoft", "unused"}
-    for field in ("name", "doc_string", "metadata_props", "input", "output"):
-        assert getattr(proto.graph, field) == getattr(graph, field)
-    (relu,) = [n for n in proto.graph.node if n.op_type == "Relu"]
-    assert (relu.name, relu.doc_string) == ("relu", "a node")
-    assert list(relu.metadata_props) == list(graph.node[-2].metadata_props)
 
 
 def test_a_model_is_not_raised_for_norms_that_it_has_not() -> None:
@@ -119,26 +90,3 @@ def test_the_devices_of_a_model_stay_and_what_does_not_is_said() -> None:
     source.graph.node[0].device_configurations.add(configuration_id="pair")
     notes = rx.optimize(source, target="onnx").report.notes
     assert any("spread over devices is not carried over" in note for note in notes)
-
-
-@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
-@pytest.mark.parametrize("everywhere", [False, True], ids=["import", "nodes"])
-def test_the_default_domain_by_its_long_name(target: Target, everywhere: bool) -> None:
-    source = model(norm("x", "y0") + norm("y0", "y", "k"))
-    source.opset_import[0].domain = "ai.onnx"
-    for node in source.graph.node if everywhere else ():
-        node.domain = "ai.onnx"
-    assert len(optimized(source, target)[0].fused) == 2
-
-
-@pytest.mark.parametrize("dims", [[None, None, 8], ["B", None, None], None])
-def test_inputs_and_outputs_are_declared_as_before(dims: list[int | str | None] | None) -> None:
-    """The version converter infers shapes, and gives names to what it cannot infer."""
-    body = "found = NonZero(x)\n z = Transpose(found)\n" + norm("x", "y")
-    source = model(body, outputs="float[B,S,8] y, int64[K,3] z")
-    for value, shape in zip(source.graph.output, (dims, None), strict=True):
-        element = value.type.tensor_type.elem_type
-        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shape))
-    result = ir.to_proto(rx.optimize(source, target="onnx").model)
-    assert list(result.graph.output) == list(source.graph.output)
-    assert b"unk__" not in result.SerializeToString()

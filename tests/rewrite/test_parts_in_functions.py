@@ -5,63 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 
-import numpy as np
 import pytest
-from recognize.text_models import WEIGHT, function, model, norm, optimized
+from recognize.text_models import WEIGHT, function, model
 
 import rmsnorm_export as rx
 
-_ATEN = """
-<domain: "my", opset_import: ["" : 17]>
-square (self, exponent) => (y) { y = Pow(self, exponent) }
-<domain: "my", opset_import: ["" : 17]>
-mean (self) => (y) { y = ReduceMean<axes = [-1], keepdims = 1>(self) }
-<domain: "my", opset_import: ["" : 17]>
-rsqrt (self) => (y) { s = Sqrt(self)
- y = Reciprocal(s) }
-<domain: "my", opset_import: ["" : 17]>
-mul (self, other) => (y) { y = Mul(self, other) }
-"""
-_CALLS = "a = my.square(x, two)\n b = my.mean(a)\n c = Add(b, eps)\n d = my.rsqrt(c)\n"
 _IMPORT = ', "my" : 1'
-
-
-def test_an_operator_for_each_function() -> None:
-    source = model(
-        f"{_CALLS} e = my.mul(x, d)\n y = my.mul(e, w)", imports=_IMPORT, functions=_ATEN
-    )
-    report, proto = optimized(source, "portable")
-    assert [node.op_type for node in proto.graph.node] == ["RMSNorm"]
-    assert len(report.fused) == 1
-
-
-def test_epsilon_and_exponent_are_handed_over() -> None:
-    body = norm("x", "y", weight="w").replace("eps", "e0")
-    called = f"""
-<domain: "my", opset_import: ["" : 17]>
-f (x, two, e0, w) => (y) {{ {body} }}
-"""
-    source = model(
-        "a = my.f(x, two, eps, w)\n y = my.f(a, two, eps, w)", imports=_IMPORT, functions=called
-    )
-    assert len(optimized(source, "ort")[0].fused) == 2
-
-
-def test_a_function_that_holds_a_whole_norm_stays() -> None:
-    source = model(
-        "a = my.f(x, w)\n y = my.f(a, w)",
-        imports=_IMPORT,
-        functions=function("f", "(x, w) => (y)", norm("x", "y")),
-    )
-    report, proto = optimized(source, "ort")
-    assert len(report.fused) == 1
-    assert [f.name for f in proto.functions] == ["f"]
-
-
-def test_functions_stay_where_inlining_finds_nothing() -> None:
-    source = model("a = my.square(x, two)\n y = Mul(a, w)", imports=_IMPORT, functions=_ATEN)
-    proto = optimized(source, "ort")[1]
-    assert len(proto.functions) == 4
 
 
 @pytest.mark.parametrize("given", ["", "<epsilon>"])
@@ -84,40 +33,6 @@ def test_functions_around_one_another_hold_a_norm_or_it_is_told(given: str, root
         assert (len(report.fused), found) == (0, [(name, "spelling-unknown") for name in told])
     else:
         assert (len(report.fused), found) == (2 if given else 1, [])
-
-
-_ROOT = """sq = Pow(x, two)
- m = ReduceMean<axes = [-1], keepdims = 1>(sq)
- e0 = Add(m, eps)
- s = Sqrt(e0)"""
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_the_mean_may_stand_in_front_of_the_branch(taken: bool) -> None:
-    branches = "then_branch = t () => (float[B,S,8] y1) { n = Div(x, s)\n y1 = Mul(n, w) }, "
-    branches += "else_branch = e () => (float[B,S,8] y2) { y2 = Relu(x) }"
-    source = model(f"{_ROOT}\n y = If (c) <{branches}>", inputs="float[B,S,8] x, bool c")
-    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
-    report, proto = optimized(source, "ort", arrays={"x": x, "c": np.asarray(taken)})
-    assert len(report.fused) == 1
-    assert [node.op_type for node in proto.graph.node] == ["If"], "the mean is dead"
-
-
-@pytest.mark.parametrize("other", ["ReduceMean, x", "ReduceMax, q1", "ReduceMean, q1"])
-def test_what_a_branch_computes_of_a_norm_is_told(other: str) -> None:
-    branches = (
-        f"(float[B,S,1] m{i}) {{ q1 = Mul(x, x)\n m{i} = {op}<axes = [-1]>({of}) }}"
-        for i, (op, of) in enumerate([("ReduceMean", "q1"), other.split(", ")])
-    )
-    then, otherwise = branches
-    source = model(
-        f"s = If (c) <then_branch = t () => {then}, else_branch = e () => {otherwise}>\n"
-        " r = Sqrt(s)\n y = Div(x, r)",
-        inputs="float[B,S,8] x, bool c",
-    )
-    report = rx.optimize(source, numerics="upcast").report
-    assert not report.fused
-    assert {refusal.reason for refusal in report.refused} == {"crosses-subgraph"}
 
 
 _STEPS = """two = Constant<value_float = 2.0>()
@@ -153,37 +68,3 @@ def test_a_norm_that_an_if_cuts_anywhere_is_told() -> None:
         whole = end == len(_STEPS)  # the end of the norm may stand in branches
         told = set() if whole else {_ALONE.get((start, end), "crosses-subgraph")}
         assert (len(report.fused), reasons) == (2 if whole else 0, told), (start, end)
-
-
-SKIP = "SkipSimplifiedLayerNormalization"
-DEAD = """
-<domain: "com.microsoft", opset_import: ["" : 17]>
-NAME (a, b, g) => (y) { s = Add(a, b)
- p = Mul(s, s)
- m = ReduceMean<axes = [-1]>(p)
- e = Constant<value_float = 0.00001>()
- q = Add(m, e)
- r = Sqrt(q)
- d = Div(s, r)
- y = Mul(d, g) }
-"""
-
-
-@pytest.mark.parametrize(
-    ("op", "norms", "refused"),
-    [
-        (SKIP, 1, 0),  # ONNX Runtime's kernel goes first, and the body is not run
-        ("Sum3", 1, 0),  # called, with types
-        ("Sum3 of no call", 0, 0),
-    ],
-)
-@pytest.mark.parametrize("target", ["portable", "ort", "onnx"])
-def test_a_function_that_nothing_calls_is_not_counted(
-    op: str, norms: int, refused: int, target: str
-) -> None:
-    name, _, dead = op.partition(" ")
-    call = "y = Add(x, x)" if dead else f"y = com.microsoft.{name}(x, x, w)"
-    source = model(call, imports=', "com.microsoft" : 1', functions=DEAD.replace("NAME", name))
-    report = rx.optimize(source, target=target).report
-    assert len((*report.fused, *report.kept)) == norms
-    assert len(report.refused) == refused

@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.op import body
-from rmsnorm_export.show import to_text
 
 NORM = """h = Add(x, r)
 {cast}sq = Pow(c, two)
@@ -116,78 +115,6 @@ def test_codes_are_those_of_the_source(dtype: str, how: str) -> None:
         assert before.dtype == after.dtype
         steps = np.abs(before.astype(np.float64) - after.astype(np.float64))
         assert steps.max() <= (1 if before.dtype == np.int8 and dtype == "float16" else 0)
-
-
-def test_equal_quantizers_are_one() -> None:
-    """As ModelOpt writes them: one for the input of each Linear, with scales of their own."""
-    tail = "\nz = QuantizeLinear(y, qs2, qz)\nk = Neg(z) }"
-    more = (r"\) => \(int8\[B,S,64\] q", ") => (int8[B,S,64] q, int8[B,S,64] k")
-    given = model("float", "int8", (r"\n }", tail), more, qs2=0.03)
-    result = rx.optimize(given, fold_quantize=True, prove=True)
-    assert [node.op_type for node in result.model.graph] == ["QuantizedSkipRMSNorm_int8", "Neg"]
-    assert not result.report.unproved
-    assert [value.name for value in result.model.graph.outputs] == ["q", "k", "h"]
-    plain = rx.optimize(result.to_bytes(), target="plain").model.graph
-    assert [node.op_type for node in plain].count("QuantizeLinear") == 1
-    outputs = ["q", "k", "h"]
-    files = given.SerializeToString(), result.to_bytes()
-    for old, new in zip(*(run(file, outputs, "float") for file in files), strict=True):
-        assert np.array_equal(old, new)
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_a_file_with_codes_is_read_again(how: str) -> None:
-    """It stays as it is, is taken apart for others, and written out."""
-    folded = rx.optimize(model("float", how), fold_quantize=True).to_bytes()
-    again = rx.optimize(folded, prove=True)
-    assert again.report.headline().endswith("0 fused, 1 already one node")
-    assert not again.report.unproved
-    assert again.to_bytes() == folded
-    apart = [node.op_type for node in rx.optimize(folded, target="ort").model.graph]
-    assert (apart[0], apart[-1]) == ("SkipSimplifiedLayerNormalization", "QuantizeLinear")
-    expanded = rx.optimize(folded, target="plain", prove=True)
-    assert (expanded.report.unproved, expanded.model.functions) == ((), {})
-    (site,) = rx.optimize(expanded.to_bytes(), fold_quantize=True).report.fused
-    assert (site.op, site.numerics) == (f"QuantizedSkipRMSNorm_{how}", "exact")
-    if how.startswith("int8"):
-        (before,) = run(folded, ["q"], "float")
-        assert np.array_equal(before, run(expanded.to_bytes(), ["q"], "float")[0])
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (model("float", "int8", zero=3), "its zero point is not the constant 0"),
-        (model("float", "fp8", (r"QuantizeLinear\(", "QuantizeLinear<saturate = 0>(")), "saturate"),
-        (model("float", "int8", (r"int8\[B,S,64\] q", "uint8[B,S,64] q"), (", qz", "")),
-         "neither int8"),
-        (model("float", "int8", (r"Linear\(", "Linear<axis = 2>("), scale=[0.1] * 64), "no single"),
-        (model("float", "int8", (r" q,", " q, float[B,S,64] y,")), "read by others"),
-        (model("float", "int8", (r"\n }", "\nz = QuantizeLinear(y, qs2, qz)\nk = Neg(z) }"),
-               qs2=0.031), "read by others"),
-    ],
-)  # fmt: skip
-def test_what_is_not_folded_has_a_reason(given: onnx.ModelProto, words: str) -> None:
-    report = rx.optimize(given, fold_quantize=True).report
-    (kept,) = report.unfolded
-    assert (kept.reason, kept.kind) == ("quantizer-kept", "quantizer")
-    assert words in kept.message
-    (other,) = rx.optimize(given, target="ort", fold_quantize=True).report.unfolded
-    assert other.kind == "quantizer"
-    assert "0 of 1 quantized output" in report.headline()
-    assert "quantizers (1)" in to_text(report)
-
-
-def test_a_row_scale_with_a_bound_has_a_class_of_its_own() -> None:
-    """As torchao writes it: the operator has no bound."""
-    given = model("float", "int8_per_row", (r"rs = Div\(top", "tp = Clip(top, eps)\nrs = Div(tp"))
-    kept = rx.optimize(given, fold_quantize=True).report
-    assert kept.unfolded[0].hint == "allow --numerics unclamped"
-    assert [site.op for site in kept.fused] == ["SkipRMSNorm"]
-    (site,) = rx.optimize(given, fold_quantize=True, numerics="unclamped", prove=True).report.fused
-    assert (site.op, site.numerics) == ("QuantizedSkipRMSNorm_int8_per_row", "unclamped")
-    assert site.proof is not None
-    assert site.proof.passed
 
 
 @pytest.mark.parametrize(

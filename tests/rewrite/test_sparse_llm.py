@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 from graph.folders import snapshot
 
-from toolbox.corpus.sparse_llm import make_sparse_llm
+from tests.rewrite.sparse_llm import make_sparse_llm
 
 # VmHWM, as ru_maxrss counts the process that forked this one too.
 MEASURE = """

@@ -33,10 +33,6 @@ class Alike:
     x: str = ""
     other: Any = ""
 
-    def inside(self, *, is_function: bool = False) -> Alike:
-        """The same for a subgraph or function body."""
-        return dataclasses.replace(self, g=self.g.child(is_function=is_function))
-
     def input(
         self,
         hint: str = "x",

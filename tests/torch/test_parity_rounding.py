@@ -21,7 +21,7 @@ import onnx_ir as ir
 from tests.tools.parity import half_proof
 from toolbox.corpus.norm_classes import norm_classes
 
-NORMS = {norm.key: norm for norm in norm_classes(rmsnorm_only=True)}
+NORMS = {norm.key: norm for norm in norm_classes()}
 CASES = [
     ("LlamaRMSNorm", "float16"),
     ("GemmaRMSNorm", "bfloat16"),

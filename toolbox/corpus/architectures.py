@@ -31,7 +31,13 @@ def make(name: str, dtype: str = "float32") -> tuple[torch.nn.Module, dict[str, 
         name: of ``ENTRIES``.
         dtype: ``float32``, ``float16`` or ``bfloat16``, of the weights.
     """
-    entry = ENTRIES[name]
+    return make_entry(ENTRIES[name], dtype)
+
+
+def make_entry(
+    entry: Entry, dtype: str, tokens: tuple[int, int] = (2, 7)
+) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """Return the same of any entry; tokens are of this shape, of the first 64 of a vocabulary."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _model(entry, DTYPES[dtype])
@@ -42,7 +48,7 @@ def make(name: str, dtype: str = "float32") -> tuple[torch.nn.Module, dict[str, 
     if entry.kind == "pixels":
         example = torch.randn((2, 3, 16, 16), generator=generator).to(DTYPES[dtype])
     else:
-        example = torch.randint(3, 64, (2, 7), generator=generator)
+        example = torch.randint(3, 64, tokens, generator=generator)
     return _FirstOutput(model, entry.input).eval(), {entry.input: example}
 
 
@@ -116,7 +122,7 @@ def _model(entry: Entry, dtype: torch.dtype) -> torch.nn.Module:
     transformers.logging.set_verbosity_error()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = transformers.AutoConfig.for_model(entry.model_type, **{**COMMON, **entry.settings})
+        config = entry.config()
         # one matrix product over all experts: a loop over the experts in use cannot be exported
         for name, value in {"attn": "eager", "experts": "batched_mm"}.items():
             with contextlib.suppress(AttributeError):
@@ -147,4 +153,4 @@ def _name(module: torch.nn.Module) -> str:
 
 @functools.cache
 def _norm_names() -> frozenset[str]:
-    return frozenset(m for c in norm_classes(rmsnorm_only=True) for m in c.members)
+    return frozenset(m for norm in norm_classes() if norm.is_rmsnorm for m in norm.members)

@@ -32,17 +32,12 @@ _VALUES: dict[str, Any] = {
 
 
 def build(
-    module: str,
-    name: str,
-    *,
-    dtype: torch.dtype = torch.float32,
-    eps: float = 1e-5,
-    overrides: Mapping[str, Any],
+    path: str, *, dtype: torch.dtype, eps: float, overrides: Mapping[str, Any]
 ) -> torch.nn.Module:
-    """Return ``module.name`` with random weights, in evaluation mode, converted to ``dtype``.
+    """Return a module with random weights, in evaluation mode, converted to ``dtype``.
 
     Args:
-        module, name: of the class; its arguments are guessed from the names of its parameters.
+        path: of the class; its arguments are guessed from the names of its parameters.
         dtype: of the weights.
         eps: value for every parameter that is an epsilon.
         overrides: arguments that win over the guess.
@@ -51,6 +46,7 @@ def build(
         TypeError: an argument of the class is not known here.
         ImportError, AttributeError: no such class.
     """
+    module, _, name = path.rpartition(".")
     cls = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(cls).parameters
     config = types.SimpleNamespace(**_CONFIG, eps=eps, rms_norm_eps=eps)

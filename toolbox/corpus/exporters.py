@@ -63,8 +63,7 @@ def combinations(norm: NormClass) -> list[tuple[str, str]]:
     """
     if norm.is_rmsnorm:
         return list(itertools.product(DTYPES, EXPORTERS))
-    dtypes = ("float32", "float16") if norm.shape else ()
-    return list(itertools.product(dtypes, ("dynamo18", "torchscript17")))
+    return list(itertools.product(("float32", "float16"), ("dynamo18", "torchscript17")))
 
 
 def norm_exports(only: str = "") -> Iterator[Export]:
@@ -82,14 +81,13 @@ def norm_exports(only: str = "") -> Iterator[Export]:
 def export_norm(norm: NormClass, dtype: str, exporter: str) -> Export:
     """Return one entry; batch and sequence are symbolic where the exporter can."""
     key = f"{norm.key}-{dtype}-{exporter}"
-    use = (norm.module, norm.source, norm.arguments, norm.shape, norm.inputs)
 
     def make() -> Example:
         module, inputs = norm.make(dtype)
         named = {f"input{i}": tensor for i, tensor in enumerate(inputs)}
         return module, named, int(norm.is_rmsnorm)
 
-    return cached("norms", key, str(use), make, [(exporter, (0, 1)), (exporter, ())])
+    return cached("norms", key, str(norm), make, [(exporter, (0, 1)), (exporter, ())])
 
 
 def cached(
@@ -119,7 +117,7 @@ def cached(
             reason, left = f"PyTorch cannot run it: {_first_line(error)}", ()
         for exporter, axes in left:
             try:
-                _export(module, inputs, folder / "model.onnx", exporter, axes)
+                export_module(module, inputs, folder / "model.onnx", exporter, axes)
                 reason = ""
                 break
             except Exception as error:  # the reason is the entry
@@ -133,7 +131,7 @@ def cached(
     return Export(key, path if path.exists() else None, **about, tensors=folder / "tensors.pt")
 
 
-def _export(
+def export_module(
     module: torch.nn.Module,
     inputs: dict[str, torch.Tensor],
     path: pathlib.Path,

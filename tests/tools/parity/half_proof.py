@@ -28,7 +28,7 @@ from rmsnorm_export.torch_options import ExportOptions
 from tests.tools.parity import declaration, exact_rows, orders
 from tests.tools.parity.orders import QUOTIENTS, Quotient
 from toolbox.corpus import build
-from toolbox.corpus.norm_classes import DTYPES, EPSILON, NormClass
+from toolbox.corpus.norm_classes import DTYPES, NormClass
 
 ELEMENT_TYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 _COUNT = 160
@@ -73,7 +73,7 @@ class Subject:
 
     def __init__(self, norm: NormClass, dtype: str) -> None:
         self.norm, self.dtype = norm, dtype
-        self.in_front = norm.variant is not None and norm.variant.gain.startswith("pre")
+        self.in_front = norm.scaled_before
         self.module, inputs = norm.make(dtype)
         if self.in_front:
             choice = torch.tensor([0.0, 1.0, -0.5, -2.0, -3.0])  # 1 + w: 1, 2, 1/2, -1, -2
@@ -109,13 +109,8 @@ class Subject:
 
     def members(self) -> dict[str, torch.nn.Module]:
         """Return the classes with this very body, by their names."""
-        norm = self.norm
-        modules = {}
-        for member in () if norm.label or self.in_front else norm.members:
-            path, _, name = member.rpartition(".")
-            overrides, dtype = dict(norm.arguments), DTYPES[self.dtype]
-            modules[member] = build.build(path, name, dtype=dtype, eps=EPSILON, overrides=overrides)
-        return modules
+        members = () if self.in_front else self.norm.members
+        return {member: self.norm.build(member, self.dtype) for member in members}
 
 
 def prove(subject: Subject, *, members: bool = False) -> Proof:
