@@ -31,10 +31,14 @@ def group_heads(model: ir.Model) -> None:
         if found is None or (factor is not None and types.info(factor)[1] != ()):
             continue
         (shared, heads, copies), turned = found
-        if _dims(left, types)[1:2] != (copies,):
+        dtype, sizes = types.info(left) if left is not None else (None, None)
+        if dtype is None or not sizes or len(sizes) != len(_TURNED) or sizes[1] != copies:
             continue
         tape = ir.tape.Tape()
         rows = tape.op("Reshape", [left, _sizes(tape, heads)])
+        count = sizes[2] * copies // heads if isinstance(sizes[2], int) else None
+        rows.shape = ir.Shape([sizes[0], heads, count, sizes[3]])
+        rows.dtype = dtype
         if turned:
             shared = tape.op("Transpose", [shared], {"perm": _TURNED})
         if factor is not None:
