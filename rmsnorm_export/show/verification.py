@@ -63,7 +63,7 @@ def verification_blocks(
         lines.append(f"  {one_line(verified.runtime)} | inputs: {one_line(verified.source)}")
         lines += [f"      {one_line(fed)}" for fed in verified.inputs]
         lines += _greedy_lines(verified.outputs) if verified.greedy else []
-    lines.append(_table(verified, verbose=verbose))
+    lines.append(_outputs_table(verified, verbose=verbose))
     if verified.first_difference is not None:
         lines += ["", *_difference_lines(verified.first_difference, verbose)]
     notes = verified.notes[1:] if verified.greedy else verified.notes  # the verdict has the first
@@ -91,7 +91,7 @@ def _greedy_lines(outputs: Sequence[OutputComparison]) -> list[Line]:
     return [f"  largest difference {measured} ({allowed} allowed), in the {one_line(worst.name)}"]
 
 
-def _table(verified: Verification, *, verbose: int) -> Table:
+def _outputs_table(verified: Verification, *, verbose: int) -> Table:
     """Return the outputs; of greedy tokens those that failed, or with ``verbose`` above 0 all."""
     outputs = [o for o in verified.outputs if verbose > 0 or not (verified.greedy and o.passed)]
     columns = _COLUMNS | _DETAILS if verbose > 0 else _COLUMNS
