@@ -52,11 +52,12 @@ def test_the_one_graph_of_a_folder_has_the_name_that_is_given(
     assert len(lines) < 16
 
 
-def test_what_cannot_be_compared_here_is_said_before_the_export(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--verify", "--quantize=int4", "--for=onnxruntime"])
+def test_what_bfloat16_cannot_have_is_said_before_the_export(option: str, tmp_path: Path) -> None:
     decoder_of("llama").save_pretrained(tmp_path / "source")
     command = ["export", str(tmp_path / "source"), "--task", "generation", "--dtype", "bf16"]
     command += ["-o", str(tmp_path / "made")]
-    assert main([*command, "--verify"]) == ExitCode.USAGE
+    assert main([*command, option]) == ExitCode.USAGE
     assert not (tmp_path / "made").exists()
 
 
