@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import onnx_ir as ir
@@ -30,7 +30,6 @@ from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs, read_npz
 from rmsnorm_export.runtime.sizes import Dims, Given, Inputs, Shapes, Use, read, sized_names
 from rmsnorm_export.system.files import (
-    MALFORMED,
     StrPath,
     copy_file,
     next_state,
@@ -82,7 +81,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Component(msgspec.Struct):
-    file: Annotated[str, msgspec.Meta(pattern=r"^[^/\\]+\.onnx$")]
+    file: str
     metadata: _Metadata
 
 
@@ -91,6 +90,36 @@ class _Manifest(msgspec.Struct):
 
     export_format: Literal["onnx"]
     components: Annotated[dict[str, _Component], msgspec.Meta(min_length=1)]
+
+
+class _GenaiDecoder(msgspec.Struct):
+    filename: str | msgspec.UnsetType = msgspec.UNSET
+    inputs: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+
+
+class _GenaiModel(msgspec.Struct):
+    decoder: _GenaiDecoder
+
+
+class _GenaiSearch(msgspec.Struct):
+    past_present_share_buffer: bool = False
+
+
+class _GenaiConfig(msgspec.Struct):
+    """The part of ``genai_config.json`` that is used."""
+
+    model: _GenaiModel
+    search: _GenaiSearch = msgspec.field(default_factory=_GenaiSearch)
+
+
+_Read = TypeVar("_Read", _Manifest, _GenaiConfig)
+
+_JSON_KINDS = {
+    "object": "a record", "array": "a list", "str": "text", "bool": "true or false",
+    "int": "a whole number", "float": "a number",
+}  # fmt: skip
+"""What msgspec calls the kinds of JSON."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -257,33 +286,63 @@ def bundle_at(source: object) -> Bundle | None:
 def _check_genai(folder: Path) -> None:
     """Refuse a folder whose graph has not the caches that its ``genai_config.json`` names."""
     what, place = "The folder is not as its genai_config.json says.", folder / GENAI_FILE
-    with refusals_as(what, place, fix=_FIX, also=MALFORMED):
-        decoder = read_json(place)["model"]["decoder"]
-        if "filename" not in decoder:
+    with refusals_as(what, place, fix=_FIX, also=(ValueError,)):
+        config = _read_as(read_json(place), _GenaiConfig)
+        decoder = config.model.decoder
+        if decoder.filename is msgspec.UNSET:
             return  # a pipeline of several graphs, or another kind of model
-        if not (file := inside(folder, decoder["filename"])).is_file():
-            raise ValueError(f"it has no file {quoted(decoder['filename'])}")
-        graph, names = load_model(file).model.graph, decoder["inputs"] | decoder["outputs"]
-        for kind in {"key", "value"} & {name.split("_")[1] for name in names if "_names" in name}:
-            taken = _layers(graph.inputs, names[f"past_{kind}_names"])
-            written = _layers(graph.outputs, names[f"present_{kind}_names"])
+        if not (file := inside(folder, decoder.filename)).is_file():
+            raise ValueError(f"it has no file {quoted(decoder.filename)}")
+        graph = load_model(file).model.graph
+        for kind in ("key", "value"):
+            before = decoder.inputs.get(f"past_{kind}_names")
+            after = decoder.outputs.get(f"present_{kind}_names")
+            if before is None and after is None:
+                continue
+            if before is None or after is None:
+                raise ValueError(f"it names past or present {kind}s alone, and a cache has both")
+            taken, written = _layers(graph.inputs, before), _layers(graph.outputs, after)
             if not taken or taken.keys() != written.keys():
                 layers = (", ".join(sorted(every)) or "none" for every in (taken, written))
                 raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
-            _check_pairs(graph, {taken[n]: written[n] for n in taken}, read_json(place))
-        logits = names.get("logits", "logits")
+            pairs = {taken[n]: written[n] for n in taken}
+            _check_pairs(graph, pairs, shared=config.search.past_present_share_buffer)
+        logits = decoder.outputs.get("logits", "logits")
         if logits not in {v.name for v in graph.outputs} - {*states_of(graph).values()}:
-            raise ValueError(f"the graph gives no logits of the name {quoted(str(logits))}")
+            raise ValueError(f"the graph gives no logits of the name {quoted(logits)}")
 
 
-def _check_pairs(graph: ir.Graph, pairs: Mapping[str, str], config: Mapping[str, Any]) -> None:
+def _read_as(content: object, kind: type[_Read]) -> _Read:
+    """Return the content of a JSON file as a record.
+
+    Raises:
+        ValueError: something in it is missing, or of another kind; in words.
+    """
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).replace("`", "").partition(" - at ")
+        place = path.removeprefix("$.").replace("[...]", ".*") or "the content"
+        if wrong := re.fullmatch("Expected (.+), got (.+)", text):
+            wanted, found = (
+                " or ".join(_JSON_KINDS.get(one, one) for one in kinds.split(" | "))
+                for kinds in wrong.groups()
+            )
+            text = f"has to be {wanted}, and is {found}"
+        elif text.startswith(missing := "Object missing required field"):
+            text = f"lacks{text.removeprefix(missing)}"
+        else:
+            text = f"cannot be used: {text}"
+        raise ValueError(f"{place} {text}") from error
+
+
+def _check_pairs(graph: ir.Graph, pairs: Mapping[str, str], *, shared: bool) -> None:
     """Refuse a cache that another output continues, and one buffer where the graph makes two.
 
     Raises:
         ValueError: with the names.
     """
     states, outputs = states_of(graph), {value.name: value for value in graph.outputs}
-    shared = config.get("search", {}).get("past_present_share_buffer")
     for name, output in pairs.items():
         if states.get(name, output) != output:
             raise ValueError(f"{output} is to follow {name}, which {states[name]} does")
@@ -292,9 +351,9 @@ def _check_pairs(graph: ir.Graph, pairs: Mapping[str, str], config: Mapping[str,
             raise ValueError(f"{output} is to be in the buffer of {name}, but it is a Concat of it")
 
 
-def _layers(values: Iterable[ir.Value], pattern: object) -> dict[str, str]:
+def _layers(values: Iterable[ir.Value], pattern: str) -> dict[str, str]:
     """Return the values with names of a pattern with ``%d``, by their numbers."""
-    before, _, after = re.escape(str(pattern)).partition("%d")
+    before, _, after = re.escape(pattern).partition("%d")
     matches = (re.fullmatch(rf"{before}(\d+){after}", str(value.name)) for value in values)
     return {match[1]: match[0] for match in matches if match}
 
@@ -303,8 +362,11 @@ def _with_manifest(folder: Path) -> Bundle:
     what, place = "The manifest of the export cannot be used.", folder / EXPORT_FILE
     with refusals_as(what, place, fix=_FIX, also=(ValueError,)):
         content = read_json(place)
-        manifest = msgspec.convert(content, _Manifest)
+        manifest = _read_as(content, _Manifest)
         files = {name: folder / entry.file for name, entry in manifest.components.items()}
+        for entry in manifest.components.values():
+            if re.fullmatch(r"[^/\\]+\.onnx", entry.file) is None:
+                raise ValueError(f"{quoted(entry.file)} is no name of a file NAME.onnx")
         if len(set(files.values())) < len(files) or not all(map(Path.is_file, files.values())):
             names = ", ".join(file.name for file in files.values())
             raise ValueError(f"a component has no file of its own: {names}")

@@ -44,6 +44,7 @@ from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.optimize import optimize_model
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.result import Result
+from rmsnorm_export.rewrite.runs import is_of_cpu
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
 from rmsnorm_export.torch.export.convert import RECOGNISING, tell
 
@@ -94,12 +95,13 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         )
     if by_layer and not of_encoder:
         options = dataclasses.replace(options, multi_token=True)
+    shared = OptimizeOptions(**keywords(options, RewriteOptions))
+    _check_type(model, shared)
     companions = tokenizer_files(model)
     caches_of_all_tokens = whole_caches(static=False) if by_layer else contextlib.nullcontext()
     with no_gc(), caches_of_all_tokens:
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
         components, log = trace_components(model, inputs, options)
-    shared = OptimizeOptions(**keywords(options, RewriteOptions))
     genai = options.names == "genai"
     results: dict[str, Result] = {}
     states: States = {}
@@ -138,6 +140,24 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         log=log,
         seconds=time.perf_counter() - start,
     )
+
+
+def _check_type(model: Any, options: OptimizeOptions) -> None:
+    """Refuse what products of bfloat16 cannot become, before minutes of tracing.
+
+    Raises:
+        UsageError: the runtime has none, or weights of them are to be quantized.
+    """
+    if str(model.dtype) != "torch.bfloat16":
+        return
+    if (runtime := options.consumer) is not None and is_of_cpu(runtime):
+        what, fix = f"The runtime {runtime.label} lacks bfloat16.", "use --dtype f32 or f16, or "
+        fix += "another runtime, as onnxruntime-gpu"
+        raise UsageError(what, found="a decoder in bfloat16, and a provider of the CPU", fix=fix)
+    if options.quantize is not None:
+        what, fix = "Weights in bfloat16 cannot be quantized.", "use --dtype f32 or f16"
+        found = f"a decoder in bfloat16, and --quantize {options.quantize}"
+        raise UsageError(what, found=found, fix=f"{fix}, or omit --quantize")
 
 
 def _notes(model: Any, component: Component, graph: ir.Graph, names: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from rmsnorm_export.compare.outputs import Bounds, compare_output
 from rmsnorm_export.deploy.served import RequestShapes, ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.printable import collapse
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.metrics import without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
@@ -39,7 +40,7 @@ def try_model(
     declared, limits = graph_inputs(subject.loaded.model), index_limits(subject.loaded.model)
     for sizes in SIZE_CHOICES:
         shapes = _usual_request(subject, max_batch > 0, sizes)
-        asked = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items())
+        asked = "; ".join(collapse(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items()))
         try:
             answers = run_session(session, make_inputs(declared, limits, shapes, seed=0))
         except NotRunError:

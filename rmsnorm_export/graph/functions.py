@@ -22,6 +22,8 @@ _MOST_TIMES = 16
 def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = None) -> ir.Model:
     """Return ``model``, changed, with bodies of functions (all, or these) for their calls.
 
+    These functions go, those that nothing calls as well.
+
     Raises:
         ValueError: the functions do not fit their calls, or there are too many calls of calls.
     """
@@ -31,13 +33,17 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     from onnx_ir.passes import PassError
     from onnx_ir.passes.common import InlinePass
 
-    for key in model.functions if keys is None else keys:
+    gone = [*(model.functions if keys is None else keys)]
+    for key in gone:
         for node in model.functions[key].all_nodes():
             node.name = name_of(node)  # the pass would invent one, which the file does not know
     try:
-        return InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
+        model = InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
     except (PassError, RecursionError) as error:
         raise ValueError(str(error)) from error
+    for key in gone:
+        model.functions.pop(key, None)  # the pass leaves what it found no call of
+    return model
 
 
 def write_out(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:

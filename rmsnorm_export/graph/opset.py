@@ -23,6 +23,8 @@ from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, 
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.contrib import rule_of
+from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.recognize.types import Types
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
         if copy.functions:
             # The converter leaves functions as they are, at their old opset. One that replaces
             # ONNX Runtime's operator is not run where that is.
-            copy = inline(copy, {key for key in copy.functions if key[0] != MICROSOFT_DOMAIN})
+            kept = {key for key in reached(copy, frozenset()) if _replaces_native(key)}
+            copy = inline(copy, copy.functions.keys() - kept)
         source = copy.graph
         with lent_slots(copy) as slots:
             for slot in slots:
@@ -115,6 +118,10 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
     if lower:
         _check_operators(copy, before, opset)
     return ir.Model(source, ir_version=copy.ir_version, functions=[*copy.functions.values()]), copy
+
+
+def _replaces_native(key: ir.OperatorIdentifier) -> bool:
+    return key[0] == MICROSOFT_DOMAIN and rule_of(key[0], key[1]) is not None
 
 
 def not_converted(before: int, opset: int, why: str) -> InputError:

@@ -49,8 +49,12 @@ def in_half(source: ir.Model) -> tuple[ir.Model, bool]:
 
 
 def node_name(node: ir.Node) -> str:
-    """Return the name of a node in the file, or of the call that it is of."""
-    return node.metadata_props.get(_NODE) or name_of(node)
+    """Return the name of a node in the file, of the call that it is of, or of what it rounds."""
+    rounded = next(iter(node.inputs), None)
+    if _NODE in node.metadata_props or rounded is None:
+        return node.metadata_props.get(_NODE) or name_of(node)
+    maker = rounded.producer()
+    return (rounded.name or "") if maker is None else node_name(maker)
 
 
 class FileNames:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -12,6 +12,7 @@ from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
+from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.names import Names
@@ -27,6 +28,7 @@ def apply_plan(plan: Plan) -> None:
     Values keep their names, graph outputs and captured values included.
     """
     model, names = plan.model, plan.names
+    called = reached(model, frozenset())
     graphs = list(all_graphs(model))
     position = {node: float(place) for graph in graphs for place, node in enumerate(graph)}
     for node in position:
@@ -68,7 +70,7 @@ def apply_plan(plan: Plan) -> None:
         model.opset_imports[DOMAIN] = OPSET_VERSION
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
         model.functions[function.identifier()] = function
-    _drop_unused_own(model)
+    _drop_uncalled(model, called)
     sort_functions(model)
 
 
@@ -168,14 +170,17 @@ def _needed(values: Iterable[ir.Value]) -> bool:
     return any(value.is_graph_output() or value.uses() for value in values)
 
 
-def _drop_unused_own(model: ir.Model) -> None:
-    """Drop functions and the import of this package's domain that no node needs any more."""
-    if DOMAIN not in model.opset_imports:
-        return
-    called = {n.op_identifier() for graph in all_graphs(model) for n in graph if n.domain == DOMAIN}
-    needed = {*called, *foreign_functions(model)}
-    for key in list(model.functions):
-        if key[0] == DOMAIN and key not in needed:
+def _drop_uncalled(model: ir.Model, before: Collection[ir.OperatorIdentifier]) -> None:
+    """Drop functions that nothing calls any more, and the import of this package's domain then.
+
+    Args:
+        model: changed.
+        before: what was called; of this package's own functions every one goes that is not called.
+    """
+    called, foreign = reached(model, frozenset()), foreign_functions(model)
+    for key in [key for key in model.functions if key not in called]:
+        if key in before or (key[0] == DOMAIN and key not in foreign):
             del model.functions[key]
-    if not called and not any(key[0] == DOMAIN for key in model.functions):
-        del model.opset_imports[DOMAIN]
+    own = (node for graph in all_graphs(model) for node in graph if node.domain == DOMAIN)
+    if not any(key[0] == DOMAIN for key in model.functions) and next(own, None) is None:
+        model.opset_imports.pop(DOMAIN, None)

@@ -111,6 +111,11 @@ class Fusions:
         ]
         return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
 
+    def undone(self) -> str:
+        """Return that nothing changed, and why; "" where it did, or was not to."""
+        nothing = self.problem and not self.operators
+        return f"{self.summary()}: {self.problem}" if nothing else ""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loading:

@@ -167,19 +167,19 @@ def _unknown(needs: Needs, row: consumers.Consumer) -> tuple[str, bool]:
     parts = [] if row.tried else ["its operators other than norms were not tried"]
     if names := row.unknown(needs.operators):
         parts.append(f"not known whether it has {short(', '.join(names), 200)}")
-    if bfloat16 := needs.bfloat16 if _is_of_cpu(row) else "":
+    if bfloat16 := needs.bfloat16 if is_of_cpu(row) else "":
         parts.append(f"its CPU provider has no {bfloat16}, and others were not tried")
     return "; ".join(parts), bool(names or bfloat16)
 
 
-def _is_of_cpu(row: consumers.Consumer) -> bool:
+def is_of_cpu(row: consumers.Consumer) -> bool:
     """Return whether a runtime is ONNX Runtime with its CPU provider, as far as it was tried."""
     return consumers.ENGINES.get(row.name) == FACTS["bfloat16"]["name"] and row.cuda is None
 
 
 def lacks_bfloat16(model: ir.Model, row: consumers.Consumer) -> str:
     """Return an operator of the model, with its node, that a runtime lacks in bfloat16, or ""."""
-    lacks = Needs.of(model).bfloat16 if _is_of_cpu(row) else ""
+    lacks = Needs.of(model).bfloat16 if is_of_cpu(row) else ""
     return lacks and f"its CPU provider has no {lacks}"
 
 

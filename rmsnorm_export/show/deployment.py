@@ -11,7 +11,7 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import collapse, family, one_line, plural
+from rmsnorm_export.printable import collapse, one_line, plural, short
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import show_blocks
@@ -90,28 +90,39 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     lines: list[Block] = [_package_verdict(model) for model in packaged.models]
     if verbose < 0:
         return lines
+    requests: list[_Request] = [
+        (
+            f"{model.name} {way}" if len(packaged.models) > 1 else way,
+            item.name,
+            item.dtype.removeprefix("TYPE_"),
+            str(list(item.shape)),
+        )
+        for model in packaged.models
+        for way, items in (("input", model.inputs), ("output", model.outputs))
+        for item in items
+    ]
+    requests = requests if verbose > 0 else _by_kind(requests)
+    lines += [Table("requests", ("", "name", "type", "shape"), requests), ""]
     for model in packaged.models:
-        requests: list[_Request] = [
-            (way, item.name, item.dtype.removeprefix("TYPE_"), str(list(item.shape)))
-            for way, items in (("input", model.inputs), ("output", model.outputs))
-            for item in items
-        ]
-        requests = requests if verbose > 0 else _by_pattern(requests)
-        lines.append(Table(f"requests of {model.name}", ("", "name", "type", "shape"), requests))
-        lines += ["", f"asked: {one_line(model.answers, 300)}"]
+        asked = f"asked of {model.name}" if len(packaged.models) > 1 else "asked"
+        lines.append(f"{asked}: {one_line(model.answers, 300)}")
         if model.load:
             lines.append(f"the server loads the plugin with {model.load}")
-        if verbose > 0:
-            lines.append(Table("files", ("file", "SHA-256"), [*model.files.items()]))
-        lines += [*note_lines(model.notes), f"wrote {packaged.path / model.name}"]
-    return lines
+    if verbose > 0:
+        for model in packaged.models:
+            title = f"files of {model.name}"
+            lines.append(Table(title, ("file", "SHA-256"), [*model.files.items()]))
+    notes = dict.fromkeys(note for model in packaged.models for note in model.notes)
+    wrote = ", ".join(str(packaged.path / model.name) for model in packaged.models)
+    return [*lines, *note_lines(notes), f"wrote {wrote}"]
 
 
-def _by_pattern(requests: list[_Request]) -> list[_Request]:
-    """Return requests whose names differ in numbers alone, e.g. of every layer, in one row."""
-    groups = grouped(requests, lambda one: (one[0], family(one[1]), *one[2:]))
+def _by_kind(requests: list[_Request]) -> list[_Request]:
+    """Return inputs and outputs of one type and shape in one row, those of all layers as one."""
+    groups = grouped(requests, lambda one: (one[0], *one[2:]))
     groups.sort(key=lambda group: requests.index(group[0]))
-    return [(one[0][0], *collapse(name for _, name, *_ in one), *one[0][2:]) for one in groups]
+    names = (short(", ".join(collapse(name for _, name, *_ in one)), 100) for one in groups)
+    return [(one[0][0], name, *one[0][2:]) for one, name in zip(groups, names, strict=True)]
 
 
 def _package_verdict(model: PackagedModel) -> Line:

@@ -10,6 +10,7 @@ from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.printable import plural
 from rmsnorm_export.show import show_blocks
+from rmsnorm_export.show.report import undone_lines
 from rmsnorm_export.show.text import Block, Line, Table, ending, flat, style_of, text_of, under
 
 
@@ -18,7 +19,9 @@ def generation_export_blocks(
 ) -> list[Block]:
     """Return the lines of a folder; with ``verbose`` above 0 every site of every graph."""
     blocks = [_generation_verdict(export), *_blocks(export.reports, verbose)]
-    return [*blocks, *ending(output, verbose)] if verbose >= 0 else blocks
+    if verbose < 0:
+        return blocks + undone_lines(export.reports.values())
+    return [*blocks, *ending(output, verbose)]
 
 
 def components_blocks(result: Components, *, verbose: int = 0) -> list[Block]:

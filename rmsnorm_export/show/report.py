@@ -8,7 +8,7 @@ of refusals, that differ in nothing but their names. What ``optimize`` has done 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
@@ -45,7 +45,7 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
     kind = "bad" if report.unproved else "good" if good else "warn"
     lines: list[Block] = [(report.headline(), kind)]
     if verbose < 0:
-        return lines
+        return lines + undone_lines([report])
     lines += _facts(report)
     detailed = verbose > 0
     details = _listed(report, detailed=detailed)
@@ -131,6 +131,12 @@ def _change_lines(changed: Fusions | Quantization) -> list[Line]:
     if changed.not_compared:
         lines.append((f"  not compared: {one_line(changed.not_compared)}", "warn"))
     return lines
+
+
+def undone_lines(reports: Iterable[Report]) -> list[Block]:
+    """Return why nothing was fused that was asked for, each reason once."""
+    every = (report.fusions.undone() for report in reports if report.fusions is not None)
+    return [(one_line(text), "warn") for text in dict.fromkeys(every) if text]
 
 
 def _next_step(report: Report) -> list[Line]:

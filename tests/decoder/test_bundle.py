@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -295,3 +297,42 @@ def test_a_link_takes_no_file_of_the_user_along(
     (exported / name).symlink_to("within.md")
     assert main(["optimize", str(exported), "-o", str(out)]) == 0
     assert (out / name).read_text() == "of the folder"
+
+
+GENAI = {
+    "model": {
+        "decoder": {
+            "filename": "decode.onnx",
+            "inputs": {"past_key_names": "input.past_key_values.layers.%d.keys"},
+            "outputs": {"present_key_names": "output.past_key_values.layers.%d.keys"},
+        }
+    },
+    "search": {"past_present_share_buffer": False},
+}
+KINDS = {"text": "x", "a list": [1], "a record": {"a": {}}, "a whole number": 3, "null": None}
+
+
+MANIFEST = {
+    "export_format": "onnx",
+    "components": {"one": {"file": "decode.onnx", "metadata": {}}},
+}
+
+
+def with_others(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the content with a value of another kind in the place of each, and its kind."""
+    yield from ((kind, one) for kind, one in KINDS.items() if type(one) is not type(content))
+    for key, value in content.items() if isinstance(content, dict) else ():
+        yield from ((kind, content | {key: one}) for kind, one in with_others(value))
+
+
+@pytest.mark.parametrize(("file", "content"), [("genai_config", GENAI), ("export", MANIFEST)])
+def test_a_value_of_another_kind_is_named_wherever_it_stands(
+    file: str, content: dict[str, Any], exported: Path
+) -> None:
+    (exported / "export.json").unlink()
+    (place := exported / f"{file}.json").write_text(json.dumps(content))
+    assert open_folder(exported).files
+    for kind, changed in with_others(content):
+        place.write_text(json.dumps(changed))
+        with pytest.raises(rx.InputError, match=rf"has to be .*, and is {kind}\n"):
+            open_folder(exported)

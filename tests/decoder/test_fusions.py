@@ -13,6 +13,7 @@ pytest.importorskip("transformers.exporters.metadata", reason="pip install 'tran
 import transformers
 
 import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.attention import PROMPT, UNKNOWN, WRITTEN, attentions, cap_of
 from rmsnorm_export.decoder.fusions import ROTARY, fuse, references_of
 from rmsnorm_export.decoder.generation import verify_generation
@@ -146,6 +147,15 @@ def test_heads_that_are_not_known_are_refused_before_anything_runs() -> None:
     _, fusions = fuse(attention("two_heads"), "cpu")
     assert UNKNOWN not in fusions.problem
     assert fusions.compared
+
+
+def test_why_nothing_was_fused_is_said_with_the_verdict_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ir.save(attention("sizes"), tmp_path / "in.onnx")
+    command = ["optimize", str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx"), "-q"]
+    assert main([*command, "--fusions", "cpu"]) == 0
+    assert UNKNOWN in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("scores", "cap"), [("product", None), ("capped", 3.0), ("bent", None)])

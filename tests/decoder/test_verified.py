@@ -41,21 +41,23 @@ def test_one_buffer_of_a_graph_that_makes_two_is_refused(folder: Path, tmp_path:
 def test_the_one_graph_of_a_folder_has_the_name_that_is_given(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the caches of all layers are one row of a kind."""
+    """And the caches of all layers are one row."""
     command = ["package", str(folder), "-o", str(tmp_path / "models"), "--name", "small"]
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("packaged small, version 1")
     assert [entry.name for entry in (tmp_path / "models").iterdir()] == ["small"]
-    rows = [line.split()[:2] for line in lines if line.startswith("  input   past")]
-    assert rows == [["input", f"past_key_values.{{0-1}}.{kind}"] for kind in ("key", "value")]
+    (row,) = (line for line in lines if "past_key_values" in line and "input " in line[:8])
+    assert "past_key_values.{0-1}.key, past_key_values.{0-1}.value " in row
+    assert len(lines) < 16
 
 
-def test_what_cannot_be_compared_here_is_said_before_the_export(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--verify", "--quantize=int4", "--for=onnxruntime"])
+def test_what_bfloat16_cannot_have_is_said_before_the_export(option: str, tmp_path: Path) -> None:
     decoder_of("llama").save_pretrained(tmp_path / "source")
     command = ["export", str(tmp_path / "source"), "--task", "generation", "--dtype", "bf16"]
     command += ["-o", str(tmp_path / "made")]
-    assert main([*command, "--verify"]) == ExitCode.USAGE
+    assert main([*command, option]) == ExitCode.USAGE
     assert not (tmp_path / "made").exists()
 
 

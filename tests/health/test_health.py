@@ -14,6 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
@@ -427,6 +428,16 @@ def test_a_mask_of_infinities_is_no_overflow(kind: type) -> None:
         model = residual_network(kind, [0.1, 0.1], low)
         for run in rx.inspect(model, health=True, inputs=feeds).health_runs:
             assert run.node not in ("mask", "masked")
+
+
+def test_what_is_said_has_names_of_the_file() -> None:
+    """A weight that float16 does not hold is rounded by a node that no file has."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]> g (float[2, 4] x) => (float[2, 4] y)
+        <float[4] w = {1e6, 1, 1, 1}> { y = Mul (x, w) }""")
+    sites = rx.inspect(model, health=True).health
+    assert [one.keep for one in sites] == [("w",), ("y",)]
+    assert sites[0].site == "w"
 
 
 def test_inputs_of_a_run(tmp_path: Path) -> None:
