@@ -22,6 +22,7 @@ from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.errors import UsageError
+from rmsnorm_export.graph.layout import store_as_read
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
@@ -58,6 +59,8 @@ def load_and_convert(
         settings = ExportOptions(**inputs, **options)
         result, log = convert(loaded.module, example.args, settings)
         result = finish(result, settings)
+        if settings.target != "plain":
+            store_as_read([result.model])
         graph = result.noting(loaded.notes, source=source)
         return graph, log, lambda place: compare_file(place, loaded, example, bounds)
     model, feeds, notes = load_generative(source, load, seed=bounds.seed)
