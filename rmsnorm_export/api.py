@@ -189,16 +189,13 @@ def export(
         InputError: the module cannot be exported, or the place cannot be written.
         BackendMissingError: PyTorch or onnxscript is not installed.
     """
-    from rmsnorm_export.decoder.finish import finish
-    from rmsnorm_export.graph.layout import store_as_read
+    from rmsnorm_export.decoder.finish import finish, with_weights_as_read
     from rmsnorm_export.graph.save import check_output
     from rmsnorm_export.torch.export.convert import WRITING, ExportResult, convert, tell
 
     check_output(path, force=options.force)
     result, log = convert(module, args, options)
-    result = finish(result, options)
-    if options.target != "plain":
-        store_as_read([result.model])
+    (result,) = with_weights_as_read([finish(result, options)], options.target)
     tell(options.progress, WRITING)
     saved = result.save(path, weights=options.weights, force=options.force)
     return ExportResult(saved.path, result.model, result.report, saved, log)

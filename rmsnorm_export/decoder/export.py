@@ -30,7 +30,7 @@ from rmsnorm_export.decoder.consumers import (
     tokenizer_files,
 )
 from rmsnorm_export.decoder.encoders import ONE_SIZE
-from rmsnorm_export.decoder.finish import finish
+from rmsnorm_export.decoder.finish import finish, with_weights_as_read
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
 from rmsnorm_export.decoder.options import GenerationOptions
@@ -39,7 +39,6 @@ from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
 from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.layout import store_as_read
 from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.options import keywords, takes
 from rmsnorm_export.rewrite.optimize import optimize_model
@@ -121,8 +120,9 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]
         results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
-    if options.target != "plain":
-        store_as_read([result.model for result in results.values()])
+    results = dict(
+        zip(results, with_weights_as_read(results.values(), options.target), strict=True)
+    )
     config = model.config
     if options.names == "optimum" and not of_encoder:
         config = config.get_text_config()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.decoder.tokens import TOKENS, Held
+from rmsnorm_export.graph.layout import store_as_read
 from rmsnorm_export.rewrite.optimize import described, in_half
 from rmsnorm_export.rewrite.options import OptimizeOptions, RewriteOptions
 from rmsnorm_export.rewrite.proofs import prove_loading
@@ -69,6 +71,23 @@ def finish(
     seconds = report.seconds + time.perf_counter() - start
     report = prove_loading(model, described(report, model), options)
     return Result(model, dataclasses.replace(report, seconds=seconds))
+
+
+def with_weights_as_read(results: Iterable[Result], target: str | None) -> list[Result]:
+    """Return results that are written together, their weights stored as products read them.
+
+    Args:
+        results: of exports.
+        target: of these; ``plain`` keeps what the exporter gives.
+    """
+    kept = list(results)
+    if target == "plain":
+        return kept
+    store_as_read([result.model for result in kept])
+    return [
+        dataclasses.replace(result, report=described(result.report, result.model))
+        for result in kept
+    ]
 
 
 def _begins_alone(graph: ir.Graph) -> bool:

@@ -17,12 +17,11 @@ from rmsnorm_export.compare.pytorch import PyTorch, example_feeds
 from rmsnorm_export.compare.result import Verification, merged
 from rmsnorm_export.compare.verify import compare_backends
 from rmsnorm_export.decoder.export import make_decoder
-from rmsnorm_export.decoder.finish import finish
+from rmsnorm_export.decoder.finish import finish, with_weights_as_read
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.graph.layout import store_as_read
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch.source.example import Example, Loaded, example_of
@@ -58,9 +57,7 @@ def load_and_convert(
         inputs = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic}
         settings = ExportOptions(**inputs, **options)
         result, log = convert(loaded.module, example.args, settings)
-        result = finish(result, settings)
-        if settings.target != "plain":
-            store_as_read([result.model])
+        (result,) = with_weights_as_read([finish(result, settings)], settings.target)
         graph = result.noting(loaded.notes, source=source)
         return graph, log, lambda place: compare_file(place, loaded, example, bounds)
     model, feeds, notes = load_generative(source, load, seed=bounds.seed)

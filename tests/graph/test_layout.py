@@ -30,9 +30,10 @@ class Tied(nn.Module):
 def test_an_export_stores_what_products_read(tmp_path):
     model = Tied()
     ids = torch.arange(10).reshape(2, 5)
-    export(model, (ids,), tmp_path / "m.onnx")
+    report = export(model, (ids,), tmp_path / "m.onnx").report
     export(model, (ids,), tmp_path / "plain.onnx", target="plain")
     proto = onnx.load(tmp_path / "m.onnx")
+    assert report.nodes_after == len(proto.graph.node)
     stored = {one.name: onnx.numpy_helper.to_array(one) for one in proto.graph.initializer}
     for name in ("up", "down"):
         want = getattr(model, name).weight.detach().numpy().T
