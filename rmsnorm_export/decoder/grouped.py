@@ -27,10 +27,10 @@ def group_heads(model: ir.Model) -> None:
         left, right = product.inputs
         scaled = producer_of(right, "Mul")
         right, factor = scaled.inputs if scaled is not None else (right, None)
-        found = _shared(right, types)
-        if found is None or (factor is not None and types.info(factor)[1] != ()):
+        copied = _shared(right, types)
+        if copied is None or (factor is not None and types.info(factor)[1] != ()):
             continue
-        (shared, heads, copies), turned = found
+        (shared, heads, copies), turned = copied
         dtype, sizes = types.info(left) if left is not None else (None, None)
         if dtype is None or not sizes or len(sizes) != len(_TURNED) or sizes[1] != copies:
             continue
@@ -58,8 +58,8 @@ def _shared(value: ir.Value | None, types: Types) -> tuple[_Shared, bool] | None
     """Return what is copied to several heads, and whether its last two axes are turned then."""
     turned, last = False, _dims(value, types)
     while (view := producer_of(value, "Reshape", "Transpose")) is not None:
-        if (found := _copied(view, types)) is not None:
-            return (found, turned) if last[1:2] == found[2:] else None
+        if (copied := _copied(view, types)) is not None:
+            return (copied, turned) if last[1:2] == copied[2:] else None
         order = tuple(view.attributes.get_ints("perm", ()))
         ends = [_dims(one, types)[-2:] for one in (view.inputs[0], value)]
         if order and order == (*range(len(order) - 2), len(order) - 1, len(order) - 2):

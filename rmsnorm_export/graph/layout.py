@@ -32,15 +32,15 @@ def store_as_read(models: Collection[ir.Model]) -> None:
     weights = [value for model in models for value in model.graph.initializers.values()]
     for value in weights:
         read[_key(value)] |= _orders(value)
-    made: dict[Hashable, ir.LazyTensor] = {}
+    transposed: dict[Hashable, ir.LazyTensor] = {}
     for value in weights:
         tensor, key = value.const_value, _key(value)
         (axes, *others) = read[key] or {None}
         if axes is None or others or tensor is None:
             continue
-        if key not in made:
-            made[key] = _turned(tensor, axes)
-        _replace(value, made[key])
+        if key not in transposed:
+            transposed[key] = _turned(tensor, axes)
+        _replace(value, transposed[key])
 
 
 def _key(value: ir.Value) -> Hashable:

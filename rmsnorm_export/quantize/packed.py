@@ -18,9 +18,9 @@ def pack_attentions(model: ir.Model) -> None:
     """Make one product of the three before each GroupQueryAttention, in place, in opset 13."""
     for attention in [node for node in model.graph if node.op_type == "GroupQueryAttention"]:
         products = [_product(value) for value in attention.inputs[:3]]
-        found = [node for node in products if node is not None]
-        if len(found) == 3 and _differ_in_weights_alone(found):
-            _pack(model.graph, attention, found)
+        present = [node for node in products if node is not None]
+        if len(present) == 3 and _differ_in_weights_alone(present):
+            _pack(model.graph, attention, present)
     model.graph.sort()
 
 
