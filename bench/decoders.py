@@ -150,7 +150,7 @@ def _page(report: Record) -> str:
     notes: dict[str, list[str]] = {}
     forms = [form for form in FORMS if any(form in row["tokens"] for row in rows)]
     others = list(dict.fromkeys(name for row in rows for name in row["consumers"]))
-    lines, said = [], meaning("decoders", TOKENS=TOKENS, CACHE=CACHE)
+    lines, explanations = [], meaning("decoders", TOKENS=TOKENS, CACHE=CACHE)
     for row in rows:
         cells = row["tokens"] | row["consumers"]
         short = {name: text.split(":")[0] for name, text in cells.items()}
@@ -167,9 +167,9 @@ def _page(report: Record) -> str:
             "# Decoders: exported, and compared with PyTorch while they write", "",
             *bullets(about(report)), *bullets([*report["consumers"].values()]),
             f"- rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
-            *bullets(said[:1]),
+            *bullets(explanations[:1]),
             *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
-            *bullets(said[1:]),
+            *bullets(explanations[1:]),
             "",
             *markdown_table(["model", "norms as one node", *forms, *others], lines), "",
             *bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()]), "",

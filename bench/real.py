@@ -184,13 +184,13 @@ def _page(report: Record) -> str:
         "prompt ms:", "share:", "export s:", "GB:", "",
     )  # fmt: skip
     sizes = {"TOKENS": TOKENS, "PAST": PAST, "STATIC": STATIC, "ROUNDS": ROUNDS, "text": 2 * PAST}
-    said = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
+    explanations = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
     if not report["repeats"]:
-        said[1] = "times were not measured (--repeats 0)"
+        explanations[1] = "times were not measured (--repeats 0)"
     return "\n".join(
         [
             "# A trained model, by exporter", "", *bullets(about(report)),
-            *bullets(said),
+            *bullets(explanations),
             "",
             *markdown_table(headings, rows), "",
         ]

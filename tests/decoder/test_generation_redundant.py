@@ -82,6 +82,12 @@ def sizes(seed: int) -> dict[str, int]:
     return {"batch": 1 + seed % 4, "past": past, "sequence": sequence}
 
 
+def of_fused(seed: int) -> dict[str, int]:
+    """Return sizes that a fused attention takes: several tokens after a cache for one row alone."""
+    drawn = sizes(seed)
+    return drawn if drawn["sequence"] == 1 else drawn | {"batch": 1}
+
+
 def loaded(path: Path) -> ir.Model:
     model = ir.load(path)
     ir.external_data.load_to_model(model)
@@ -105,8 +111,7 @@ def test_every_output_is_the_same(
         after = before.clone()
         drop_redundant(after)
         assert not count(after, "GatherND")
-        # A fused attention takes several tokens after a cache for one row alone.
-        assert check_same(before, after, names=sizes) >= (15 if fused else 30)
+        assert check_same(before, after, names=of_fused if fused else sizes) >= 30
 
 
 def _transposed(model: ir.Model) -> None:
