@@ -11,7 +11,7 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import collapse, one_line, plural, short
+from rmsnorm_export.printable import collapse, one_line, short
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import show_blocks
@@ -51,24 +51,19 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
 
 def _verdict(deployment: Deployment) -> Line:
     name, states = deployment.name, [step.state for step in deployment.steps]
-    if deployment.dry_run:
-        may = f", {states.count('may run')} more may have to" if "may run" in states else ""
-        planned = f"{states.count('would run')} of {plural(len(states), 'step')} would run{may}"
-        return f"{name}: {planned}; nothing was changed"
     done, skipped = states.count("done"), states.count("skipped")
     counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
     if "failed" in states:
         failed = deployment.steps[states.index("failed")].name
         return f"{name}: {failed} FAILED ({counts})", "bad"
-    how_far = "complete" if done + skipped == len(states) else "as far as asked"
-    return f"{name}: {how_far} ({counts})", "good"
+    return f"{name}: complete ({counts})", "good"
 
 
 def _texts(step: StepOutcome) -> list[str]:
     result = step.summary or step.why
     if step.failure is not None:
         result = f"{step.failure.what} {step.failure.found}".strip()
-    time = f"{step.seconds:.1f} s" if step.state in ("done", "skipped", "failed") else ""
+    time = "" if step.state == "not run" else f"{step.seconds:.1f} s"
     return [step.name, step.state, time, one_line(result)]
 
 
