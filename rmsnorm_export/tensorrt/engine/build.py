@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -21,9 +21,9 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import one_line, plural, quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.records import to_dict, to_json
+from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import Declared, Dims, Shapes, size_profiles
+from rmsnorm_export.runtime.sizes import Declared, size_profiles
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
@@ -37,13 +37,7 @@ from rmsnorm_export.tensorrt.engine.norms import (
     layers_of,
 )
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
-from rmsnorm_export.tensorrt.engine.result import (
-    EngineProfile,
-    EngineRecord,
-    EngineResult,
-    InputRange,
-    sidecar_path,
-)
+from rmsnorm_export.tensorrt.engine.result import EngineRecord, EngineResult, sidecar_path
 
 _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 
@@ -139,28 +133,6 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
             raise InputError(what, found=found, fix=fix)
 
 
-def make_profiles(
-    inputs: Sequence[Declared], shapes: Shapes | None, dims: Dims | None = None
-) -> tuple[EngineProfile, ...]:
-    """Return the optimization profiles that are asked for.
-
-    Args:
-        inputs: of the model.
-        shapes: of one profile, as text or by input; or a sequence of these, one for each profile.
-        dims: sizes by name of a dimension, which all profiles have; see ``runtime.sizes``.
-
-    Raises:
-        UsageError: the sizes do not fit, see ``size_points``.
-    """
-    profiles = []
-    for points in size_profiles({item.name: item for item in inputs}, shapes, dims):
-        ranges = (
-            InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs
-        )
-        profiles.append(EngineProfile(tuple(ranges)))
-    return tuple(profiles)
-
-
 def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
     """Build the engine of one model; arguments and errors as for ``build_engine``."""
     target, sidecar = _outputs(model, path, options)
@@ -171,13 +143,14 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
         refusals_as("The engine cannot be written.", target, fix=fix),
         Transaction() as files,
     ):
-        profiles = make_profiles(ready.inputs, options.shapes, options.dims)
+        inputs = {item.name: item for item in ready.inputs}
+        profiles = size_profiles(inputs, options.shapes, options.dims)
         library, reason = plan_plugin(options.plugin, info, own=ready.own)
         temporary = files.temp(target)
         request = options.flags() | {
             "model": str(ready.path),
             "engine": str(temporary),
-            "profiles": [to_dict(profile.inputs) for profile in profiles],
+            "profiles": profiles,
             "plugin": str(library or ""),
             "inspect": backends.gpu_visible(),
         }
