@@ -99,7 +99,7 @@ def _outcome(report: Report, *, brief: bool) -> list[Line]:
     lines: list[Line] = []
     every = (report.fusions, report.quantized, report.precision)
     changes = [_change_lines(one, brief=brief) for one in every if one is not None]
-    table = gain_table(report) if brief and report.loading and report.loading.after else None
+    table = gain_table(report) if brief else None
     gain: list[Line] = []
     if table is not None:
         gain = [(text_of(one)[2:], style_of(one)) for one in table.lines()[1:]]
