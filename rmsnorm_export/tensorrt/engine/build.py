@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import tempfile
@@ -23,7 +22,7 @@ from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import Declared, size_profiles
+from rmsnorm_export.runtime.sizes import size_profiles
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
@@ -49,37 +48,16 @@ _NAMED = 5
 """Norms that an error names."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class EngineModel:
-    """A model that is ready to be built.
-
-    Attributes:
-        path: the file that the parser reads.
-        inputs, outputs: those inputs that are no initializers, and all outputs.
-        sites: its norms.
-        own: it has nodes of the domain rmsnorm_export, for a plugin.
-        notes: what the user may want to know.
-    """
-
-    path: Path
-    inputs: tuple[Declared, ...]
-    outputs: tuple[Declared, ...]
-    sites: tuple[EngineSite, ...]
-    own: bool
-    notes: tuple[str, ...]
-
-
 @contextlib.contextmanager
-def open_model(source: Source) -> Iterator[EngineModel]:
-    """Read and check a model; in a block, because a model that is no file becomes one for it.
+def _opened(source: Source) -> Iterator[tuple[LoadedModel, Path]]:
+    """Read a model, and provide its file; in a block: one that has none gets one for it.
 
     Args:
         source: path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``. External data is read by the
             parser from its files, never here, so only a path may have some.
 
     Raises:
-        InputError: the model cannot be read, lacks external data, or has a norm whose scale
-            TensorRT's parser would round.
+        InputError: the model cannot be read, or lacks external data.
         UsageError: external data without a path.
     """
     with no_gc():
@@ -91,27 +69,25 @@ def open_model(source: Source) -> Iterator[EngineModel]:
         path = loaded.path or Path(folder, "model.onnx")
         if loaded.path is None:
             path.write_bytes(loaded.to_bytes())
-        yield _examine(loaded, path)
+        yield loaded, path
 
 
-def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
-    graph = loaded.model.graph
+def _norms_of(model: ir.Model) -> tuple[EngineSite, ...]:
+    """Return the norms of a model, none of which the parser would compute otherwise."""
     with no_gc():
-        recognized = recognize(loaded.model)
-        _refuse_mixed(loaded.model, recognized.types)
-        sites = engine_sites(loaded.model, recognized.matches)
-    notes = list(loaded.notes)
+        recognized = recognize(model)
+        _refuse_mixed(model, recognized.types)
+        return engine_sites(model, recognized.matches)
+
+
+def _has_own_nodes(model: ir.Model) -> bool:
+    return any(node.domain == DOMAIN for graph in all_graphs(model) for node in graph)
+
+
+def _notes(graph: ir.Graph) -> Iterator[str]:
     edges = (*graph.inputs, *graph.outputs, *graph.initializers.values())
     if any(value.dtype == ir.DataType.DOUBLE for value in edges):
-        notes.append("float64 is computed in float32: TensorRT has no other type for it")
-    return EngineModel(
-        path=path,
-        inputs=tuple(graph_inputs(loaded.model).values()),
-        outputs=tuple(map(declared_tensor, graph.outputs)),
-        sites=sites,
-        own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
-        notes=tuple(notes),
-    )
+        yield "float64 is computed in float32: TensorRT has no other type for it"
 
 
 def _refuse_mixed(model: ir.Model, types: Types) -> None:
@@ -139,16 +115,16 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
     info, why = backends.choose(options.backend)
     fix = "check the folder, its permissions and its free space; nothing was changed"
     with (
-        open_model(model) as ready,
+        _opened(model) as (loaded, file),
         refusals_as("The engine cannot be written.", target, fix=fix),
         Transaction() as files,
     ):
-        inputs = {item.name: item for item in ready.inputs}
+        sites, inputs = _norms_of(loaded.model), graph_inputs(loaded.model)
         profiles = size_profiles(inputs, options.shapes, options.dims)
-        library, reason = plan_plugin(options.plugin, info, own=ready.own)
+        library, reason = plan_plugin(options.plugin, info, own=_has_own_nodes(loaded.model))
         temporary = files.temp(target)
         request = options.flags() | {
-            "model": str(ready.path),
+            "model": str(file),
             "engine": str(temporary),
             "profiles": profiles,
             "plugin": str(library or ""),
@@ -156,7 +132,7 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
         }
         answer = backends.run_backend("build", request, info)
         if answer.result is None:
-            raise backends.failure(answer, info, ready.path.name, "cannot build the engine.")
+            raise backends.failure(answer, info, file.name, "cannot build the engine.")
         built = answer.result
         if "refused" in built:
             raise backends.refused(built["refused"], answer, info)
@@ -166,25 +142,25 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
             engine=target.name,
             bytes=temporary.stat().st_size,
             sha256=sha256_of(temporary),
-            model=ready.path.name,
-            model_sha256=sha256_of(ready.path),
+            model=file.name,
+            model_sha256=sha256_of(file),
             backend=info.name,
             version=built["version"],
             versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
             gpus=backends.gpus(),
             built=utc_now(),
             seconds=round(answer.seconds, 3),
-            inputs=ready.inputs,
-            outputs=ready.outputs,
+            inputs=tuple(inputs.values()),
+            outputs=tuple(map(declared_tensor, loaded.model.graph.outputs)),
             profiles=profiles,
             flags=options.flags(),
             plugin="" if library is None else library.name,
             plugin_reason=reason,
-            norms=find_norms(ready.sites, layers),
+            norms=find_norms(sites, layers),
             layers=layers,
             layers_from=layers_from,
             messages=_messages(built["warnings"]),
-            notes=(f"backend {info.name}: {why}", *ready.notes),
+            notes=(f"backend {info.name}: {why}", *loaded.notes, *_notes(loaded.model.graph)),
         )
         if options.plugin == "require":
             require_plugin(record)
