@@ -85,7 +85,7 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
     if options.shapes or options.dims:
         points = size_points(declared, options.shapes, options.dims, POINTS)
     else:
-        usual = [{one.name: one.opt for one in each.inputs} for each in engine.record.profiles]
+        usual = [one for _, one, _ in engine.record.profiles]
         points = [(", ".join(f"{k}={shape_text(v)}" for k, v in one.items()), one) for one in usual]
     cases, timings = dict[str, tuple[str, ...]](), list[Timing]()
     for label, point in points:

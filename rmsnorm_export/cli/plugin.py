@@ -67,4 +67,4 @@ def build_plugin(files: Files, **options: Any) -> None:
 
     with console.progress(files.state, "Building the plugin"):
         built = plugin.build(progress=console.announce(files.state), **options)
-    files.finish(built, outputs=[library.path for library in built.libraries])
+    files.finish(built, outputs=[*built.libraries.values()])

@@ -20,11 +20,11 @@ from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import in_types_of, numpy_type
-from rmsnorm_export.runtime.sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared, Profile
 from rmsnorm_export.system.packages import version_of
 from rmsnorm_export.tensorrt.engine import backends
 from rmsnorm_export.tensorrt.engine.options import plan_plugin
-from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
+from rmsnorm_export.tensorrt.engine.result import EngineRecord, read_record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -75,16 +75,17 @@ class Engine(Backend):
     def declared(self) -> Mapping[str, Declared]:
         """Return names, types and the sizes that every profile fixes."""
         declared = {}
-        for ranges in zip(*(one.inputs for one in self.record.profiles), strict=True):
-            shapes = [shape for one in ranges for shape in (one.min, one.max)]
+        ends = [one for least, _, most in self.record.profiles for one in (least, most)]
+        for item in self.record.inputs:
+            shapes = [one[item.name] for one in ends]
             sizes = (set(axis) for axis in zip(*shapes, strict=True))
             shape = tuple(size.pop() if len(size) == 1 else None for size in sizes)
-            declared[ranges[0].name] = Declared(ranges[0].name, ranges[0].dtype, shape)
+            declared[item.name] = dataclasses.replace(item, shape=shape)
         return declared
 
     def shapes(self) -> Mapping[str, Sequence[int]]:
         """Return the usual shapes of the first profile."""
-        return {item.name: item.opt for item in self.record.profiles[0].inputs}
+        return self.record.profiles[0][1]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[RunModel]:
@@ -144,10 +145,10 @@ def output_array(output: Mapping[str, Any]) -> Array:
     return array.reshape(tuple(output["shape"]))
 
 
-def profile_for(profiles: Sequence[EngineProfile], feeds: Mapping[str, Array]) -> int:
+def profile_for(profiles: Sequence[Profile], feeds: Mapping[str, Array]) -> int:
     """Return the number of the first profile that takes these shapes; 0 where none does."""
-    for number, profile in enumerate(profiles):
-        ranges = [(one.min, feeds[one.name].shape, one.max) for one in profile.inputs]
+    for number, (least, _, most) in enumerate(profiles):
+        ranges = [(least[name], feeds[name].shape, most[name]) for name in least]
         sizes = (size for each in ranges for size in zip(*each, strict=True))
         if all(low <= size <= high for low, size, high in sizes):
             return number

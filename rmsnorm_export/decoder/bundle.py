@@ -115,12 +115,6 @@ class _GenaiConfig(msgspec.Struct):
 
 _Read = TypeVar("_Read", _Manifest, _GenaiConfig)
 
-_JSON_KINDS = {
-    "object": "a record", "array": "a list", "str": "text", "bool": "true or false",
-    "int": "a whole number", "float": "a number",
-}  # fmt: skip
-"""What msgspec calls the kinds of JSON."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
@@ -316,24 +310,13 @@ def _read_as(content: object, kind: type[_Read]) -> _Read:
     """Return the content of a JSON file as a record.
 
     Raises:
-        ValueError: something in it is missing, or of another kind; in words.
+        ValueError: something in it is missing, or of another kind; with its place.
     """
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).replace("`", "").partition(" - at ")
-        place = path.removeprefix("$.").replace("[...]", ".*") or "the content"
-        if wrong := re.fullmatch("Expected (.+), got (.+)", text):
-            wanted, found = (
-                " or ".join(_JSON_KINDS.get(one, one) for one in kinds.split(" | "))
-                for kinds in wrong.groups()
-            )
-            text = f"has to be {wanted}, and is {found}"
-        elif text.startswith(missing := "Object missing required field"):
-            text = f"lacks{text.removeprefix(missing)}"
-        else:
-            text = f"cannot be used: {text}"
-        raise ValueError(f"{place} {text}") from error
+        text, _, place = str(error).replace("`", "").partition(" - at ")
+        raise ValueError(f"{place.removeprefix('$.') or 'the content'}: {text}") from error
 
 
 def _check_pairs(graph: ir.Graph, pairs: Mapping[str, str], *, shared: bool) -> None:

@@ -239,10 +239,10 @@ def _plugin_library(subject: ServedModel, options: PackageOptions) -> Path | Non
     if path is None:
         return find_build().path("dlopen") if record is not None and record.plugin else None
     if record is not None and record.plugin:
-        return open_library(path, "dlopen").path
+        return open_library(path, "dlopen")
     problem, fix = "the engine uses no plugin", "omit --plugin"
     if record is None:
-        kernels = open_library(path, "register").path
+        kernels = open_library(path, "register")
         if options.kind in ("cpu", None) or has_cuda_nodes(kernels):
             return kernels
         problem, fix = "it has kernels for the CPU only", "give --kind cpu, or a library for CUDA"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,19 +19,15 @@ from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model
 from rmsnorm_export.printable import short
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs
-from rmsnorm_export.runtime.sizes import Declared, size_profiles
+from rmsnorm_export.runtime.sizes import Declared, Profile, size_profiles
 from rmsnorm_export.system.reading import sha256_of
 from rmsnorm_export.tensorrt.engine.backends import is_engine
-from rmsnorm_export.tensorrt.engine.result import EngineProfile, EngineRecord, read_record
+from rmsnorm_export.tensorrt.engine.result import EngineRecord, read_record
 
 ServingBackend = Literal["onnxruntime", "tensorrt"]
 
 DEFAULT_MAX_BATCH = 8
 """The default; Triton's own default, for models that it configures itself, is 4."""
-
-RequestShapes = Mapping[str, tuple[int, ...]]
-Profile = Sequence[RequestShapes]
-"""Shapes of the smallest, the usual and the largest request."""
 
 
 _FLOATS = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64"}
@@ -143,9 +139,9 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
         if options.shapes or options.dims:
             fix = "omit them, or build the engine for other shapes"
             raise UsageError("An engine has its own shapes.", found="--shapes or --dims", fix=fix)
-        profiles: tuple[Profile, ...] = tuple(map(_requests, record.profiles))
         inputs, outputs = record.inputs, record.outputs
         tensors = _served(inputs, "tensorrt"), _served(outputs, "tensorrt")
+        profiles = record.profiles
         return ServedModel("tensorrt", path, inputs, outputs, tensors, profiles, record=record)
     loaded = load_model(source)
     declared = graph_inputs(loaded.model)
@@ -153,7 +149,7 @@ def open_served(source: Source, options: PackageOptions) -> ServedModel:
     outputs = tuple(map(declared_tensor, loaded.model.graph.outputs))
     tensors = _served(inputs, "onnxruntime"), _served(outputs, "onnxruntime")
     asked = bool(options.shapes or options.dims)
-    profiles = tuple(size_profiles(declared, options.shapes, options.dims)) if asked else ()
+    profiles = size_profiles(declared, options.shapes, options.dims) if asked else ()
     return ServedModel("onnxruntime", loaded.path, inputs, outputs, tensors, profiles, loaded)
 
 
@@ -174,11 +170,6 @@ def _served(items: Iterable[Declared], backend: ServingBackend) -> tuple[ServedT
         triton_type = f"TYPE_{_FLOATS.get(item.dtype, item.dtype.upper())}"
         tensors.append(ServedTensor(item.name, triton_type, sizes))
     return tuple(tensors)
-
-
-def _requests(profile: EngineProfile) -> Profile:
-    ways = ("min", "opt", "max")
-    return [{item.name: getattr(item, at) for item in profile.inputs} for at in ways]
 
 
 def _engine_record(path: Path) -> EngineRecord:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from rmsnorm_export.compare.outputs import Bounds, compare_output
-from rmsnorm_export.deploy.served import RequestShapes, ServedModel
+from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import collapse
 from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs
 from rmsnorm_export.runtime.metrics import without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
-from rmsnorm_export.runtime.sizes import input_shapes
+from rmsnorm_export.runtime.sizes import Shape, input_shapes
 
 _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
 """Largest difference of joined requests, relative to the largest element: a product of matrices of
@@ -68,7 +68,7 @@ def try_model(
     raise VerificationError(what, found=problems[0], fix=fix)
 
 
-def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> RequestShapes:
+def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> dict[str, Shape]:
     """Return shapes of a usual request: of the last profile, else of ``sizes``, a batch of 1."""
     if subject.profiles:
         return subject.profiles[-1][1]

@@ -58,6 +58,9 @@ Bound = dict[str | int, int]
 Point = tuple[str, dict[str, Shape]]
 """Its label, e.g. ``ids=1x16``, and the shapes of all inputs, which belong together."""
 
+Profile = tuple[dict[str, Shape], ...]
+"""The smallest, the usual and the largest shape of every input."""
+
 LARGEST = 2**31 - 1
 """Size of a dimension; TensorRT takes no larger one."""
 
@@ -289,8 +292,8 @@ def size_points(
 
 def size_profiles(
     inputs: Signature, shapes: Shapes | None, dims: Dims | None
-) -> list[list[dict[str, Shape]]]:
-    """Return the smallest, usual and largest shapes of every input for each profile.
+) -> tuple[Profile, ...]:
+    """Return the profiles that are asked for.
 
     Args:
         inputs: of the model.
@@ -301,7 +304,7 @@ def size_profiles(
         UsageError: as ``size_points``.
     """
     each = [shapes] if isinstance(shapes, str | Mapping | None) else shapes
-    return [[at for _, at in size_points(inputs, one, dims, RANGES)] for one in each]
+    return tuple(tuple(at for _, at in size_points(inputs, one, dims, RANGES)) for one in each)
 
 
 def _fitting(inputs: Signature, shapes: Shapes | None, dims: Dims | None, use: Use) -> Given:

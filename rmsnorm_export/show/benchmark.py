@@ -11,14 +11,19 @@ _TIMING_STYLES = {"faster": "good", "slower": "bad"}
 
 
 def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
-    """Return the lines of a benchmark; with ``verbose`` above 0 all versions."""
+    """Return the lines of a benchmark; with ``verbose`` above 0 what noise is."""
     lines: list[Block] = []
     if not result.passed:
         lines.append((f"WRONG OUTPUTS: {one_line(result.reason)}", "bad"))
     lines += [(one_line(line), "bold") for line in headlines(result)]
     if verbose < 0:
         return lines
-    lines += [f"  {text}" for text in _made_on(result, verbose=verbose)]
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    lines += [
+        f"  {result.source}",
+        f"  {one_line(result.machine)}",
+        f"  {versions}, {result.runtime}, numerics {result.numerics}, {result.seconds:.0f} s",
+    ]
     for provider in result.providers:
         for case in result.cases:
             if timings := result.timed(provider, case):
@@ -50,15 +55,3 @@ def _timing_texts(timing: Timing) -> list[str]:
         f"{timing.q1_ms:.4g} - {timing.q3_ms:.4g}",
         f"noise: up to {timing.floor:.1%}" if noise else timing.verdict,
     ]
-
-
-def _made_on(result: Benchmark, *, verbose: int) -> list[str]:
-    """Return source, machine, and how it was measured."""
-    brief = ("onnxruntime", "onnxruntime-gpu", "rmsnorm-export")
-    versions = ", ".join(
-        f"{name} {version}"
-        for name, version in result.versions.items()
-        if verbose > 0 or name in brief
-    )
-    how = f"{versions}, {result.runtime}, numerics {result.numerics}, {result.seconds:.0f} s"
-    return [result.source, one_line(result.machine), how]

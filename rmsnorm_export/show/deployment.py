@@ -11,16 +11,13 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import collapse, one_line, plural, short
+from rmsnorm_export.printable import one_line
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import show_blocks
-from rmsnorm_export.show.text import Block, Line, Table, grouped, note_lines, under
+from rmsnorm_export.show.text import Block, Line, Table, note_lines, under
 from rmsnorm_export.system.reading import read_file
 from rmsnorm_export.tensorrt.engine.result import EngineRecord
-
-_Request = tuple[str, ...]
-"""Input or output, name, type and shape."""
 
 _STATE_STYLES = {"done": "good", "failed": "bad", "not run": "warn"}
 
@@ -51,24 +48,19 @@ def deployment_blocks(deployment: Deployment, *, verbose: int = 0) -> list[Block
 
 def _verdict(deployment: Deployment) -> Line:
     name, states = deployment.name, [step.state for step in deployment.steps]
-    if deployment.dry_run:
-        may = f", {states.count('may run')} more may have to" if "may run" in states else ""
-        planned = f"{states.count('would run')} of {plural(len(states), 'step')} would run{may}"
-        return f"{name}: {planned}; nothing was changed"
     done, skipped = states.count("done"), states.count("skipped")
     counts = f"{done} done, {skipped} up to date, {deployment.seconds:.1f} s"
     if "failed" in states:
         failed = deployment.steps[states.index("failed")].name
         return f"{name}: {failed} FAILED ({counts})", "bad"
-    how_far = "complete" if done + skipped == len(states) else "as far as asked"
-    return f"{name}: {how_far} ({counts})", "good"
+    return f"{name}: complete ({counts})", "good"
 
 
 def _texts(step: StepOutcome) -> list[str]:
     result = step.summary or step.why
     if step.failure is not None:
         result = f"{step.failure.what} {step.failure.found}".strip()
-    time = f"{step.seconds:.1f} s" if step.state in ("done", "skipped", "failed") else ""
+    time = "" if step.state == "not run" else f"{step.seconds:.1f} s"
     return [step.name, step.state, time, one_line(result)]
 
 
@@ -86,43 +78,19 @@ def _results(folder: Path, step: StepOutcome) -> Iterator[Block]:
 
 
 def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
-    """Return the lines of a package; with ``verbose`` above 0 every file is listed."""
+    """Return the lines of a package."""
     lines: list[Block] = [_package_verdict(model) for model in packaged.models]
     if verbose < 0:
         return lines
-    requests: list[_Request] = [
-        (
-            f"{model.name} {way}" if len(packaged.models) > 1 else way,
-            item.name,
-            item.dtype.removeprefix("TYPE_"),
-            str(list(item.shape)),
-        )
-        for model in packaged.models
-        for way, items in (("input", model.inputs), ("output", model.outputs))
-        for item in items
-    ]
-    requests = requests if verbose > 0 else _by_kind(requests)
-    lines += [Table("requests", ("", "name", "type", "shape"), requests), ""]
+    lines.append("")
     for model in packaged.models:
         asked = f"asked of {model.name}" if len(packaged.models) > 1 else "asked"
         lines.append(f"{asked}: {one_line(model.answers, 300)}")
         if model.load:
             lines.append(f"the server loads the plugin with {model.load}")
-    if verbose > 0:
-        for model in packaged.models:
-            title = f"files of {model.name}"
-            lines.append(Table(title, ("file", "SHA-256"), [*model.files.items()]))
     notes = dict.fromkeys(note for model in packaged.models for note in model.notes)
     wrote = ", ".join(str(packaged.path / model.name) for model in packaged.models)
     return [*lines, *note_lines(notes), f"wrote {wrote}"]
-
-
-def _by_kind(requests: list[_Request]) -> list[_Request]:
-    """Return inputs and outputs of one type and shape in one row, those of all layers as one."""
-    groups = grouped(requests, lambda one: (one[0], *one[2:]))
-    groups.sort(key=lambda group: requests.index(group[0]))
-    names = (short(", ".join(collapse(name for _, name, *_ in one)), 100) for one in groups)
-    return [(one[0][0], name, *one[0][2:]) for one, name in zip(groups, names, strict=True)]
 
 
 def _package_verdict(model: PackagedModel) -> Line:

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from rmsnorm_export.printable import collapse, one_line, plural
 from rmsnorm_export.show.text import FAMILIES, Block, Line, Table, grouped, note_lines, titled
 from rmsnorm_export.tensorrt.engine.backends import BACKENDS
-from rmsnorm_export.tensorrt.engine.result import (
-    EngineNorm,
-    EngineRecord,
-    EngineResult,
-    InputRange,
-)
+from rmsnorm_export.tensorrt.engine.result import EngineNorm, EngineRecord, EngineResult
 
 _NORM_STYLES = {"unfused": "warn", "unknown": "warn"}
 
@@ -28,9 +23,6 @@ def engine_result_blocks(result: EngineResult, *, verbose: int = 0) -> list[Bloc
         f"  {record.model} -> {result.path} ({record.bytes:,} bytes)",
         f"  {_label(record.backend)} {record.version}, {gpus}, {record.seconds:.1f} s",
     ]
-    for number, profile in enumerate(record.profiles, 1):
-        title = "profile" if len(record.profiles) == 1 else f"profile {number}"
-        lines += [f"  {title}  {_range_text(item)}" for item in profile.inputs]
     lines.append(_norms_table(record.norms, verbose=verbose))
     messages = [f"  {one_line(message)}" for message in record.messages]
     lines += titled(f"warnings of {_label(record.backend)}", messages)
@@ -59,13 +51,6 @@ def _engine_verdict(record: EngineRecord) -> Line:
 
 def _label(backend: str) -> str:
     return BACKENDS[backend].label if backend in BACKENDS else "a backend that is not known"
-
-
-def _range_text(item: InputRange) -> str:
-    """Return an input with its smallest, usual and largest shape; one where they are equal."""
-    shapes = ["x".join(map(str, shape)) or "scalar" for shape in (item.min, item.opt, item.max)]
-    text = shapes[0] if len(set(shapes)) == 1 else " / ".join(shapes)
-    return f"{item.name} {item.dtype} {text}"
 
 
 def _norms_table(norms: Sequence[EngineNorm], *, verbose: int) -> Table:

@@ -29,5 +29,5 @@ def built_blocks(built: Built, *, verbose: int = 0) -> list[Block]:
     lines: list[Block] = [(f"built for {built.runtime} in {built.seconds:.0f} s", "good")]
     if verbose < 0:
         return lines
-    libraries = [(library.style, str(library.path)) for library in built.libraries]
+    libraries = [(style, str(path)) for style, path in built.libraries.items()]
     return [*lines, Table("libraries", ("kind", "path"), libraries)]

@@ -1,4 +1,4 @@
-"""The lines of a conversion to half precision: what stayed float32 and why, and what it costs."""
+"""The lines of a conversion to half precision: what stayed float32, and why."""
 
 from __future__ import annotations
 
@@ -17,24 +17,17 @@ _LISTED = 6
 
 
 def precision_lines(precision: Precision, *, brief: bool) -> list[Line]:
-    """Return what was converted, how far the outputs are off, and the nodes that stayed float32.
+    """Return the magnitudes that decided, and the nodes that stayed float32.
 
     Args:
         precision: the conversion.
         brief: without the names of all nodes.
     """
-    lines: list[Line] = [(one_line(precision.summary()), "bold")]
-    if precision.compared:
-        lines.append(f"  {one_line(precision.compared)}")
-    if precision.problem:
-        lines.append((f"  lost: {one_line(precision.problem)}", "bad"))
-    if precision.not_compared:
-        lines.append((f"  not compared: {one_line(precision.not_compared)}", "warn"))
     runs = plural(precision.runs, "run")
-    lines.append(
+    lines: list[Line] = [
         f"  magnitudes: {precision.margin:g} times those of {runs} in float32"
         f" ({one_line(precision.inputs)}); {precision.dtype} ends at {number(precision.limit)}"
-    )
+    ]
     for kind, words in _KEPT_FOR.items():
         kept = [one for one in precision.kept if one.kind == kind]
         if kept:

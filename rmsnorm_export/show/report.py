@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
+from rmsnorm_export.precision.result import Precision
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.quantize.result import Quantization
 from rmsnorm_export.rewrite.result import Fusions, Report
@@ -96,10 +97,9 @@ def _numerics(report: Report) -> str:
 def _outcome(report: Report, *, brief: bool) -> list[Line]:
     """Return what holds for the model as a whole, each part after a blank line."""
     lines: list[Line] = []
-    changes = [_change_lines(one) for one in (report.fusions, report.quantized) if one is not None]
-    if report.precision is not None:
-        changes.append(precision_lines(report.precision, brief=brief))
-    table = gain_table(report) if brief and report.loading and report.loading.after else None
+    every = (report.fusions, report.quantized, report.precision)
+    changes = [_change_lines(one, brief=brief) for one in every if one is not None]
+    table = gain_table(report) if brief else None
     gain: list[Line] = []
     if table is not None:
         gain = [(text_of(one)[2:], style_of(one)) for one in table.lines()[1:]]
@@ -110,26 +110,34 @@ def _outcome(report: Report, *, brief: bool) -> list[Line]:
     return lines
 
 
-def _change_lines(changed: Fusions | Quantization) -> list[Line]:
-    """Return what transformers' fusions or the quantizer did; what was omitted, or was lost."""
+def _change_lines(changed: Fusions | Quantization | Precision, *, brief: bool) -> list[Line]:
+    """Return what was done beside the norms, how far the outputs are off, and what was left."""
     lines: list[Line] = [(one_line(changed.summary()), "bold")]
-    if isinstance(changed, Quantization):
-        lines += [(f"  lost: {one_line(changed.problem)}", "bad")] if changed.problem else []
-        lines += [f"  {one_line(changed.left_words())}"] if changed.left else []
-        lines += [(f"  slow: {slow}", "warn")] if (slow := changed.slow_words()) else []
-    else:
-        if changed.left_out:
-            lines.append((f"  omitted: {one_line(changed.left_out)}", "warn"))
-            lines.append(f"    {one_line(changed.problem)}")
-        for reason, layers in changed.apart.items():
-            what = f"attention of {plural(len(layers), 'layer')} {short(', '.join(layers), 60)}"
-            lines.append((f"  not one node: {one_line(what)}: {one_line(reason)}", "warn"))
-        if changed.one_row:
-            lines.append("  takes several tokens after a cache for one row alone")
     if changed.compared:
         lines.append(f"  {one_line(changed.compared)}")
     if changed.not_compared:
         lines.append((f"  not compared: {one_line(changed.not_compared)}", "warn"))
+    if isinstance(changed, Fusions):
+        return lines + _unfused_lines(changed)
+    if changed.problem:
+        lines.append((f"  lost: {one_line(changed.problem)}", "bad"))
+    if isinstance(changed, Precision):
+        return lines + precision_lines(changed, brief=brief)
+    lines += [f"  {one_line(changed.left_words())}"] if changed.left else []
+    return lines + ([(f"  slow: {slow}", "warn")] if (slow := changed.slow_words()) else [])
+
+
+def _unfused_lines(fusions: Fusions) -> list[Line]:
+    """Return what transformers' fusions left, and why."""
+    lines: list[Line] = []
+    if fusions.left_out:
+        lines.append((f"  omitted: {one_line(fusions.left_out)}", "warn"))
+        lines.append(f"    {one_line(fusions.problem)}")
+    for reason, layers in fusions.apart.items():
+        what = f"attention of {plural(len(layers), 'layer')} {short(', '.join(layers), 60)}"
+        lines.append((f"  not one node: {one_line(what)}: {one_line(reason)}", "warn"))
+    if fusions.one_row:
+        lines.append("  takes several tokens after a cache for one row alone")
     return lines
 
 

@@ -100,7 +100,7 @@ def proof_lines(report: Report) -> list[Line]:
         f"  largest error against float64: {number(before)} ulp before, {number(after)} ulp after",
     ]
     return [*lines, *loading] + [
-        (f"  failed: {scoped(site.name, site.scope)}: {_proof_text(proof)}", "bad")
+        (f"  failed: {scoped(site.name, site.scope)}: {one_line(proof.reason)}", "bad")
         for site, proof in proofs
         if not proof.passed
     ]
@@ -123,36 +123,24 @@ def _loading_lines(report: Report) -> list[Line]:
 
 
 def gain_table(report: Report) -> Table | None:
-    """Return the file and its session before and after; None where nothing was made of it."""
-    if report.planned:
+    """Return what a session executes before and after; None where none was counted."""
+    loading = report.loading
+    if loading is None or loading.after is None:
         return None
+    before, after = loading.before or (None, None), loading.after
     counts: dict[str, tuple[float | None, float]] = {
-        "nodes in the file": (report.nodes_before, report.nodes_after)
+        "nodes executed": (before[0], after[0]),
+        "norms as one kernel": (before[1], after[1]),
     }
-    loading, head = report.loading, "what was gained"
-    if loading is not None and loading.after is not None:
-        before, after = loading.before or (None, None), loading.after
-        counts |= {
-            "nodes executed": (before[0], after[0]),
-            "norms as one kernel": (before[1], after[1]),
-        }
-        head = f"in {loading.runtime}, by default"
-        if loading.bytes is not None:
-            first, last = loading.bytes
-            counts["KiB with weights"] = (first and round(first / 1024, 1), round(last / 1024, 1))
+    if loading.bytes is not None:
+        first, last = loading.bytes
+        counts["KiB with weights"] = (first and round(first / 1024, 1), round(last / 1024, 1))
     rows = [
-        [f"  {what}", "not known" if before is None else f"{before:,}", f"{after:,}"]
-        for what, (before, after) in counts.items()
+        [f"  {what}", "not known" if old is None else f"{old:,}", f"{new:,}"]
+        for what, (old, new) in counts.items()
     ]
-    return Table("", (head, "before", "after"), rows, ("before", "after"))
-
-
-def _proof_text(proof: Proof) -> str:
-    verdict = "holds" if proof.passed else f"FAILED ({one_line(proof.reason)})"
-    return (
-        f"{verdict}: {_distance(proof)}, {proof.mismatch:.2%} of elements differ; error against"
-        f" float64 {number(proof.error_before)} ulp before, {number(proof.error_after)} after"
-    )
+    heads = (f"in {loading.runtime}, by default", "before", "after")
+    return Table("", heads, rows, ("before", "after"))
 
 
 def _distance(proof: Proof) -> str:

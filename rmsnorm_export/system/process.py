@@ -48,20 +48,18 @@ class Ended:
 
     Attributes:
         result: what the function returned; None where it did not come to that.
-        code: exit code; negative: the signal that ended it; None: its time was over.
+        code: exit code; negative: the signal that ended it.
         tail: what it printed last.
         seconds: from its start to its end.
     """
 
     result: dict[str, Any] | None
-    code: int | None
+    code: int
     tail: str
     seconds: float = 0.0
 
     def how(self) -> str:
         """Say how it ended."""
-        if self.code is None:
-            return f"the process did not end within {self.seconds:.0f} s"
         if self.code < 0:
             return f"the process was ended by {signal_name(-self.code)}"
         return f"the process ended with exit code {self.code}"
@@ -196,7 +194,6 @@ def ask(
     request: Mapping[str, object],
     *,
     environment: Mapping[str, str] | None = None,
-    time_limit: float | None = None,
 ) -> Ended:
     """Call a function of this package in a new process, and wait for its end.
 
@@ -204,7 +201,6 @@ def ask(
         function: ``module:name`` of what takes the request and returns a dictionary.
         request: for it, of what JSON has.
         environment: variables beside those of this process.
-        time_limit: seconds until the child is ended, with all that it started.
     """
     path = json.dumps([os.path.abspath(entry) for entry in sys.path])
     start = time.perf_counter()
@@ -218,10 +214,8 @@ def ask(
         process = subprocess.Popen(
             command, stdin=question, stdout=answer, stderr=words, env=env, start_new_session=True
         )
-        code = None
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(time_limit)
+            code = process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it started

@@ -18,7 +18,7 @@ SHAPES = "x=1x40,4x40,128x40"
 def test_build(run: Run, three: Path) -> None:
     done = run("build", three, "-o", "e.engine", "--shapes", "x=1x40", "--shapes", SHAPES)
     assert (done.code, done.stderr) == (0, "")
-    assert "  profile 2  x float32 1x40 / 4x40 / 128x40\n" in done.text
+    assert len(json.loads(three.with_name("e.engine.json").read_text())["profiles"]) == 2
     assert {p.name for p in three.parent.iterdir()} == {"three.onnx", "e.engine", "e.engine.json"}
     done = run(
         "build", "-", "-o", "f.engine", "--shapes", SHAPES, "--memory-limit", "0.5",

@@ -52,7 +52,6 @@ USAGE = [
     ("package three.onnx -o models", "is taken", "this tool did not make it"),
     ("build three.onnx -o e", "e.json", "--force"),
     ("deploy wrong.toml", "In wrong.toml, [optimize] numeric", "did you mean 'numerics'?"),
-    ("deploy --init new.toml --dry-run", "--init goes with"),
     ("deploy --init new.toml --report r.txt", "--init goes with"),
     ("deploy wrong.toml --report wrong.toml --force", "would overwrite a model"),
     ("export three.onnx -o o.onnx", "exported already", "optimize three.onnx"),

@@ -23,7 +23,7 @@ from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.compare.outputs import Bounds
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
-from rmsnorm_export.tensorrt.engine.result import EngineProfile, InputRange, read_record
+from rmsnorm_export.tensorrt.engine.result import read_record
 from tests.engine.conftest import RTX_INSTALLED, needs_rtx
 
 from .broken import begins_at, chain, set_epsilon
@@ -157,8 +157,7 @@ def test_the_record_says_what_an_engine_takes(
 
 def test_the_profile_is_the_one_that_fits() -> None:
     profiles = [
-        EngineProfile((InputRange("x", "float32", (low, 4), (low, 4), (high, 4)),))
-        for low, high in ((1, 2), (3, 8))
+        ({"x": (low, 4)}, {"x": (low, 4)}, {"x": (high, 4)}) for low, high in ((1, 2), (3, 8))
     ]
     for rows, number in ((1, 0), (2, 0), (3, 1), (8, 1), (9, 0)):
         assert profile_for(profiles, {"x": np.zeros((rows, 4), np.float32)}) == number

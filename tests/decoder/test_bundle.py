@@ -309,7 +309,7 @@ GENAI = {
     },
     "search": {"past_present_share_buffer": False},
 }
-KINDS = {"text": "x", "a list": [1], "a record": {"a": {}}, "a whole number": 3, "null": None}
+KINDS = {"str": "x", "array": [1], "object": {"a": {}}, "int": 3, "null": None}
 
 
 MANIFEST = {
@@ -334,5 +334,5 @@ def test_a_value_of_another_kind_is_named_wherever_it_stands(
     assert open_folder(exported).files
     for kind, changed in with_others(content):
         place.write_text(json.dumps(changed))
-        with pytest.raises(rx.InputError, match=rf"has to be .*, and is {kind}\n"):
+        with pytest.raises(rx.InputError, match=rf": Expected .*, got {kind}\n"):
             open_folder(exported)

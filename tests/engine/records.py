@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmsnorm_export.runtime.sizes import Declared
-from rmsnorm_export.tensorrt.engine.result import (
-    EngineNorm,
-    EngineProfile,
-    EngineRecord,
-    InputRange,
-)
+from rmsnorm_export.runtime.sizes import Declared, Profile
+from rmsnorm_export.tensorrt.engine.result import EngineNorm, EngineRecord
 
 IDS = Declared("ids", "int64", ("batch", "length"))
 LOGITS = Declared("logits", "float32", ("batch", "length", 40))
 
 
-def profile(*sizes: tuple[int, ...], name: str = "ids") -> EngineProfile:
+def profile(*sizes: tuple[int, ...], name: str = "ids") -> Profile:
     """A range of one input: smallest, usual and largest shape."""
-    return EngineProfile((InputRange(name, "int64", *sizes),))
+    return tuple({name: size} for size in sizes)
 
 
 def engine_record(**changes: Any) -> EngineRecord:

@@ -41,7 +41,7 @@ def test_an_engine_and_its_record(one_norm: Path, tmp_path: Path) -> None:
     assert (record.bytes, record.sha256) == (result.path.stat().st_size, sha256_of(result.path))
     assert (record.model, record.model_sha256) == ("one.onnx", sha256_of(one_norm))
     assert (record.backend, record.messages) == ("tensorrt-rtx", ())
-    assert record.profiles[0].inputs[0].max == (128, N)
+    assert record.profiles[0][2]["x"] == (128, N)
     assert [item.text() for item in record.outputs] == ["'y' float32 [rows, 40]"]
     assert record.layers_from in ("builder log", "inspector")
     (only,) = record.norms
@@ -83,14 +83,14 @@ def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Monke
 def test_names_that_look_like_patterns(tmp_path: Path) -> None:
     model = model_of(f'x = Sub ("x[0]", "x*") {NORM}', inputs=("x[0]", "x*"))
     record = build_engine(model, tmp_path / "e", dims="rows=1,2,3").record
-    assert [item.max for item in record.profiles[0].inputs] == [(3, N), (3, N)]
+    assert [*record.profiles[0][2].values()] == [(3, N), (3, N)]
     assert record.norms[0].how == "fused"
 
 
 def test_several_profiles(one_norm: Path, tmp_path: Path) -> None:
     shapes = [SHAPES, {"x": [(256, N), (256, N), (512, N)]}]
     record = build_engine(one_norm, tmp_path / "e", shapes=shapes).record
-    assert [p.inputs[0].opt for p in record.profiles] == [(4, N), (256, N)]
+    assert [usual["x"] for _, usual, _ in record.profiles] == [(4, N), (256, N)]
     assert {layer.profile for layer in record.layers} == {0, 1}
     assert (record.norms[0].how, record.norms[0].kernels) == ("fused", 1)
 

@@ -189,7 +189,7 @@ def test_libraries_that_are_not_loaded(native_library: Path, tmp_path: Path) -> 
         with pytest.raises(InputError, match="cannot be used"):
             rx.session_options(tmp_path / name)
     with pytest.raises(InputError, match="no such file"):
-        libraries.open_library(tmp_path / "missing" / NAME)
+        libraries.open_library(tmp_path / "missing" / NAME, "register")
     with pytest.raises(InputError, match="not for register"):
         libraries.open_library(library, "register")
 
@@ -197,7 +197,7 @@ def test_libraries_that_are_not_loaded(native_library: Path, tmp_path: Path) -> 
 def test_the_sources_have_the_version_of_the_package(native_library: Path) -> None:
     text = (libraries.SOURCES / "cmake" / "version.cmake").read_text()
     assert f"set(RMSNORM_EXPORT_VERSION {rx.__version__})" in text
-    assert libraries.open_library(native_library).style == "register"
+    assert libraries.open_library(native_library, "register") == native_library
 
 
 def test_headers_that_are_missing_are_said_before_anything_is_compiled(

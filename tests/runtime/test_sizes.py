@@ -19,8 +19,8 @@ from rmsnorm_export.runtime.sizes import (
     read,
     size_of,
     size_points,
+    size_profiles,
 )
-from rmsnorm_export.tensorrt.engine.build import make_profiles
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]
@@ -41,10 +41,8 @@ def declared(inputs: Inputs) -> dict[str, Declared]:
 
 def build(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:
     """The smallest, usual and largest shapes, as for ``build`` and ``package``."""
-    (profile,) = make_profiles(list(declared(inputs).values()), shapes, dims)
-    return [
-        {item.name: getattr(item, at) for item in profile.inputs} for at in ("min", "opt", "max")
-    ]
+    (profile,) = size_profiles(declared(inputs), shapes, dims)
+    return [*profile]
 
 
 def bench(inputs: Inputs, shapes: Shapes | None, dims: Dims | None = None) -> Points:

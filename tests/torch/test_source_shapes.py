@@ -14,7 +14,8 @@ TEXT = "ids=int64[batch=1..8, seq=1..2048]; mask=bool[batch,seq];image=f16[2,cha
 def test_types_sizes_and_ranges():
     ids, mask, image = parse_shapes(TEXT)
     assert (ids.name, ids.dtype, ids.shape) == ("ids", torch.int64, (2, 3))
-    assert (mask.shape, mask.other, mask.axes) == (ids.shape, ids.other, ids.axes)
+    assert (mask.shape, mask.axes) == (ids.shape, ids.axes)
+    assert mask.resized().shape == ids.resized().shape == (5, 4)
     assert (image.dtype, image.shape, image.axes) == (torch.float16, (2, 3, 8), {})
     batch = ids.axes[0]
     assert (batch.__name__, batch.min, batch.max) == ("batch", 1, 8)

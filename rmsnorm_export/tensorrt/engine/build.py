@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -21,9 +20,9 @@ from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import one_line, plural, quoted, short
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.records import to_dict, to_json
+from rmsnorm_export.records import to_json
 from rmsnorm_export.runtime.inputs import declared_tensor, graph_inputs, type_name_of
-from rmsnorm_export.runtime.sizes import Declared, Dims, Shapes, size_profiles
+from rmsnorm_export.runtime.sizes import size_profiles
 from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
@@ -37,13 +36,7 @@ from rmsnorm_export.tensorrt.engine.norms import (
     layers_of,
 )
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
-from rmsnorm_export.tensorrt.engine.result import (
-    EngineProfile,
-    EngineRecord,
-    EngineResult,
-    InputRange,
-    sidecar_path,
-)
+from rmsnorm_export.tensorrt.engine.result import EngineRecord, EngineResult, sidecar_path
 
 _NORM_NODES = (RMS_NORMALIZATION, SIMPLIFIED)
 
@@ -55,37 +48,16 @@ _NAMED = 5
 """Norms that an error names."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class EngineModel:
-    """A model that is ready to be built.
-
-    Attributes:
-        path: the file that the parser reads.
-        inputs, outputs: those inputs that are no initializers, and all outputs.
-        sites: its norms.
-        own: it has nodes of the domain rmsnorm_export, for a plugin.
-        notes: what the user may want to know.
-    """
-
-    path: Path
-    inputs: tuple[Declared, ...]
-    outputs: tuple[Declared, ...]
-    sites: tuple[EngineSite, ...]
-    own: bool
-    notes: tuple[str, ...]
-
-
 @contextlib.contextmanager
-def open_model(source: Source) -> Iterator[EngineModel]:
-    """Read and check a model; in a block, because a model that is no file becomes one for it.
+def _opened(source: Source) -> Iterator[tuple[LoadedModel, Path]]:
+    """Read a model, and provide its file; in a block: one that has none gets one for it.
 
     Args:
         source: path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``. External data is read by the
             parser from its files, never here, so only a path may have some.
 
     Raises:
-        InputError: the model cannot be read, lacks external data, or has a norm whose scale
-            TensorRT's parser would round.
+        InputError: the model cannot be read, or lacks external data.
         UsageError: external data without a path.
     """
     with no_gc():
@@ -97,27 +69,25 @@ def open_model(source: Source) -> Iterator[EngineModel]:
         path = loaded.path or Path(folder, "model.onnx")
         if loaded.path is None:
             path.write_bytes(loaded.to_bytes())
-        yield _examine(loaded, path)
+        yield loaded, path
 
 
-def _examine(loaded: LoadedModel, path: Path) -> EngineModel:
-    graph = loaded.model.graph
+def _norms_of(model: ir.Model) -> tuple[EngineSite, ...]:
+    """Return the norms of a model, none of which the parser would compute otherwise."""
     with no_gc():
-        recognized = recognize(loaded.model)
-        _refuse_mixed(loaded.model, recognized.types)
-        sites = engine_sites(loaded.model, recognized.matches)
-    notes = list(loaded.notes)
+        recognized = recognize(model)
+        _refuse_mixed(model, recognized.types)
+        return engine_sites(model, recognized.matches)
+
+
+def _has_own_nodes(model: ir.Model) -> bool:
+    return any(node.domain == DOMAIN for graph in all_graphs(model) for node in graph)
+
+
+def _notes(graph: ir.Graph) -> Iterator[str]:
     edges = (*graph.inputs, *graph.outputs, *graph.initializers.values())
     if any(value.dtype == ir.DataType.DOUBLE for value in edges):
-        notes.append("float64 is computed in float32: TensorRT has no other type for it")
-    return EngineModel(
-        path=path,
-        inputs=tuple(graph_inputs(loaded.model).values()),
-        outputs=tuple(map(declared_tensor, graph.outputs)),
-        sites=sites,
-        own=any(node.domain == DOMAIN for graph in all_graphs(loaded.model) for node in graph),
-        notes=tuple(notes),
-    )
+        yield "float64 is computed in float32: TensorRT has no other type for it"
 
 
 def _refuse_mixed(model: ir.Model, types: Types) -> None:
@@ -139,51 +109,30 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
             raise InputError(what, found=found, fix=fix)
 
 
-def make_profiles(
-    inputs: Sequence[Declared], shapes: Shapes | None, dims: Dims | None = None
-) -> tuple[EngineProfile, ...]:
-    """Return the optimization profiles that are asked for.
-
-    Args:
-        inputs: of the model.
-        shapes: of one profile, as text or by input; or a sequence of these, one for each profile.
-        dims: sizes by name of a dimension, which all profiles have; see ``runtime.sizes``.
-
-    Raises:
-        UsageError: the sizes do not fit, see ``size_points``.
-    """
-    profiles = []
-    for points in size_profiles({item.name: item for item in inputs}, shapes, dims):
-        ranges = (
-            InputRange(item.name, item.dtype, *(at[item.name] for at in points)) for item in inputs
-        )
-        profiles.append(EngineProfile(tuple(ranges)))
-    return tuple(profiles)
-
-
 def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineResult:
     """Build the engine of one model; arguments and errors as for ``build_engine``."""
     target, sidecar = _outputs(model, path, options)
     info, why = backends.choose(options.backend)
     fix = "check the folder, its permissions and its free space; nothing was changed"
     with (
-        open_model(model) as ready,
+        _opened(model) as (loaded, file),
         refusals_as("The engine cannot be written.", target, fix=fix),
         Transaction() as files,
     ):
-        profiles = make_profiles(ready.inputs, options.shapes, options.dims)
-        library, reason = plan_plugin(options.plugin, info, own=ready.own)
+        sites, inputs = _norms_of(loaded.model), graph_inputs(loaded.model)
+        profiles = size_profiles(inputs, options.shapes, options.dims)
+        library, reason = plan_plugin(options.plugin, info, own=_has_own_nodes(loaded.model))
         temporary = files.temp(target)
         request = options.flags() | {
-            "model": str(ready.path),
+            "model": str(file),
             "engine": str(temporary),
-            "profiles": [to_dict(profile.inputs) for profile in profiles],
+            "profiles": profiles,
             "plugin": str(library or ""),
             "inspect": backends.gpu_visible(),
         }
         answer = backends.run_backend("build", request, info)
         if answer.result is None:
-            raise backends.failure(answer, info, ready.path.name, "cannot build the engine.")
+            raise backends.failure(answer, info, file.name, "cannot build the engine.")
         built = answer.result
         if "refused" in built:
             raise backends.refused(built["refused"], answer, info)
@@ -193,25 +142,25 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
             engine=target.name,
             bytes=temporary.stat().st_size,
             sha256=sha256_of(temporary),
-            model=ready.path.name,
-            model_sha256=sha256_of(ready.path),
+            model=file.name,
+            model_sha256=sha256_of(file),
             backend=info.name,
             version=built["version"],
             versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
             gpus=backends.gpus(),
             built=utc_now(),
             seconds=round(answer.seconds, 3),
-            inputs=ready.inputs,
-            outputs=ready.outputs,
+            inputs=tuple(inputs.values()),
+            outputs=tuple(map(declared_tensor, loaded.model.graph.outputs)),
             profiles=profiles,
             flags=options.flags(),
             plugin="" if library is None else library.name,
             plugin_reason=reason,
-            norms=find_norms(ready.sites, layers),
+            norms=find_norms(sites, layers),
             layers=layers,
             layers_from=layers_from,
             messages=_messages(built["warnings"]),
-            notes=(f"backend {info.name}: {why}", *ready.notes),
+            notes=(f"backend {info.name}: {why}", *loaded.notes, *_notes(loaded.model.graph)),
         )
         if options.plugin == "require":
             require_plugin(record)

@@ -13,7 +13,7 @@ from typing import Literal
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.printable import short
 from rmsnorm_export.records import from_json
-from rmsnorm_export.runtime.sizes import Declared
+from rmsnorm_export.runtime.sizes import Declared, Profile
 from rmsnorm_export.system.files import read_text
 from rmsnorm_export.system.shown import Shown
 
@@ -21,25 +21,6 @@ Backend = Literal["tensorrt", "tensorrt-rtx"]
 PluginUse = Literal["auto", "require", "never"]
 How = Literal["plugin", "fused", "unfused", "unknown"]
 LayersFrom = Literal["inspector", "builder log", "none"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class InputRange:
-    """One input in one optimization profile: smallest, usual and largest shape, all equal for a
-    fixed one; ``dtype`` is the element type in the model, e.g. ``int64``."""
-
-    name: str
-    dtype: str
-    min: tuple[int, ...]
-    opt: tuple[int, ...]
-    max: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineProfile:
-    """One optimization profile: a range for every input."""
-
-    inputs: tuple[InputRange, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +78,7 @@ class EngineRecord:
         built: when, UTC, ISO 8601.
         seconds: that parsing and building took.
         inputs, outputs: as the model declares them.
+        profiles: optimization profiles; the three shapes of a fixed input are equal.
         flags: options of the builder.
         plugin, plugin_reason: name of the library that was loaded, "" without one; and why.
         layers: of the engine, in order.
@@ -119,7 +101,7 @@ class EngineRecord:
     seconds: float
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
-    profiles: tuple[EngineProfile, ...]
+    profiles: tuple[Profile, ...]
     flags: dict[str, bool | int | float | str | None]
     plugin: str
     plugin_reason: str

@@ -102,10 +102,10 @@ def _refusal(error: Any) -> dict[str, str]:
 def _config(request: Request, trt: Any, pg: Any) -> Any:
     """Return Polygraphy's maker of a builder configuration."""
     profiles = []
-    for inputs in request["profiles"]:
+    for least, usual, most in request["profiles"]:
         profile = pg.Profile()
-        for one in inputs:  # Polygraphy takes names for patterns
-            profile.add(glob.escape(one["name"]), min=one["min"], opt=one["opt"], max=one["max"])
+        for name in least:  # Polygraphy takes names for patterns
+            profile.add(glob.escape(name), min=least[name], opt=usual[name], max=most[name])
         profiles.append(profile)
     options: dict[str, Any] = {
         "profiles": profiles,

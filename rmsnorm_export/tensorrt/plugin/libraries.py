@@ -51,32 +51,23 @@ def with_cuda(runtime: PluginRuntime, cuda: object) -> PluginRuntime:
     return "onnxruntime-cuda" if runtime == "onnxruntime" and cuda else runtime
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Library:
-    """One shared library and how it is to be loaded; ``runtime`` is what it was built for."""
-
-    style: Style
-    path: Path
-    runtime: PluginRuntime
-
-
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Built(Shown):
     """The build for one runtime.
 
     Attributes:
         runtime: what it was built for.
-        libraries: one for each style of loading.
+        libraries: one for each style of loading, by that.
         seconds: that the call took which built it.
     """
 
     runtime: PluginRuntime
-    libraries: tuple[Library, ...]
+    libraries: dict[Style, Path]
     seconds: float = 0.0
 
     def path(self, style: Style) -> Path:
         """Return the library for ``style``."""
-        return next(library.path for library in self.libraries if library.style == style)
+        return self.libraries[style]
 
 
 class BuildError(Error):
@@ -105,10 +96,9 @@ def read_build(folder: Path, runtime: PluginRuntime) -> Built:
     Raises:
         BackendMissingError, OSError, ValueError: as there.
     """
-    rows = LIBRARIES[runtime].items()
-    libraries = tuple(Library(style, folder / name, runtime) for style, name in rows)
-    for library in libraries:
-        check_library(library.path)
+    libraries = {style: folder / name for style, name in LIBRARIES[runtime].items()}
+    for path in libraries.values():
+        check_library(path)
     return Built(runtime, libraries)
 
 
@@ -143,35 +133,34 @@ def _build_fix(runtime: PluginRuntime) -> str:
     return f"rmsnorm-export plugin build{_BUILT_BY[runtime][1]}"
 
 
-def open_library(path: StrPath, style: Style | None = None) -> Library:
-    """Return the library in a file, by its name.
+def open_library(path: StrPath, style: Style) -> Path:
+    """Return the library in a file, by its name, or the one beside it for another style.
 
     Args:
         path: of the file.
-        style: how it will be loaded; the library for that may be next to ``path``.
+        style: how it will be loaded.
 
     Raises:
         InputError: it is missing, cut short or none of this package's.
         BackendMissingError: others can write to it.
     """
     file = Path(path).expanduser().absolute()
-    every = {
-        name: (runtime, own) for runtime, row in LIBRARIES.items() for own, name in row.items()
-    }
+    every = {name: runtime for runtime, row in LIBRARIES.items() for name in row.values()}
     if file.name not in every:
         fix = f"give one of {', '.join(every)}"
         raise _unusable(file, "no library of this package has that name", fix)
-    runtime, own = every[file.name]
-    other = LIBRARIES[runtime].get(style or own)
-    if other is None:
-        raise _unusable(file, f"it is for {own}, not for {style}", _build_fix(runtime))
-    file = file.with_name(other)
+    runtime = every[file.name]
+    styles = LIBRARIES[runtime]
+    if style not in styles:
+        problem = f"it is for {' and '.join(styles)}, not for {style}"
+        raise _unusable(file, problem, _build_fix(runtime))
+    file = file.with_name(styles[style])
     if not file.is_file():
         raise _unusable(file, "there is no such file", "check the path")
     fix = _build_fix(runtime)
     with refusals_as("The library cannot be used.", file, fix=fix, also=(ValueError,)):
         check_library(file)
-    return Library(style or own, file, runtime)
+    return file
 
 
 def _unusable(file: Path, problem: str, fix: str) -> InputError:
@@ -207,10 +196,8 @@ def session_options(library: StrPath | None = None, *, cuda: bool = False, threa
             library, nothing is built, or others can write to it.
         InputError: ``library`` is none of ONNX Runtime, or cut short.
     """
-    if library is None:
-        chosen = onnxruntime_library(cuda=cuda)
-    else:
-        chosen = open_library(library, "register").path
     from rmsnorm_export.runtime.session import session_options as plain_options
 
+    given = None if library is None else open_library(library, "register")
+    chosen = given or onnxruntime_library(cuda=cuda)
     return plain_options(optimize=True, threads=threads, kernels=chosen)

@@ -18,7 +18,7 @@ import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -37,6 +37,9 @@ _EXAMPLES = (2, 3, 5, 7, 11, 13, 17, 19)
 """Sizes of the example inputs: all different, so that no two dimensions look like one, and not 1,
 of which PyTorch makes a case of its own."""
 _LARGEST_EXAMPLE = 2**31
+
+_Dims = dict[str, tuple[int, torch.export.Dim]]
+"""Dynamic dimensions by name, each with its size in the example."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -76,15 +79,20 @@ class Input:
         name: of the parameter of ``forward``.
         dtype: of its elements.
         shape: in the example.
-        other: another shape, where axes are dynamic.
         axes: the dynamic ones.
     """
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    other: tuple[int, ...]
     axes: dict[int, torch.export.Dim]
+
+    def resized(self) -> Input:
+        """Return the same of another shape, where axes are dynamic."""
+        sizes = [*self.shape]
+        for axis, dim in self.axes.items():
+            sizes[axis] = min(dim.max, sizes[axis] + 1 + len(dim.__name__) % 3)
+        return dataclasses.replace(self, shape=tuple(sizes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +117,7 @@ class Example:
         """
         calls: list[Feed] = [(self.args, self.kwargs)]
         if self.dynamic:
-            others = [dataclasses.replace(item, shape=item.other) for item in self.inputs]
+            others = [item.resized() for item in self.inputs]
             calls.append(((), random_inputs(others, seed=seed + 1, limit=limit)))
         return calls
 
@@ -158,7 +166,7 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
         UsageError: naming the part that cannot be read, and how to write it.
     """
     inputs: dict[str, Input] = {}
-    dims: dict[str, _Size] = {}
+    dims: _Dims = {}
     for part in filter(str.strip, text.split(";")):
         match = _INPUT.fullmatch(part)
         if match is None:
@@ -173,31 +181,16 @@ def parse_shapes(text: str) -> tuple[Input, ...]:
         inputs[name] = Input(
             name,
             getattr(torch, TYPE_NAMES[kind]),
-            tuple(axis.example for axis in axes),
-            tuple(axis.other for axis in axes),
-            {i: axis.dim for i, axis in enumerate(axes) if axis.dim is not None},
+            tuple(example for example, _ in axes),
+            {i: dim for i, (_, dim) in enumerate(axes) if dim is not None},
         )
     if not inputs:
         raise _not_described("no input")
     return tuple(inputs.values())
 
 
-class _Size(NamedTuple):
-    """One dimension: its range, its size in the example and in others, and it where it is dynamic.
-
-    Attributes:
-        low, high: no limit where ``high`` is None.
-    """
-
-    low: int
-    high: int | None
-    example: int
-    other: int
-    dim: torch.export.Dim | None
-
-
-def _size(text: str, dims: dict[str, _Size]) -> _Size:
-    """Read one size; ``dims`` holds the named ones so far."""
+def _size(text: str, dims: _Dims) -> tuple[int, torch.export.Dim | None]:
+    """Return the size of a dimension in the example, and it where it is dynamic."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise _not_described(f"the size {text!r}")
@@ -209,15 +202,14 @@ def _size(text: str, dims: dict[str, _Size]) -> _Size:
     most = 2**63 if high is None else high
     if not 1 <= low <= most:
         raise _not_described(f"the size {text!r}, which is empty")
-    example = max(low, min(most, _EXAMPLES[len(dims) % len(_EXAMPLES)]))
     if low == most:
-        return _Size(low, high, low, low, None)
-    other = min(most, example + 1 + len(name) % 3)
-    size = _Size(low, high, example, other, torch.export.Dim(name, min=low, max=high))
-    first_size = dims.setdefault(name, size)
-    if (first_size.low, first_size.high) != (low, high):
+        return low, None
+    example = max(low, min(most, _EXAMPLES[len(dims) % len(_EXAMPLES)]))
+    dim = torch.export.Dim(name, min=low, max=high)
+    before = dims.setdefault(name, (example, dim))
+    if (before[1].min, before[1].max) != (dim.min, dim.max):
         raise _not_described(f"the size {text!r}, which has another range before")
-    return first_size
+    return before
 
 
 def _not_described(part: str) -> UsageError:
