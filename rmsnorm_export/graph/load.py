@@ -146,8 +146,7 @@ def load_model(source: Source) -> LoadedModel:
             what, fix = "This is no source of a model.", "give a path, bytes or a model in memory"
             raise UsageError(what, found=f"a {type(source).__name__}", fix=fix)
         shown = short(str(source), 300)
-        fix = "give the path of an .onnx file, with large weights beside it"
-        fix = _fix(shown, fix)
+        fix = _fix(shown, "give the path of an .onnx file, with large weights beside it")
         with refusals_as("The model file cannot be read.", shown, fix=fix):
             path = Path(os.path.abspath(source))
             identity = _identity(path)
