@@ -268,7 +268,8 @@ class _Follow:
             inner = self._inner(row, axis)
             if inner is None or step < 1:
                 return None
-            terms = terms[(*[slice(None)] * (2 + inner), slice(start, end, step))]
+            place = (*[slice(None)] * (2 + inner), slice(start, end, step))
+            terms = terms[place]
         return row.with_terms(terms, value)
 
     def gather(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
