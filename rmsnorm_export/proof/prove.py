@@ -212,7 +212,7 @@ class _FormRuns:
             if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
                 spread = spread * match.factor
-            for batch in self._batches():
+            for batch in batches(match.spec, match.dtype, self.layout, self.seed, match.factor):
                 expected, mean_square = self._expected(batch, scale, bias)
                 rows = Rows(
                     cases=batch.cases,
@@ -223,10 +223,6 @@ class _FormRuns:
                     spread=spread,
                 )
                 yield self.pair.feeds(batch, scale, bias), rows
-
-    def _batches(self) -> Iterator[Batch]:
-        match, layout = self.pair.match, self.layout
-        return batches(match.spec, match.dtype, layout.lead, layout.row, self.seed, match.factor)
 
     def _expected(
         self, batch: Batch, scale: Array | None, bias: Array | None
