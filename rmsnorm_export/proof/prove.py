@@ -161,7 +161,7 @@ class _FormRuns:
 
     def __init__(self, pair: site.SitePair, numerics: Numerics, proving: site.Proving) -> None:
         self.pair, self.layout, self.seed = pair, pair.layout, proving.seed
-        self.spec = _stored_spec(pair.match.spec).trailing()
+        self.spec = pair.match.spec.trailing()
         n = math.prod(pair.layout.row)
         self.judge = Judge(pair.match, self.spec, n, numerics)
         # Of nodes that are not the operator there are none.
@@ -330,11 +330,3 @@ def _shapes(run: _Run, model: ir.Model, feeds: _Arrays) -> dict[str, tuple[int, 
 
 def _sentence(error: Error) -> str:
     return str(error).replace(".\n", "; ").replace("\n", "; ")
-
-
-def _stored_spec(spec: NormSpec) -> NormSpec:
-    """Epsilon and the offset as they are stored: float32, except in a float64 norm."""
-    if spec.stash_type == DOUBLE:
-        return spec
-    epsilon, offset = float(np.float32(spec.epsilon)), float(np.float32(spec.scale_offset))
-    return dataclasses.replace(spec, epsilon=epsilon, scale_offset=offset)
