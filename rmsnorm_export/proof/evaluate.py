@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
@@ -215,12 +214,9 @@ def _outputs_of(
             "no kernel and no model-local function of this name",
             "add the function to the model",
         )
-    proto = onnx.NodeProto(op_type=node.op_type)
-    proto.input.extend("" if array is None else f"i{k}" for k, array in enumerate(arrays))
-    proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
-    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
-    feeds = {f"i{k}": array for k, array in enumerate(arrays) if array is not None}
-    return run_reference(proto, opset, feeds)
+    pairs = zip(node.inputs, arrays, strict=True)
+    feeds = {str(v.name): array for v, array in pairs if v is not None and array is not None}
+    return run_reference(ir.serde.serialize_node(node), opset, feeds)
 
 
 def _check_size(
