@@ -34,7 +34,7 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, mean_square, reference_float64
-from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOMAIN, HALF_TYPES
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.composite import differing_quantization, differing_rotation
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
