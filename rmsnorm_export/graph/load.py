@@ -146,8 +146,7 @@ def load_model(source: Source) -> LoadedModel:
             what, fix = "This is no source of a model.", "give a path, bytes or a model in memory"
             raise UsageError(what, found=f"a {type(source).__name__}", fix=fix)
         shown = short(str(source), 300)
-        fix = "give the path of an .onnx file, with large weights beside it"
-        fix = _fix(shown, fix)
+        fix = _fix(shown, "give the path of an .onnx file, with large weights beside it")
         with refusals_as("The model file cannot be read.", shown, fix=fix):
             path = Path(os.path.abspath(source))
             identity = _identity(path)
@@ -199,17 +198,12 @@ def _fix(name: str, otherwise: str) -> str:
     return _EXPORT if re.search(r"\.(py|pt2?|pth|safetensors|json)(:\w+)?$", name) else otherwise
 
 
-def _from_bytes(
-    data: bytes | mmap.mmap,
-    description: str,
-    *,
-    path: Path | None = None,
-    identity: Identity | None = None,
-    **source: Any,
-) -> LoadedModel:
+def _from_bytes(data: bytes | mmap.mmap, description: str, **source: Any) -> LoadedModel:
     large: dict[str, ir.TensorProtocol] = {}
     try:
-        proto, large = parse(data, None if path is None or identity is None else (path, identity))
+        proto, large = parse(
+            data, (source["path"], source["identity"]) if "path" in source else None
+        )
         problem = "" if proto.HasField("graph") else "protobuf without a graph"
     except DecodeError:
         problem = "no whole protobuf message: it is cut short, damaged, or nested too deeply"
@@ -217,7 +211,7 @@ def _from_bytes(
         found = f"{description}: {len(data)} bytes, {problem}"
         fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
         raise InputError("The file is not an ONNX model.", found=found, fix=_fix(description, fix))
-    return _from_proto(proto, description, large, path=path, identity=identity, **source)
+    return _from_proto(proto, description, large, **source)
 
 
 def _from_proto(

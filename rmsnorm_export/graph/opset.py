@@ -78,7 +78,8 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
         if copy.functions:
             # The converter leaves functions as they are, at their old opset. One that replaces
             # ONNX Runtime's operator is not run where that is.
-            kept = {key for key in reached(copy, frozenset()) if _replaces_native(key)}
+            called = reached(copy, frozenset())
+            kept = {key for key in called if key[0] == MICROSOFT_DOMAIN and rule_of(*key[:2])}
             copy = inline(copy, copy.functions.keys() - kept)
         source = copy.graph
         with lent_slots(copy) as slots:
@@ -118,10 +119,6 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
     if lower:
         _check_operators(copy, before, opset)
     return ir.Model(source, ir_version=copy.ir_version, functions=[*copy.functions.values()]), copy
-
-
-def _replaces_native(key: ir.OperatorIdentifier) -> bool:
-    return key[0] == MICROSOFT_DOMAIN and rule_of(key[0], key[1]) is not None
 
 
 def not_converted(before: int, opset: int, why: str) -> InputError:

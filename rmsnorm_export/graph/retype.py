@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import all_graphs, variables_in
+from rmsnorm_export.graph.order import all_graphs, insert, variables_in
 
 Types = Mapping[int | None, ir.DataType]
 
@@ -30,10 +30,7 @@ def retype(model: ir.Model, types: Types) -> None:
         for value in variables_in([graph]):
             if value.dtype in types:
                 value.type = ir.TensorType(types[value.dtype])
-        if len(graph):
-            graph.insert_before(graph[0], casts)
-        else:  # a branch that gives a weight
-            graph.extend(casts)
+        insert(graph, None, *casts)
 
 
 def _cast(value: ir.Value, to: ir.DataType) -> ir.Node:

@@ -80,6 +80,8 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
         spec, numerics, notes = _class(part, context)
         has_body = not spec.group_size or context.opset >= GROUPS_OPSET
         if has_body and context.allows(numerics):
+            expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
+            one = math.prod(_row_shape(part, context.types)) == 1
             key = body_key(
                 spec,
                 dtype=part.dtype,
@@ -89,13 +91,11 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
                 quantize=None if part.quantized is None else part.quantized.how,
                 table_dtype=_dtype(part.cos, context.types),
                 half_table=part.rotary is not None and part.rotary.half_table,
+                single=one and (part.scale is None or part.n == 1),
+                expands=expands,
             )
             if spec.unit_length and part is not match:
                 notes = (*notes, _AFTER)
-            expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
-            one = math.prod(_row_shape(part, context.types)) == 1
-            single = one and (part.scale is None or part.n == 1)
-            key = dataclasses.replace(key, single=single, expands=expands)
             return Planned(part, spec, numerics, key, notes)
         part = part.inner
     message = "the operator does not repeat a rounding step of the source"

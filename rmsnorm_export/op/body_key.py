@@ -12,6 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import chain, count
+from typing import Any
 
 from rmsnorm_export.op.dtypes import round_to, type_name
 from rmsnorm_export.op.native import operator_name
@@ -76,9 +77,8 @@ def body_key(
     scale_dtype: int | None,
     bias_dtype: int | None,
     opset: int,
-    quantize: Quantize | None = None,
     table_dtype: int | None = None,
-    half_table: bool = False,
+    **own: Any,
 ) -> BodyKey:
     """The smallest body for one site.
 
@@ -87,8 +87,8 @@ def body_key(
         dtype: ONNX element type of X.
         scale_dtype, bias_dtype: element types, None where the site has no such operand.
         opset: version of the default ONNX domain in the model.
-        quantize, half_table: as in ``BodyKey``.
         table_dtype: element type of cos and sin, None where the site has none.
+        **own: of ``BodyKey``: what the norm does not say.
     """
     spec = spec.canonical(dtype)
     casts = dtype != spec.stash_type
@@ -106,9 +106,8 @@ def body_key(
         scale_cast=scale_dtype not in (None, scale_type),
         bias_cast=bias_dtype not in (None, product_type),
         dtype=dtype if (casts or table) and opset < CASTLIKE_OPSET else None,
-        quantize=quantize,
         table_dtype=table,
-        half_table=half_table,
+        **own,
     )
     return dataclasses.replace(key, scale_before_cast=False) if key.any_order else key
 

@@ -164,7 +164,8 @@ def compare_with(
         return Comparison(unknown=reference.problem)
     expected = reference.outputs
     try:
-        computed = _run(model, reference.feeds, device, frugal=frugal)
+        with opened(model, device, frugal=frugal) as session:
+            computed = run_session(session, reference.feeds)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
     shares = [
@@ -176,13 +177,6 @@ def compare_with(
     one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
     same = int((one == other).sum())
     return Comparison(len(expected), max(shares), same, one.size)
-
-
-def _run(
-    model: ir.Model, feeds: Mapping[str, Array], device: Device, *, frugal: bool
-) -> dict[str, Array]:
-    with opened(model, device, frugal=frugal) as session:
-        return run_session(session, feeds)
 
 
 @contextlib.contextmanager
@@ -261,7 +255,11 @@ def _transposed(content: bytes) -> bytes:
     """Return a model without the Transposes of zeros, which a session would fold into copies."""
     model = onnx.ModelProto.FromString(content)
     graph, kept = model.graph, []
-    zeros = {one.name: one for one in graph.initializer if _is_zeros(one)}
+    zeros = {
+        one.name: one
+        for one in graph.initializer
+        if any(entry.value == _ZEROS for entry in one.external_data)
+    }
     kept_names = {value.name for value in graph.output}
     for node in graph.node:
         whole = zeros.get(node.input[0]) if node.op_type == "Transpose" and node.input else None
@@ -276,10 +274,6 @@ def _transposed(content: bytes) -> bytes:
     del graph.node[:]
     graph.node.extend(kept)
     return model.SerializeToString()
-
-
-def _is_zeros(tensor: onnx.TensorProto) -> bool:
-    return any(entry.value == _ZEROS for entry in tensor.external_data)
 
 
 def _is_weight(slot: TensorSlot, model: ir.Model) -> bool:

@@ -124,7 +124,7 @@ def differing_quantization(match: Match, lowered: Lowered, layout: Layout, provi
         further=[v for v in (quantized.scale,) if v is not None],
     )  # fmt: skip
     scales = _scales_to_try(quantized, proving.types)
-    for batch in batches(match.spec, match.dtype, layout.lead, layout.row, proving.seed):
+    for batch in batches(match.spec, match.dtype, layout, proving.seed):
         for further in scales:
             for old, new in parts.results(batch, further, NotRunError):
                 if place := _differences(match, quantized, old, new):
@@ -185,7 +185,7 @@ def differing_rotation(match: Match, lowered: Lowered, layout: Layout, proving: 
     sin = _table(rotary.sin, sizes, proving.types, proving.seed + 1)
     weights = [None if v is None else v.reshape(layout.row) for v in parts.weights]
     ones, further = np.ones_like(cos), {"cos": cos, "sin": sin}
-    for batch in batches(match.spec, match.dtype, layout.lead, layout.row, proving.seed):
+    for batch in batches(match.spec, match.dtype, layout, proving.seed):
         x = batch.x.transpose(order)
 
         def formula(cos: Array, sin: Array, x: Array = x) -> Float64Array:

@@ -10,15 +10,17 @@ keep the value that their own type gives them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.proof.operators import (
@@ -34,7 +36,6 @@ from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
 
 _FLOAT64 = np.dtype(np.float64)
-_MAX_CALL_DEPTH = 16
 _MOST_NODES = 4096
 """With the bodies of functions in the place of their calls."""
 _MOST_ELEMENTS = 2**23
@@ -63,26 +64,6 @@ class Float64Result:
 
 
 _Tensors = Sequence[_Tensor | None]
-_Attributes = Mapping[str, ir.Attr]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Scope:
-    """The main graph, or one call of a function.
-
-    Attributes:
-        nodes: in order.
-        values: computed so far.
-        opsets: versions of its operators.
-        attributes: that nodes may refer to.
-        depth: of calls inside one another.
-    """
-
-    nodes: Sequence[ir.Node]
-    values: dict[ir.Value, _Tensor]
-    opsets: Mapping[str, int]
-    attributes: _Attributes = dataclasses.field(default_factory=dict)
-    depth: int = 0
 
 
 def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -110,18 +91,32 @@ def run_float64(
     return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
 
 
+@functools.lru_cache(4)
+def _without_calls(model: ir.Model) -> ir.Graph:
+    """Return the graph of a model, its functions in the place of their calls.
+
+    Raises:
+        InputError: it is too large, or a function does not fit a call.
+    """
+    if (nodes := inlined_size(model)) > _MOST_NODES:
+        raise _too_much("nodes", nodes, _MOST_NODES)
+    try:
+        return inline(model.clone()).graph if model.functions else model.graph
+    except ValueError as error:
+        fix = "verify the models as a whole in ONNX Runtime instead"
+        raise cannot_evaluate("of a function", str(error), fix) from error
+
+
 class _Evaluator:
     def __init__(self, model: ir.Model, *, promote: bool, most: int = _MOST_IN_ALL) -> None:
-        self._model = model
+        self._graph, self._opset = _without_calls(model), default_opset(model) or 1
         self._promote = promote
         self._most = most
         self.constants: list[Array] = []
         self._elements = 0
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        graph = self._model.graph
-        if (nodes := inlined_size(self._model)) > _MOST_NODES:
-            raise _too_much("nodes", nodes, _MOST_NODES)
+        graph = self._graph
         values: dict[ir.Value, _Tensor] = {}
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -133,24 +128,17 @@ class _Evaluator:
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
-            self._run_nodes(_Scope(tuple(graph), values, graph.opset_imports))
+            self._run_nodes(values)
         return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
         return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
 
-    def _run_nodes(self, scope: _Scope) -> None:
-        values = scope.values
-        last = {value: node for node in scope.nodes for value in node.inputs if value is not None}
-        for node in scope.nodes:
+    def _run_nodes(self, values: dict[ir.Value, _Tensor]) -> None:
+        last = {value: node for node in self._graph for value in node.inputs if value is not None}
+        for node in self._graph:
             tensors = [None if value is None else values[value] for value in node.inputs]
-            attributes = _resolve(node, scope.attributes)
-            function = self._model.functions.get(node.op_identifier())
-            if function is not None:
-                results = self._call(function, tensors, attributes, scope.depth + 1)
-            else:
-                results = self._apply(node, tensors, attributes, scope.opsets)
-            for value, result in zip(node.outputs, results, strict=False):
+            for value, result in zip(node.outputs, self._apply(node, tensors), strict=False):
                 if result is not None:
                     values[value] = result
                     self._elements += result.array.size
@@ -160,36 +148,21 @@ class _Evaluator:
                 if operand is not None and last[operand] is node and not operand.is_graph_output():
                     values.pop(operand, None)
 
-    def _call(
-        self, function: ir.Function, tensors: _Tensors, attributes: _Attributes, depth: int
-    ) -> _Tensors:
-        if depth > _MAX_CALL_DEPTH:
-            raise _too_much("calls inside one another", depth, _MAX_CALL_DEPTH)
-        defaults = {k: a for k, a in function.attributes.items() if a.value is not None}
-        pairs = zip(function.inputs, tensors, strict=False)
-        values = {value: tensor for value, tensor in pairs if tensor is not None}
-        given = {**defaults, **attributes}
-        self._run_nodes(_Scope(tuple(function), values, function.opset_imports, given, depth))
-        return [values.get(value) for value in function.outputs]
-
-    def _apply(
-        self, node: ir.Node, tensors: _Tensors, attributes: _Attributes, opsets: Mapping[str, int]
-    ) -> _Tensors:
+    def _apply(self, node: ir.Node, tensors: _Tensors) -> _Tensors:
         operands = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in operands)
         if node.domain in DEFAULT_DOMAINS and node.op_type in ("Cast", "CastLike"):
-            return [self._cast(node, tensors, attributes)]
+            return [self._cast(node, tensors)]
         if node.domain in DEFAULT_DOMAINS and node.op_type == "Constant":
-            if (tensor := constant_tensor(attributes)) is None:
+            if (tensor := constant_tensor(node.attributes)) is None:
                 fix = "use a tensor, float or integer constant"
-                raise cannot_evaluate("Constant", f"attributes {sorted(attributes)}", fix)
+                raise cannot_evaluate("Constant", f"attributes {sorted(node.attributes)}", fix)
             return [_constant(np.asarray(tensor.numpy()))]
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
-        opset = opsets.get("", opsets.get("ai.onnx", 1))
         floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
         results: list[_Tensor | None] = []
-        for result in _outputs_of(node, arrays, attributes, opset, self._most):
+        for result in _outputs_of(node, arrays, self._opset, self._most):
             if result is None:
                 results.append(None)
             elif promote and is_floating(result.dtype):
@@ -206,13 +179,13 @@ class _Evaluator:
             self.constants.append(tensor.array)
         return cast(tensor.array, _FLOAT64)
 
-    def _cast(self, node: ir.Node, tensors: _Tensors, attributes: _Attributes) -> _Tensor:
+    def _cast(self, node: ir.Node, tensors: _Tensors) -> _Tensor:
         """To a float type: a rounding for constants, nothing for the rest when all is float64."""
         source, like = (*tensors, None, None)[:2]
         if source is None:
             raise cannot_evaluate(node.op_type, "no input", "repair the model")
         if node.op_type == "Cast":
-            dtype = ir.DataType(attributes["to"].as_int()).numpy()
+            dtype = ir.DataType(node.attributes["to"].as_int()).numpy()
         else:
             dtype = source.dtype if like is None else like.dtype
         keeps = self._promote and not source.constant and is_floating(dtype)
@@ -224,18 +197,14 @@ def _constant(array: Array) -> _Tensor:
 
 
 def _outputs_of(
-    node: ir.Node,
-    arrays: Sequence[Array | None],
-    attributes: _Attributes,
-    opset: int,
-    most: int,
+    node: ir.Node, arrays: Sequence[Array | None], opset: int, most: int
 ) -> Sequence[Array | None]:
     """Compute a node by its kernel here, or by ``onnx.reference``."""
     kernel = kernel_of(node.domain, node.op_type)
     _check_size(node, arrays, opset, min(most, _MOST_ELEMENTS), sized=kernel is not None)
     if kernel is not None:
         try:
-            return kernel(arrays, {name: _stored_value(a) for name, a in attributes.items()})
+            return kernel(arrays, {name: _stored_value(a) for name, a in node.attributes.items()})
         except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
             fix = "check the shapes of its inputs"
             raise cannot_evaluate(node.op_type, str(error), fix) from error
@@ -245,12 +214,9 @@ def _outputs_of(
             "no kernel and no model-local function of this name",
             "add the function to the model",
         )
-    proto = onnx.NodeProto(op_type=node.op_type)
-    proto.input.extend("" if array is None else f"i{k}" for k, array in enumerate(arrays))
-    proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
-    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in attributes.values())
-    feeds = {f"i{k}": array for k, array in enumerate(arrays) if array is not None}
-    return run_reference(proto, opset, feeds)
+    pairs = zip(node.inputs, arrays, strict=True)
+    feeds = {str(v.name): array for v, array in pairs if v is not None and array is not None}
+    return run_reference(ir.serde.serialize_node(node), opset, feeds)
 
 
 def _check_size(
@@ -289,17 +255,6 @@ def _too_much(what: str, count: int, most: int) -> InputError:
         found=f"{count:,} {what}, {most:,} at most",
         fix="keep the original nodes",
     )
-
-
-def _resolve(node: ir.Node, references: _Attributes) -> dict[str, ir.Attr]:
-    """Return the attributes with references replaced; one that refers to nothing is absent."""
-    resolved: dict[str, ir.Attr] = {}
-    for name, attribute in node.attributes.items():
-        if not attribute.is_ref():
-            resolved[name] = attribute
-        elif (referred := references.get(attribute.ref_attr_name or "")) is not None:
-            resolved[name] = ir.Attr(name, referred.type, referred.value)
-    return resolved
 
 
 def _stored_value(attribute: ir.Attr) -> Any:

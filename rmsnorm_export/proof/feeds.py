@@ -45,20 +45,14 @@ def case_names(dtype: int) -> tuple[str, ...]:
 
 
 def batches(
-    spec: NormSpec,
-    dtype: int,
-    lead: tuple[int, ...],
-    row: tuple[int, ...],
-    seed: int,
-    factor: float = 1.0,
+    spec: NormSpec, dtype: int, layout: Layout, seed: int, factor: float = 1.0
 ) -> Iterator[Batch]:
     """Runs that together hold every case at least once.
 
     Args:
         spec: the norm.
         dtype: ONNX element type of X.
-        lead: leading sizes of X; their product is the number of rows in a run.
-        row: sizes of the normalised axes.
+        layout: whose leading sizes make the number of rows in a run.
         seed: of the random numbers.
         factor: that the source multiplies with x, with 1 / rms, or under the root.
 
@@ -67,25 +61,23 @@ def batches(
     """
     rng = np.random.default_rng(seed)
     names = case_names(dtype)
-    rows, n = math.prod(lead), math.prod(row)
+    rows, n = math.prod(layout.lead), math.prod(layout.row)
     if not rows:
         raise InputError(
             "There is no row to prove the norm on.",
-            found=f"leading sizes {list(lead)}",
+            found=f"leading sizes {list(layout.lead)}",
             fix="declare sizes above 0, or dynamic ones",
         )
     for start in range(0, len(names), rows):
         cases = tuple(names[(start + i) % len(names)] for i in range(rows))
-        shape = (*lead, *row)
-        store = numpy_dtype(dtype)
+        shape, store = (*layout.lead, *layout.row), numpy_dtype(dtype)
         x, residual = (
-            np.stack([_case_row(name, rng, n, spec, dtype, factor) for name in cases]).reshape(
-                shape
-            )
+            np.stack([_case_row(name, rng, n, spec, dtype, factor) for name in cases])
             for _ in range(2)
         )
         gate = np.clip(2.0 * rng.standard_normal(shape), -4.0, 4.0)
-        yield Batch(x.astype(store), residual.astype(store), gate.astype(store), cases)
+        x, residual, gate = (one.reshape(shape).astype(store) for one in (x, residual, gate))
+        yield Batch(x, residual, gate, cases)
 
 
 def random_weights(spec: NormSpec, n: int, seed: int) -> tuple[Float64Array, Float64Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -103,9 +103,7 @@ class Judge:
         Raises:
             InputError: they have another shape.
         """
-        expected = rows.expected.get(role)
-        if expected is None:
-            return
+        expected = rows.expected[role]
         if output.shape != expected.shape:
             raise InputError(
                 f"The {side} nodes give another shape than the norm.",
@@ -132,8 +130,10 @@ class Judge:
         if not off.any():
             return
         by_row = [values.reshape(len(rows.cases), -1) for values in (off, output, expected)]
+        ends_at_largest = any(edge.endswith(AT_LARGEST) for edge in self._match.edges)
         for case, members in _cases(rows):
-            if case == "overflow" and side == "original" and self._ends_at_largest:
+            # A clamp of the original that ends at the largest number does so in float64 as well.
+            if case == "overflow" and side == "original" and self._lenient and ends_at_largest:
                 continue
             differ, a, b = (values[members] for values in by_row)
             if differ.any():
@@ -165,10 +165,8 @@ class Judge:
             self._all += (np.count_nonzero(steps), steps.size)
             if label == "numpy" and self._match.dtype in HALF_TYPES and role == "y":
                 self._declared += (np.count_nonzero(steps), steps.size)
-        columns = [after, before, steps]
-        expected = rows.expected.get(role)
-        if expected is not None:
-            columns += [ulp_error(values, expected, magnitude) for values in (before, after)]
+        errors = [ulp_error(both, rows.expected[role], magnitude) for both in (before, after)]
+        columns = [after, before, steps, *errors]
         if role == "y" and rows.spread is not None:
             columns[2:] = self._without_underflow(rows, columns[2:], before, elided=elided)
         by_row = [values.reshape(len(rows.cases), -1) for values in columns]
@@ -195,11 +193,6 @@ class Judge:
         return summed or self._numerics == "upcast" or self._lenient
 
     @property
-    def _ends_at_largest(self) -> bool:
-        """A clamp of the original that ends at the largest number does so in float64 as well."""
-        return self._lenient and any(edge.endswith(AT_LARGEST) for edge in self._match.edges)
-
-    @property
     def _lenient(self) -> bool:
         """The original is declared to differ at the ends of the range, and the class allows it."""
         return bool(self._match.edges) and self._numerics != "exact"
@@ -219,16 +212,25 @@ class Judge:
     def _case(
         self, case: str, row: _Row, columns: list[Array], place: str, *, elided: bool, spread: bool
     ) -> None:
-        after, before, steps, *errors = columns
-        error_before = error_after = 0.0
-        # Beyond the range of the stash type float64 is no yardstick.
-        if errors and case != "overflow":
-            error_before, error_after = (float(values.max(initial=0.0)) for values in errors)
-        worst = float(steps.max(initial=0.0))
+        after, before, *distances = columns
+        worst, error_before, error_after = (float(one.max(initial=0.0)) for one in distances)
+        if case == "overflow":  # beyond the range of the stash type float64 is no yardstick
+            error_before = error_after = 0.0
         lenient = self._lenient and (spread or case in SUBNORMAL)
         bound, floor = self._limits(row, error_before, elided=elided, lenient=lenient)
         if not spread:
-            self._note(row, after, before, steps, bound, (error_before, error_after))
+            with np.errstate(all="ignore"):
+                apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
+            # Sums in any order, and subnormal ones, have wide bounds of their own: reported only
+            # where they were needed.
+            usual = row in ("sum", Row("exact")) or worst > self._worst.bound_ulp
+            self._note(
+                max_ulp=worst,
+                max_abs=float(np.max(apart, initial=0.0, where=np.isfinite(apart))),
+                error_before=error_before,
+                error_after=error_after,
+                bound_ulp=bound if usual else 0.0,
+            )
         if self._numerics != "upcast" and not lenient and nonfinite_differ(after, before).any():
             self._fail(f"NaN or infinity on one side only: {place}, {_worst_pair(after, before)}")
         elif worst > bound:
@@ -244,32 +246,10 @@ class Judge:
                 f" {error_before:.4g}, {floor:.4g} explained by rounding: {place}"
             )
 
-    def _note(
-        self,
-        row: _Row,
-        after: Array,
-        before: Array,
-        steps: Float64Array,
-        bound: float,
-        errors: tuple[float, float],
-    ) -> None:
-        """Keep the worst of what a report tells."""
-        worst_yet, worst = self._worst, float(steps.max(initial=0.0))
-        with np.errstate(all="ignore"):
-            apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
-        # Sums in any order, and subnormal ones, have wide bounds of their own: reported only where
-        # they were needed.
-        usual = row in ("sum", Row("exact")) or worst > worst_yet.bound_ulp
-        self._worst = dataclasses.replace(
-            worst_yet,
-            max_ulp=max(worst_yet.max_ulp, worst),
-            max_abs=max(
-                worst_yet.max_abs, float(np.max(apart, initial=0.0, where=np.isfinite(apart)))
-            ),
-            error_before=max(worst_yet.error_before, errors[0]),
-            error_after=max(worst_yet.error_after, errors[1]),
-            bound_ulp=max(worst_yet.bound_ulp, bound) if usual else worst_yet.bound_ulp,
-        )
+    def _note(self, **seen: float) -> None:
+        """Keep the largest of what a report tells."""
+        largest: dict[str, Any] = {n: max(getattr(self._worst, n), seen[n]) for n in seen}
+        self._worst = dataclasses.replace(self._worst, **largest)
 
     def _limits(
         self, row: _Row, error_before: float, *, elided: bool, lenient: bool
@@ -284,9 +264,7 @@ class Judge:
     def _magnitude(self, rows: Rows, role: str) -> Float64Array | None:
         """Where an ulp is not that of the output itself: at the larger of result and bias, for the
         sum may cancel; at the exact result, where the original may be far from it."""
-        expected = rows.expected.get(role)
-        if expected is None:
-            return None
+        expected = rows.expected[role]
         if role == "y" and rows.bias is not None:
             return np.maximum(np.abs(expected), np.abs(rows.bias))
         return expected if self._numerics == "upcast" or self._lenient else None

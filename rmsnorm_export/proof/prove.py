@@ -34,7 +34,7 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, Float64Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.reference import activated, mean_square, reference_float64
-from rmsnorm_export.op.spec import DOMAIN, DOUBLE, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOMAIN, HALF_TYPES
 from rmsnorm_export.proof import site
 from rmsnorm_export.proof.composite import differing_quantization, differing_rotation
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
@@ -161,7 +161,7 @@ class _FormRuns:
 
     def __init__(self, pair: site.SitePair, numerics: Numerics, proving: site.Proving) -> None:
         self.pair, self.layout, self.seed = pair, pair.layout, proving.seed
-        self.spec = _stored_spec(pair.match.spec).trailing()
+        self.spec = pair.match.spec.trailing()
         n = math.prod(pair.layout.row)
         self.judge = Judge(pair.match, self.spec, n, numerics)
         # Of nodes that are not the operator there are none.
@@ -212,7 +212,7 @@ class _FormRuns:
             if scale is not None and label == _SPREAD:
                 spread = (scale.astype(np.float64) + match.spec.scale_offset).reshape(row)
                 spread = spread * match.factor
-            for batch in self._batches():
+            for batch in batches(match.spec, match.dtype, self.layout, self.seed, match.factor):
                 expected, mean_square = self._expected(batch, scale, bias)
                 rows = Rows(
                     cases=batch.cases,
@@ -223,10 +223,6 @@ class _FormRuns:
                     spread=spread,
                 )
                 yield self.pair.feeds(batch, scale, bias), rows
-
-    def _batches(self) -> Iterator[Batch]:
-        match, layout = self.pair.match, self.layout
-        return batches(match.spec, match.dtype, layout.lead, layout.row, self.seed, match.factor)
 
     def _expected(
         self, batch: Batch, scale: Array | None, bias: Array | None
@@ -334,11 +330,3 @@ def _shapes(run: _Run, model: ir.Model, feeds: _Arrays) -> dict[str, tuple[int, 
 
 def _sentence(error: Error) -> str:
     return str(error).replace(".\n", "; ").replace("\n", "; ")
-
-
-def _stored_spec(spec: NormSpec) -> NormSpec:
-    """Epsilon and the offset as they are stored: float32, except in a float64 norm."""
-    if spec.stash_type == DOUBLE:
-        return spec
-    epsilon, offset = float(np.float32(spec.epsilon)), float(np.float32(spec.scale_offset))
-    return dataclasses.replace(spec, epsilon=epsilon, scale_offset=offset)

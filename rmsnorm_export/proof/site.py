@@ -82,7 +82,7 @@ class SitePair:
         original: nodes of the source, from x, scale, bias, residual and gate to the last value.
         new: the lowered nodes, from the same inputs.
         ports: role -> name of the graph input in both models.
-        outputs: for every output ``y<i>``: ``y``, ``sum`` or ``other``.
+        outputs: for every output ``y<i>``: ``y`` or ``sum``, where it is a norm alone.
     """
 
     match: Match
@@ -191,10 +191,7 @@ def _cut_site(
             functions=[*lowered.functions, *proving.functions], constants=lowered.initializers,
         ),
         ports={role: f"x{inputs.index(value)}" for role, value in roles.items()},
-        outputs=tuple(
-            "y" if value is match.output else "sum" if value is match.sum else "other"
-            for value in old
-        ),
+        outputs=tuple("sum" if value is match.sum else "y" for value in old),
     )  # fmt: skip
 
 
@@ -246,8 +243,6 @@ def _imports(
     producer = match.output.producer()
     graph = producer.graph if producer is not None else None
     before = {**opset_imports, **(graph.opset_imports if graph is not None else {})}
-    if "ai.onnx" in before:
-        before[""] = before.pop("ai.onnx")
     before.setdefault("", max(13, lowered.min_opset))
     after = dict(before)
     needed = [("", lowered.min_opset), *((node.domain, 1) for node in lowered.nodes)]

@@ -131,7 +131,8 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     if match.spec.kind != "RMSNorm" or match.native or match.spec.stash_type != match.dtype:
         return match
     pair = gated_input(ctx, match.x, dtype)
-    if pair is None or not _only_used_by(ctx, match.x, match):
+    seen_by_others = match.x.is_graph_output() or not {*ctx.read_by(match.x)} <= {*match.nodes}
+    if pair is None or seen_by_others:
         return match
     gate = pair[1].z.first.get(dtype)
     spec = dataclasses.replace(
@@ -141,11 +142,6 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     if producer is None or gate is None or producer.graph is not _graph_of(match):
         return match
     return _grown(match, spec=spec, x=pair[0], gate=gate, aliases=())
-
-
-def _only_used_by(ctx: Context, value: ir.Value, match: Match) -> bool:
-    nodes = set(match.nodes)
-    return not value.is_graph_output() and all(node in nodes for node in ctx.read_by(value))
 
 
 def _graph_of(match: Match) -> object:

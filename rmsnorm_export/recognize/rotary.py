@@ -258,15 +258,13 @@ class _Follow:
 
     def slice(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
         held = [self._ctx.types.integers(v) for v in node.inputs[1:] if v is not None]
-        if len(held) < 2 or len(held) < len(node.inputs) - 1 or None in held:
+        bounds = [integers for integers in held if integers is not None]
+        if len(bounds) < max(3, len(node.inputs) - 1):
             return None
-        starts, ends, *more = [h for h in held if h is not None]
-        axes = more[0] if more else tuple(range(len(starts)))
-        steps = more[1] if len(more) > 1 else (1,) * len(axes)
+        starts, ends, axes, *more = bounds
+        steps = more[0] if more else (1,) * len(axes)
         terms = row.terms
-        if not len(starts) == len(ends) == len(axes) == len(steps):
-            return None
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=False):
             inner = self._inner(row, axis)
             if inner is None or step < 1:
                 return None

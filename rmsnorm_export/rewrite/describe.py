@@ -68,7 +68,8 @@ def describe_plan(
 
 def _described_site(match: Match, node: ir.Node, lowered: Lowered | None = None) -> Site:
     """Return the norm ``match`` that is, or will be, ``node``."""
-    attributes = match.spec.non_default()
+    attributes, anew = match.spec.non_default(), node.metadata_props.get(ANEW)
+    written_anew = () if anew is None else (f"the node is written anew: {anew}",)
     if match.quantized is not None:
         attributes[QUANTIZE] = match.quantized.how
     return Site(
@@ -82,15 +83,9 @@ def _described_site(match: Match, node: ir.Node, lowered: Lowered | None = None)
         epsilon=match.spec.epsilon,
         scope=match.scope,
         attributes=attributes,
-        notes=_note_of(node) if lowered is None else tuple(lowered.notes),
+        notes=written_anew if lowered is None else tuple(lowered.notes),
         module=match.module,
         residual=match.residual is not None,
         quantized=match.quantized is not None,
         rotary=match.rotary is not None,
     )
-
-
-def _note_of(node: ir.Node) -> tuple[str, ...]:
-    """Return the note on a node of the file that is not as it was there."""
-    anew = node.metadata_props.get(ANEW)
-    return () if anew is None else (f"the node is written anew: {anew}",)

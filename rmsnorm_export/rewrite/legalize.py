@@ -162,9 +162,8 @@ class Legalizer:
         repeats = all(a in (1, b) for a, b in zip(own, sizes, strict=True))
         if math.prod(own) != array.size or own == tuple(sizes) or not repeats:
             return scale
-        tensor = ir.tensor(np.broadcast_to(array.reshape(own), sizes).copy())
-        tape = _Tape(node.name or scale.name or "norm", self.names, None, tensor.dtype)
-        spread = tape.constant(tensor.numpy(), "scale")
+        tape = _Tape(node.name or scale.name or "norm", self.names, None, _FLOAT)
+        spread = tape.constant(np.broadcast_to(array.reshape(own), sizes).copy(), "scale")
         graph.insert_before(node, tape.nodes)
         node.replace_input_with(1, spread)
         _note_anew(node, "its scale is repeated over the row")
@@ -263,8 +262,7 @@ class _Tape(ir.tape.Tape):
 
     def constant(self, array: np.ndarray, label: str) -> ir.Value:
         """Append a Constant, which bodies of functions may hold, too."""
-        tensor = ir.tensor(array)
-        name = self.names(f"{self.stem}/{label}")
+        tensor, name = ir.tensor(array), self.names(f"{self.stem}/{label}")
         shape = ir.Shape(array.shape)
         output = self.add("Constant", [], {"value": tensor}, name, shape, tensor.dtype)
         output.name = name

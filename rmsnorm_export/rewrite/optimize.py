@@ -65,7 +65,7 @@ def described(report: Report, model: ir.Model) -> Report:
 def inspect_model(source: Source, options: HealthOptions) -> Report:
     """List the RMSNorms of a model; arguments and errors as for ``inspect``."""
     start, runtime = time.perf_counter(), options.runtime
-    rewrite = OptimizeOptions(**keywords(options, InspectOptions), runtime=runtime)
+    rewrite = OptimizeOptions(**keywords(options, InspectOptions))
     rewrite = rewrite if runtime is None else _settled(rewrite)
     with no_gc():
         loaded = load_model(source)

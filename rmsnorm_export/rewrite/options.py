@@ -120,19 +120,20 @@ class InspectOptions(Options):
         help="List the norms that this target can express; without it, all RMSNorms.",
     )
     numerics: Numerics = option("reordered", help=NUMERICS_HELP)
+    runtime: str | None = option(
+        None,
+        flag="--for",
+        metavar="RUNTIME[@VERSION]",
+        read=_known_runtime,
+        help="Choose what this runtime runs best, by measured facts: target and format version. A "
+        f"model that it cannot run is refused. One of {', '.join(BY_NAME)}.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions(InspectOptions):
     """The options of ``inspect`` alone."""
 
-    runtime: str | None = option(
-        None,
-        flag="--for",
-        metavar="RUNTIME[@VERSION]",
-        read=_known_runtime,
-        help="List what optimize would do for this runtime; a model that it cannot run is refused.",
-    )
     health: bool = option(
         False,
         help="Say what norms, sums and products survive in half precision; runs the model.",
@@ -152,14 +153,6 @@ class RewriteOptions(InspectOptions):
         meant=_is_runtime,
         help="; ".join(f"{name}: {row.summary}" for name, row in TARGETS.items()) + ".",
         shown="portable, or what --for chooses",
-    )
-    runtime: str | None = option(
-        None,
-        flag="--for",
-        metavar="RUNTIME[@VERSION]",
-        read=_known_runtime,
-        help="Write what this runtime runs best, by measured facts: target and format version. A "
-        f"model that it cannot run is refused. One of {', '.join(BY_NAME)}.",
     )
     prove: bool = option(
         False,
