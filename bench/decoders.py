@@ -25,8 +25,7 @@ import torch
 
 import rmsnorm_export as rx
 from bench import consumers
-from bench.lib.results import Start, about, bullets, meaning, write_results
-from bench.lib.tables import markdown_table
+from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name

@@ -27,8 +27,7 @@ import transformers
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
 from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, about, bullets, meaning, write_results
-from bench.lib.tables import markdown_table
+from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole

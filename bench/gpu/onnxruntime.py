@@ -29,7 +29,7 @@ from onnx import parser
 import rmsnorm_export as rx
 from bench.gpu.steps import Step, Tell
 from bench.lib import decoding
-from bench.lib.tables import markdown_table
+from bench.lib.results import markdown_table
 from bench.lib.timing import samples
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_float64
