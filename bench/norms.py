@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +26,7 @@ import onnx_ir as ir
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import rmsnorm_export as rx
-from bench.chart import bars
+from bench.chart import chart
 from bench.lib.results import Start, meaning, publish
 from rmsnorm_export.errors import Error
 from rmsnorm_export.lower.targets import Target
@@ -191,21 +191,6 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
         names = [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
         lines.append(f"- {reason} ({len(types)}): {', '.join(names)}")
     return ["Not counted:", "", *lines] if lines else []
-
-
-def chart(table: Sequence[Sequence[str]], every: int, versions: Mapping[str, str]) -> str:
-    """Return the rows of ``totals`` as an SVG, the worst first."""
-    rows = []
-    for label, *cells in table:
-        kernels, in_file, wrong, _ = (int(cell.replace(",", "")) for cell in cells)
-        text = f"{cells[0]} of {every:,}" + (f", {wrong} wrong" if wrong else "")
-        rows.append((label, kernels, in_file, text, label.startswith("ours")))
-    below = (
-        f"onnxruntime {versions['onnxruntime']} on a CPU; pale: one node in the file",
-        f"raw: torch.onnx of {versions['torch'].partition('+')[0]}, opset 18 (TorchScript: 17)",
-    )
-    rows.sort(key=lambda row: row[1])
-    return bars("Norms that ONNX Runtime runs as one kernel", below, rows, every)
 
 
 def write(report: dict[str, Any], output: Path) -> None:
