@@ -25,8 +25,7 @@ import torch
 
 import rmsnorm_export as rx
 from bench import consumers
-from bench.lib.results import Start, about, bullets, meaning, write_results
-from bench.lib.tables import markdown_table
+from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
@@ -43,9 +42,9 @@ PACKAGES = (
 )  # fmt: skip
 CACHE, TOKENS = 48, 32
 FORMS = {
-    f"{cache} {name}": (CACHE if cache == "static" else None, dtype)
-    for name, dtype in (("f32", torch.float32), ("f16", torch.float16))
-    for cache in ("dynamic", "static")
+    "dynamic f32": (None, torch.float32),
+    "static f32": (CACHE, torch.float32),
+    "dynamic f16": (None, torch.float16),
 }
 """What each export is: the size of its cache, and the type of its weights."""
 

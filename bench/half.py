@@ -33,8 +33,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from bench.lib.child import report_one, run_one
-from bench.lib.results import Start, about, bullets, meaning, write_results
-from bench.lib.tables import markdown_table
+from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array

@@ -17,7 +17,6 @@ touches least; of several it is what elapsed, as those that wait for work take t
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import itertools
 import time
@@ -35,11 +34,12 @@ from bench.lib.results import Start, publish
 from bench.lib.timing import samples
 from rmsnorm_export.errors import Error
 from rmsnorm_export.op.body import build_function
-from rmsnorm_export.op.body_key import assign_bodies, body_key
-from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, QUANTIZE, NormSpec
+from rmsnorm_export.op.body_key import body_key
+from rmsnorm_export.op.dtypes import Array, numpy_dtype
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.printable import plural
-from rmsnorm_export.runtime.session import onnxruntime, session_options
+from rmsnorm_export.runtime.session import load_session, onnxruntime
+from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 from toolbox.command import add_output, parser, say
 from toolbox.node_model import node_model
 
@@ -49,13 +49,10 @@ NORMS: dict[str, dict[str, Any]] = {
     "skip": {"kind": "SkipRMSNorm"},
     "gated": {"kind": "GatedRMSNorm"},
     "gated, groups": {"kind": "GatedRMSNorm", "gate_first": True, "group_size": 64},
-    "channels": {"kind": "RMSNorm", "axis": -2, "last_axis": -2},
-    "rotary": {"kind": "RotaryRMSNorm"},
-    "int8 per row": {"kind": "RMSNorm", QUANTIZE: "int8_per_row"},
 }
-TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
-_BEHIND = 16
-"""Elements behind each of a channel."""
+TYPES = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
+SHAPES = ((1, 4096), (128, 768), (2048, 4096))
+THREADS = (1, 2)
 _OPSET = 18
 _ROUNDS = 25
 """Samples of each contender."""
@@ -69,74 +66,36 @@ HEADINGS = (
 Run = Callable[[], object]
 
 
-def _arguments() -> argparse.Namespace:
-    options = parser("bench.native", __doc__)
-    add = options.add_argument
-    add("--shapes", nargs="+", default=["1x4096", "128x768", "2048x4096"], help="rows x n")
-    add("--norms", nargs="+", choices=NORMS, default=[*NORMS][:4])
-    add("--dtypes", nargs="+", choices=TYPES, default=[*TYPES][:3])
-    add("--threads", nargs="+", type=int, default=[1, 2], help="of a session, in turn")
-    add("--against", type=Path, help="another library of these kernels, registered as it is")
-    add_output(options, "bench_native.json")
-    return options.parse_args()
-
-
 def _models(norm: str, dtype: int, rows: int, n: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model of one norm with its function body, and its inputs."""
-    attributes = dict(NORMS[norm])
-    quantize = attributes.pop(QUANTIZE, None)
-    spec = NormSpec(epsilon=2.0**-17, **attributes)
+    spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
     random, stored = np.random.default_rng(0), numpy_dtype(dtype)
     x, second = (random.normal(size=(rows, n)).astype(stored) for _ in range(2))
-    scale = np.ones(n, stored)
-    if spec.last_axis != -1:
-        x, scale = x.reshape(rows, -1, _BEHIND), np.ones((n // _BEHIND, 1), stored)
-    tables = (second, second) if spec.kind == "RotaryRMSNorm" else None
-    gate_or_residual = second if spec.kind in ("SkipRMSNorm", "GatedRMSNorm") else None
-    own, feeds = node_model(spec, x, scale, None, gate_or_residual, tables, quantize)
+    operand = None if spec.kind == "RMSNorm" else second
+    own, feeds = node_model(spec, x, np.ones(n, stored), None, operand)
     own.opset_import[0].version = _OPSET
-    key = body_key(
-        spec,
-        dtype=dtype,
-        scale_dtype=element_type(scale.dtype),
-        bias_dtype=None,
-        opset=_OPSET,
-        quantize=quantize,
-        table_dtype=dtype if tables else None,
-    )
-    ((name, body),) = assign_bodies([key])
-    own.graph.node[0].op_type = name
-    own.functions.append(ir.serde.serialize_function(build_function(name, body, _OPSET)))
+    key = body_key(spec, dtype=dtype, scale_dtype=dtype, bias_dtype=None, opset=_OPSET)
+    own.functions.append(ir.serde.serialize_function(build_function(spec.kind, key, _OPSET)))
     return own, feeds
 
 
-def _opened(label: str, model: onnx.ModelProto | Path, settings: Any) -> Any:
-    """Return a session; None where ONNX Runtime does not load the model, which is said."""
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    try:
-        return onnxruntime().InferenceSession(source, settings)
-    # The binding raises classes of its own that share no public base.
-    except Exception as error:
-        say(f"{label} is not run: {str(error)[:120]}")
-        return None
-
-
 def contenders(
-    norm: str, dtype: int, rows: int, n: int, *, threads: int, against: Path | None
+    norm: str, dtype: int, rows: int, n: int, *, threads: int, libraries: Mapping[str, Path]
 ) -> Iterator[tuple[str, Run]]:
     """Name and run of each that ONNX Runtime loads."""
     own, feeds = _models(norm, dtype, rows, n)
     raw = onnx.inliner.inline_local_functions(own)
-    plain = session_options(optimize=True, threads=threads)
-    models = {"raw": (raw, plain), "portable": (own, plain)}
-    models["native"] = own, rx.session_options(threads=threads)
-    if against:
-        models["against"] = own, session_options(optimize=True, threads=threads, kernels=against)
+    models = {"raw": raw, "portable": own, **dict.fromkeys(libraries, own)}
     result = rx.optimize(raw, target="ort")
     if result.report.fused:
-        models["ort"] = ir.to_proto(result.model), plain
-    for label, (model, settings) in models.items():
-        if session := _opened(label, model, settings):
+        models["ort"] = ir.to_proto(result.model)
+    for label, model in models.items():
+        how: dict[str, Any] = {"threads": threads, "kernels": libraries.get(label)}
+        try:
+            session = load_session(model.SerializeToString(), optimize=True, **how)
+        except Error as error:
+            say(f"{label} is not run: {error.found[:120]}")
+        else:
             yield label, _bound(session, feeds)
     copies = 2 if NORMS[norm]["kind"] == "SkipRMSNorm" else 1
     moved = [*feeds.values()][:-1] + [feeds["x"]] * copies
@@ -164,21 +123,14 @@ def _bound(session: Any, feeds: Mapping[str, Array]) -> Run:
     return lambda: session.run_with_iobinding(binding)
 
 
-def _least(runs: dict[str, Run], threads: int, sample: float) -> dict[str, float]:
-    """Return the least seconds of each."""
-    clock = time.process_time if threads == 1 else time.perf_counter
-    taken = samples(runs, _ROUNDS, sample, clock) if runs else {}
-    return {label: min(values) for label, values in taken.items()}
-
-
-def _norms(options: argparse.Namespace) -> Iterator[list[str]]:
-    for shape, dtype, norm, threads in itertools.product(
-        options.shapes, options.dtypes, options.norms, options.threads
-    ):
+def _rows(libraries: Mapping[str, Path]) -> Iterator[list[str]]:
+    for (rows, n), dtype, norm, threads in itertools.product(SHAPES, TYPES, NORMS, THREADS):
+        shape = f"{rows}x{n}"
         say(f"{shape} {dtype}, {norm}, {plural(threads, 'thread')}")
-        size = map(int, shape.split("x"))
-        runs = dict(contenders(norm, TYPES[dtype], *size, threads=threads, against=options.against))
-        least = _least(runs, threads, _SAMPLE)
+        runs = contenders(norm, TYPES[dtype], rows, n, threads=threads, libraries=libraries)
+        clock = time.process_time if threads == 1 else time.perf_counter
+        taken = samples(dict(runs), _ROUNDS, _SAMPLE, clock)
+        least = {label: min(values) for label, values in taken.items()}
         for label, seconds in least.items():
             ratios = (
                 f"{seconds / least[base]:.2f}" if base in least else ""
@@ -189,13 +141,19 @@ def _norms(options: argparse.Namespace) -> Iterator[list[str]]:
 
 def main() -> int:
     """Exit code 3 where the library is not built."""
-    options, start = _arguments(), Start()
+    flags, start = parser("bench.native", __doc__), Start()
+    text = "another library of these kernels, registered as it is"
+    flags.add_argument("--against", type=Path, help=text)
+    add_output(flags, "bench_native.json")
+    options = flags.parse_args()
     try:
-        rx.session_options()
+        libraries = {"native": onnxruntime_library()}
     except Error as error:
         say(str(error))
         return 3
-    rows = [*_norms(options)]
+    if options.against:
+        libraries["against"] = options.against
+    rows = [*_rows(libraries)]
     report = start.facts(*PACKAGES) | {
         "rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]
     }

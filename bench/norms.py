@@ -6,18 +6,16 @@ Of tiny models of transformers that no test uses. A file is one thing and a sess
 functions are inlined, and some of what is plain is fused. So each file is opened as a user opens
 it, on the CPU with the default optimization, and the norm kernels are counted in the graph that the
 session saves; then it is run beside PyTorch. Every model is exported once, which takes minutes for
-each ten, and kept. A tool that is not installed is left out.
+each ten, and kept. Our CPU kernels are left out where they are not built.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,13 +26,14 @@ import onnx_ir as ir
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import rmsnorm_export as rx
-from bench.chart import bars
+from bench.chart import chart
 from bench.lib.results import Start, meaning, publish
 from rmsnorm_export.errors import Error
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, run_session
 from rmsnorm_export.system.files import write_whole
+from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 from toolbox.command import add_output, parser, say
 from toolbox.corpus import architectures
 from toolbox.corpus.arch_table import ENTRIES
@@ -44,11 +43,8 @@ PACKAGES = (
     "rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim", "torch",
     "transformers",
 )  # fmt: skip
-HEADINGS = (
-    "file", "one kernel:", "one node in the file:", "kernels of the raw file lost:",
-    "nodes executed:", "wrong results:", "failed:",
-)  # fmt: skip
-RAW, PORTABLE, NATIVE = "raw file", "ours portable", "ours portable, our CPU kernels"
+HEADINGS = ("file", "one kernel:", "one node in the file:", "wrong results:", "failed:")
+RAW, NATIVE = "raw file", "ours portable, our CPU kernels"
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
 
 Tool = Callable[[str, str], object]
@@ -78,7 +74,8 @@ def _onnxslim(model: str, output: str) -> None:
 
 
 TOOLS: dict[str, Tool] = {
-    PORTABLE: _ours("portable"),
+    "ours portable": _ours("portable"),
+    NATIVE: _ours("portable"),
     "ours ort": _ours("ort"),
     "onnxscript": _onnxscript,
     "onnxruntime.transformers": _transformers,
@@ -95,14 +92,12 @@ class Count:
     Attributes:
         kernels: norms that are one kernel in the session.
         in_file: norms that are one node in the file.
-        nodes: that the session executes.
         error: largest difference from PyTorch, relative to its largest output.
         problem: why there is no such file or session, or "".
     """
 
     kernels: int = 0
     in_file: int = 0
-    nodes: int = 0
     error: float = 0.0
     problem: str = ""
 
@@ -140,7 +135,6 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
     return Count(
         min(sum(map(is_norm, executed.node)), export.norms),
         min(sum(map(is_norm, onnx.load(path).graph.node)), export.norms),
-        len(executed.node),
         float(error) if np.isfinite(error) else float("inf"),
     )
 
@@ -159,9 +153,7 @@ def count_all(
             path = Path(folder) / "model.onnx"
             try:
                 tool(str(export.path), str(path))
-                counts[label] = count_norms(path, export)
-                if label == PORTABLE and kernels is not None:
-                    counts[NATIVE] = count_norms(path, export, kernels)
+                counts[label] = count_norms(path, export, kernels if label == NATIVE else None)
             except Exception as error:  # a peer's failure is its result
                 counts[label] = Count(problem=getattr(error, "found", "") or first_line(error, 200))
     return counts
@@ -173,22 +165,14 @@ def is_wrong(key: str, count: Count, raw: Count) -> bool:
     return not count.problem and count.error > max(allowed, 4 * raw.error)
 
 
-Models = Mapping[str, tuple[int, Mapping[str, Count]]]
-"""By the key of an export: its norms, and the counts of its files."""
-
-
-def totals(models: Models) -> list[list[str]]:
-    """Return a row of ``HEADINGS`` for each file; nodes are those of models that all tools did."""
-    whole = [one for _, one in models.values() if not any(c.problem for c in one.values())]
+def totals(models: Mapping[str, Mapping[str, Count]]) -> list[list[str]]:
+    """Return a row of ``HEADINGS`` for each file, of its counts by the key of an export."""
     rows = []
-    for label in dict.fromkeys(label for _, counts in models.values() for label in counts):
-        missing = Count(problem="the tool did not write the file")
-        own = [(key, one.get(label, missing), one[RAW]) for key, (_, one) in models.items()]
+    for label in next(iter(models.values()), ()):
+        own = [(key, counts[label], counts[RAW]) for key, counts in models.items()]
         numbers = (
             sum(count.kernels for _, count, _ in own),
             sum(count.in_file for _, count, _ in own),
-            sum(max(raw.kernels - count.kernels, 0) for _, count, raw in own),
-            sum(counts[label].nodes for counts in whole),
             sum(is_wrong(*one) for one in own),
             sum(bool(count.problem) for _, count, _ in own),
         )
@@ -209,33 +193,15 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
     return ["Not counted:", "", *lines] if lines else []
 
 
-def chart(table: Sequence[Sequence[str]], every: int, versions: Mapping[str, str]) -> str:
-    """Return the rows of ``totals`` as an SVG, the worst first."""
-    rows = []
-    for label, *cells in table:
-        kernels, in_file, _, _, wrong, _ = (int(cell.replace(",", "")) for cell in cells)
-        text = f"{cells[0]} of {every:,}" + (f", {wrong} wrong" if wrong else "")
-        rows.append((label, kernels, in_file, text, label.startswith("ours")))
-    below = (
-        f"onnxruntime {versions['onnxruntime']} on a CPU; pale: one node in the file",
-        f"raw: torch.onnx of {versions['torch'].partition('+')[0]}, opset 18 (TorchScript: 17)",
-    )
-    rows.sort(key=lambda row: row[1])
-    return bars("Norms that ONNX Runtime runs as one kernel", below, rows, every)
-
-
 def write(report: dict[str, Any], output: Path) -> None:
     """Write a report, its page and its chart."""
-    models = {
-        key: (of["norms"], {label: Count(**of[label]) for label in of if label != "norms"})
-        for key, of in report["models"].items()
-    }
     table = [list(row.values()) for row in report["rows"]]
     counted, skipped = (
-        {key.rpartition("-")[0] for key in keys} for keys in (models, report["left_out"])
+        {key.rpartition("-")[0] for key in report[part]} for part in ("models", "left_out")
     )
+    exports = len(report["models"])
     every = report["norms"]
-    head = f"{len(counted)} of {len(counted | skipped)} types of model, {len(models)} exports"
+    head = f"{len(counted)} of {len(counted | skipped)} types of model, {exports} exports"
     publish(
         report, output,
         title="Norms that are one kernel\n\n![chart](norms.svg)",
@@ -247,41 +213,45 @@ def write(report: dict[str, Any], output: Path) -> None:
     write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))
 
 
-def _arguments() -> argparse.Namespace:
-    options = parser("bench.norms", __doc__)
-    options.add_argument("--models", nargs="+", help="types of transformers instead of all")
-    options.add_argument("--library", type=Path, help="our CPU kernels, of plugin build")
-    add_output(options, "norms.json")
-    return options.parse_args()
+def _kernels() -> Path | None:
+    """Return the library of our CPU kernels; None where it is not built."""
+    try:
+        return onnxruntime_library()
+    except Error as error:
+        say(str(error))
+        return None
 
 
 def main() -> int:
     """Count, and write; 1 when ours failed, or is wrong."""
-    options, start = _arguments(), Start()
-    tools = {k: v for k, v in TOOLS.items() if k != "onnxslim" or find_spec("onnxslim")}
+    flags, start, kernels = parser("bench.norms", __doc__), Start(), _kernels()
+    flags.add_argument("--models", nargs="+", help="types of transformers instead of all")
+    add_output(flags, "norms.json")
+    options = flags.parse_args()
+    tools = {label: tool for label, tool in TOOLS.items() if label != NATIVE or kernels}
     tested = {entry.model_type for entry in ENTRIES.values()}
     names = options.models or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - tested)
-    models: dict[str, tuple[int, dict[str, Count]]] = {}
+    models: dict[str, dict[str, Count]] = {}
+    norms: dict[str, int] = {}
     left_out: dict[str, str] = {}
     for name, dtype in itertools.product(names, architectures.TYPES):
         key, export = f"{name}-{dtype}", held_out(name, dtype)
-        counts = export if isinstance(export, str) else count_all(export, tools, options.library)
+        counts = export if isinstance(export, str) else count_all(export, tools, kernels)
         if isinstance(export, str) or isinstance(counts, str):
             left_out[key] = str(counts)
             say(f"{key}: {counts}")
             continue
-        models[key] = export.norms, counts
-        kernels = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
-        say(f"{key}: {export.norms} norms; {', '.join(kernels)}")
+        models[key], norms[key] = counts, export.norms
+        found = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
+        say(f"{key}: {export.norms} norms; {', '.join(found)}")
     table = totals(models)
-    details = {
-        key: {"norms": norms} | {label: dataclasses.asdict(one) for label, one in counts.items()}
-        for key, (norms, counts) in models.items()
-    }
     report = start.facts(*PACKAGES) | {
-        "norms": sum(norms for norms, _ in models.values()),
+        "norms": sum(norms.values()),
         "rows": [dict(zip(HEADINGS, row, strict=True)) for row in table],
-        "models": details,
+        "models": {
+            key: {"norms": norms[key]} | {k: dataclasses.asdict(one) for k, one in counts.items()}
+            for key, counts in models.items()
+        },
         "left_out": left_out,
     }
     write(report, options.output)

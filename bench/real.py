@@ -27,8 +27,7 @@ import transformers
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
 from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, about, bullets, meaning, write_results
-from bench.lib.tables import markdown_table
+from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole
@@ -71,16 +70,12 @@ class _Reference:
             self.perplexity = _perplexity(self._model(self._ids)[0], self._ids)
 
     def compared(self, out: Path) -> Record:
-        """Return what an export writes, and says of the text: each graph where there are two."""
-        static = "static" in out.name
-        record: Record = {"tokens": self._written(out)}
-        for name, (graph, *_) in ROLES.items():
-            together = name == "prompt"
-            if together or ((out / f"{graph}.onnx").exists() and not static):
-                ids = self._ids.numpy()
-                logits = logits_of(_graph(out, graph), ids, self._heads, together=together)
-                record[f"perplexity by {name}"] = _perplexity(logits, self._ids)
-        return record
+        """Return what an export writes, and what its graph of a prompt says of the text."""
+        logits = logits_of(_graph(out, "prefill"), self._ids.numpy(), self._heads)
+        return {
+            "tokens": self._written(out),
+            "perplexity by prompt": _perplexity(logits, self._ids),
+        }
 
     def _written(self, out: Path) -> str:
         """Return how many greedy tokens after some prompts are PyTorch's."""
@@ -173,15 +168,15 @@ def _page(report: Record) -> str:
     rows = [
         [
             row["exporter"], cell(row, "tokens"), cell(row, "perplexity by prompt", "{:.3f}"),
-            cell(row, "perplexity by token", "{:.3f}"), cell(row, "megabytes", "{:.0f}"),
-            *times(row, "token"), *times(row, "prompt"), cell(row, "export seconds", "{:.0f}"),
-            cell(row, "export gigabytes"), cell(row, "detail"),
+            cell(row, "megabytes", "{:.0f}"), *times(row, "token"), *times(row, "prompt"),
+            cell(row, "export seconds", "{:.0f}"), cell(row, "export gigabytes"),
+            cell(row, "detail"),
         ]
         for row in report["rows"]
     ]  # fmt: skip
     headings = (
-        "exporter", "tokens", "perplexity:", "by token:", "MB:", "token ms:", "share:",
-        "prompt ms:", "share:", "export s:", "GB:", "",
+        "exporter", "tokens", "perplexity:", "MB:", "token ms:", "share:", "prompt ms:", "share:",
+        "export s:", "GB:", "",
     )  # fmt: skip
     sizes = {"TOKENS": TOKENS, "PAST": PAST, "STATIC": STATIC, "ROUNDS": ROUNDS, "text": 2 * PAST}
     explanations = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))

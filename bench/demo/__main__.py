@@ -15,9 +15,7 @@ site is not proved or has no module, the logits or tokens moved, or no engine co
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import sys
 import time
 from pathlib import Path
 from typing import get_args
@@ -32,7 +30,6 @@ from bench.demo.measure import compare_speed, opened, worst_difference
 from bench.demo.models import ARCHITECTURES, OPSET, Exported, export
 from bench.demo.report import STRAIGHT, Row, show
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.show.text import Line, render
 from toolbox.command import ROOT, parser, say
 
 
@@ -79,18 +76,15 @@ def main() -> int:
     begun = time.perf_counter()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    lines: list[Line] = []
-    problems: list[str] = []
+    paths: list[Path] = []
     for name in arguments.only:
         start = time.perf_counter()
         source = export(name, arguments.folder, arguments.layers)
         say(f"{name}: exported by PyTorch in {time.perf_counter() - start:.1f} s")
         rows += _demonstrate(name, source, arguments.seconds)
-        if not lines:
-            lines, problems = page_and_engine(source, datetime.date.today().isoformat())
-            say(f"{name}: page and engine done")
-    problems += [text for row in rows for text in row.problems()]
-    print(f"\n{render(lines, styled=sys.stdout.isatty())}")
+        paths.append(source.path)
+    problems = [text for row in rows for text in row.problems()]
+    problems += page_and_engine(paths[0])
     if not arguments.no_decoder:
         problems += generate(arguments.folder, arguments.layers)
     print(f"\nfiles in {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}\n")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import rmsnorm_export as rx
 from bench.demo.models import ARCHITECTURES, type_of
 from bench.lib.results import meaning
-from bench.lib.tables import print_table
 from rmsnorm_export.benchmark.result import Timing
+from rmsnorm_export.show.text import Table, render
 
 LOGIT_BOUND = {"float32": 1e-4, "float16": 1e-2}
 """Largest logit difference, relative to the largest logit. One ulp per norm is 6e-8 (f32) or 5e-4
@@ -82,13 +82,15 @@ class Row:
 
 
 _TARGET_HEADINGS = (
-    *("model", "target", "norms:", "fused:", "refused:", "proved:", "numerics", "nodes:"),
-    *("logits:\nexport:", "\ntorch:", "time"),
-)
+    "model", "target", "norms", "fused", "refused", "proved", "numerics", "nodes",
+    "logits: export", "torch", "time",
+)  # fmt: skip
+_NUMBERS = {*_TARGET_HEADINGS[2:6], *_TARGET_HEADINGS[7:10]}
 
 
 def show(rows: Sequence[Row]) -> None:
     """Print the table, what its columns say, and what the norms of each model are."""
     names = dict.fromkeys(row.name for row in rows)
-    below = [*meaning("demo"), "", *(f"{name}: {ARCHITECTURES[name].why}" for name in names)]
-    print_table(_TARGET_HEADINGS, [row.cells() for row in rows], below=below)
+    table = Table("", _TARGET_HEADINGS, [row.cells() for row in rows], _NUMBERS)
+    print(render([table]), *meaning("demo"), "", sep="\n")
+    print(*(f"{name}: {ARCHITECTURES[name].why}" for name in names), "", sep="\n")

@@ -28,7 +28,8 @@ from onnx import parser
 
 import rmsnorm_export as rx
 from bench.gpu.steps import Step, Tell
-from bench.lib.tables import markdown_table
+from bench.lib import decoding
+from bench.lib.results import markdown_table
 from bench.lib.timing import samples
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_float64
@@ -244,9 +245,10 @@ def decoder(run: Run) -> None:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**run.model)
     model = transformers.LlamaForCausalLM(config).to(torch.float16).eval()
-    prompt, first = run.prompt, {}
+    heads = config.num_key_value_heads, config.head_dim
+    sizes, first = {"prefill": (0, run.prompt), "decode": (run.prompt, 1)}, {}
     with tempfile.TemporaryDirectory() as scratch:
-        runs: dict[str, dict[str, Any]] = {"prefill": {}, "decode": {}}
+        runs: dict[str, dict[str, Any]] = {name: {} for name in sizes}
         for form, options in DECODERS.items():
             folder = Path(scratch, form.strip("-").replace(" ", "-"))
             rx.export_generation(model, folder, **options)
@@ -254,35 +256,15 @@ def decoder(run: Run) -> None:
             for name, timed in runs.items():
                 graph = static is not None and name == "decode"
                 session = run.session(folder / f"{name}.onnx", graph=graph)
-                sizes = {"batch": 1, "past": prompt, "past + 1": prompt + 1, "sequence": prompt}
-                timed[form], binding = run.bound(session, _feeds(session, sizes, prompt))
+                feeds = decoding.inputs(session, *sizes[name], heads)
+                timed[form], binding = run.bound(session, feeds)
                 timed[form]()
                 logits = binding.copy_outputs_to_cpu()[0]
                 token = int(np.argmax(logits.reshape(-1, logits.shape[-1])[-1]))
                 if static is None and first.setdefault(name, token) != token:
                     run.tell("wrong", f"{form}, {name}: token {token}, not {first[name]}")
         for name, timed in runs.items():
-            run.table(f"decoder, {name}, {prompt} tokens", timed)
-
-
-def _feeds(session: Any, sizes: Mapping[str, int], prompt: int) -> dict[str, np.ndarray]:
-    """Return inputs for a prompt, or for one token behind it; a static cache is half full."""
-    types = {"tensor(int64)": np.int64, "tensor(float16)": np.float16, "tensor(bool)": np.bool_}
-    random, feeds = np.random.default_rng(3), {}
-    for entry in session.get_inputs():
-        shape = [size if isinstance(size, int) else sizes[size] for size in entry.shape]
-        array = np.ones(shape, types[entry.type])
-        if entry.type == "tensor(float16)":
-            array = random.standard_normal(shape).astype(np.float16) * np.float16(0.1)
-        elif entry.name == "position_ids":
-            array = np.arange(prompt, prompt + 1) if shape[-1] == 1 else np.arange(shape[-1])
-            array = array.reshape(shape)
-        elif entry.name.endswith("cumulative_length"):
-            array = np.full(shape, prompt)
-        elif entry.type == "tensor(bool)" and len(shape) == 4:
-            array[..., prompt + 1 :] = False
-        feeds[entry.name] = array
-    return feeds
+            run.table(f"decoder, {name}, {run.prompt} tokens", timed)
 
 
 def steps(provider: str, kernels: Path | None, **sizes: Any) -> list[Step]:

@@ -21,7 +21,7 @@ import torch
 
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Tell
-from bench.lib.tables import markdown_table
+from bench.lib.results import markdown_table
 from rmsnorm_export.op.spec import NormSpec
 from toolbox import abi
 

@@ -24,7 +24,7 @@ import torch
 from bench.gpu import speed
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Step, Tell
-from bench.lib.tables import markdown_table
+from bench.lib.results import markdown_table
 from toolbox import abi
 
 TITLE = "Variants of the row kernel"

@@ -34,13 +34,14 @@ def inputs(session: Any, past: int, tokens: int, heads: Sequence[int]) -> dict[s
     """
     generator, feeds = np.random.default_rng(0), {}
     cache = (1, heads[0], past, heads[1])
+    floats = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
     for value in session.get_inputs():
         shape = _shape(value, past, tokens, cache)
-        if value.type == "tensor(float)":
-            feeds[value.name] = generator.standard_normal(shape).astype(np.float32)
+        if dtype := floats.get(value.type):
+            feeds[value.name] = generator.standard_normal(shape).astype(dtype)
         elif value.type == "tensor(bool)":  # of a cache of fixed size
             places, rows = np.arange(shape[-1]), past + np.arange(shape[-2])
-            feeds[value.name] = np.broadcast_to(places <= rows[:, None], shape)
+            feeds[value.name] = np.broadcast_to(places <= rows[:, None], shape).copy()
         elif "position" in value.name and shape:
             feeds[value.name] = np.arange(past, past + tokens).reshape(1, -1)
         else:
@@ -57,23 +58,14 @@ def _shape(value: Any, past: int, tokens: int, cache: Sequence[int]) -> list[int
     return [size if isinstance(size, int) else other for size, other in pairs]
 
 
-def logits_of(path: Path, ids: Any, heads: Sequence[int], *, together: bool) -> Any:
-    """Return the logits of a text, [1, tokens, vocabulary]: of all tokens at once, or one by one.
+def logits_of(path: Path, ids: Any, heads: Sequence[int]) -> Any:
+    """Return the logits of a text, [1, tokens, vocabulary].
 
     Those of a graph that gives the last one alone are [1, 1, vocabulary].
     """
-    session, tokens, parts = opened(path), ids.shape[1], []
-    caches: dict[str, Any] = {}
-    for start in [0] if together else range(tokens):
-        some = ids[:, start:] if together else ids[:, start : start + 1]
-        feeds = inputs(session, start, some.shape[1], heads) | caches | {"input_ids": some}
-        names = [value.name for value in session.get_outputs()]
-        results = dict(zip(names, session.run(None, feeds), strict=True))
-        parts.append(results.pop("logits"))
-        if not together:
-            states = [name for name in feeds if feeds[name].ndim == 4]
-            caches = dict(zip(states, results.values(), strict=True))
-    return np.concatenate(parts, axis=1)
+    session = opened(path)
+    feeds = inputs(session, 0, ids.shape[1], heads) | {"input_ids": ids}
+    return session.run(["logits"], feeds)[0]
 
 
 def timed(

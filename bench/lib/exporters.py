@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from toolbox.command import module_command, module_environment
+from toolbox.command import module_environment
 
 OPTIMUM = "optimum-cli export onnx -m {source} --task text-generation-with-past {out}"
 BUILDER = "python -m onnxruntime_genai.models.builder -i {source} -o {out} -p fp32 -e cpu -c {out}"
@@ -46,28 +46,27 @@ def commands(
         place: of the folders.
         optimum, builder, mobius: commands, with ``{source}`` and ``{out}`` left open.
     """
+    own = f"{sys.executable} -m"
+    export = f"{own} rmsnorm_export export {{source}} --task generation -o {{out}} -q"
     templates = {
         "optimum-cli": optimum,
         "builder": builder,
         "builder, int4": builder.replace("fp32", "int4"),
         "mobius": mobius,
+        "transformers": f"{own} bench.lib.exporters {{source}} {{out}} ''",
+        "transformers, its fusions": f"{own} bench.lib.exporters {{source}} {{out}} cpu",
+        **{f"ours, {name}": f"{export} {options}" for name, options in _OURS.items()},
     }
-    by_name = {name: shlex.split(text) for name, text in templates.items()}
-    for name, fused in (("transformers", ""), ("transformers, its fusions", "cpu")):
-        by_name[name] = module_command("bench.lib.exporters", "{source}", "{out}", fused)
-    for name, options in _OURS.items():
-        export = ["export", "{source}", "--task", "generation", "-o", "{out}", "-q"]
-        by_name[f"ours, {name}"] = module_command("rmsnorm_export", *export, *options.split())
     for name, kind in itertools.product(_QUANTIZED, ("int8", "int4")):
-        before = str(folder_of(f"ours, {name}", place))
-        optimize = ["optimize", before, "-o", "{out}", "-q", "--quantize", kind]
-        by_name[f"ours, {name}, {kind}"] = module_command("rmsnorm_export", *optimize)
+        before = shlex.quote(str(folder_of(f"ours, {name}", place)))
+        quantize = f"{own} rmsnorm_export optimize {before} -o {{out}} -q --quantize {kind}"
+        templates[f"ours, {name}, {kind}"] = quantize
     return {
         name: [
             word.replace("{source}", str(source)).replace("{out}", str(folder_of(name, place)))
-            for word in words
+            for word in shlex.split(text)
         ]
-        for name, words in by_name.items()
+        for name, text in templates.items()
     }
 
 

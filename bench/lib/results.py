@@ -6,13 +6,12 @@ import dataclasses
 import datetime
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec.toml
 
-from bench.lib.tables import markdown_table, print_table
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
@@ -65,6 +64,14 @@ def meaning(page: str, **numbers: object) -> list[str]:
     return [point.format(**numbers) for point in _PAGES[page]]
 
 
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; a heading that ends with a colon stands over numbers."""
+    marks = ["---:" if heading.endswith(":") else "---" for heading in headings]
+    names = [heading.removesuffix(":") for heading in headings]
+    lines = [f"| {' | '.join(row)} |" for row in (names, *rows)]
+    return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
+
+
 def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     """Write the report as JSON to ``output`` and its page beside it, each whole or not at all.
 
@@ -87,7 +94,7 @@ def publish(
     text: Sequence[str] = (),
     below: Sequence[str] = (),
 ) -> None:
-    """Print a report of one table, and write its files.
+    """Print the page of a report of one table, and write its files.
 
     Args:
         report, output: as ``write_results`` takes them.
@@ -96,7 +103,7 @@ def publish(
         head: beside what ``about`` says.
         text, below: lines of the page before the table and after it.
     """
-    facts = [*about(report), *head]
-    print_table(*table, above=facts)
-    lines = [f"# {title}", "", *bullets(facts), "", *text, *markdown_table(*table), *below]
-    print(write_results(report, "\n".join(lines) + "\n", output))
+    facts = bullets([*about(report), *head])
+    page = "\n".join([f"# {title}", "", *facts, "", *text, *markdown_table(*table), *below, ""])
+    print(page)
+    print(write_results(report, page, output))

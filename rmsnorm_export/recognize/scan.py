@@ -46,11 +46,14 @@ _STANDARD: dict[str, Transfer] = {
     **dict.fromkeys(("Sigmoid", "Swish"), structural.activation),
     **dict.fromkeys((operators.RMS_NORMALIZATION, operators.SIMPLIFIED), native),
 }
-KNOWN = frozenset((*_STANDARD, *NEUTRAL))
+_KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 """Operators of the default domain that a norm may be made of."""
 
 NATIVE = frozenset(((operators.MICROSOFT_DOMAIN, operators.SKIP_SIMPLIFIED, ""),))
 """Read as an operator, as ONNX Runtime does, even where the file has a function of this name."""
+
+_SMALL = 32
+"""Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +130,13 @@ def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
     )
 
 
+def could_be_part(function: ir.Function) -> bool:
+    """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
+    used, known = {(node.domain, node.op_type) for node in function}, (*_KNOWN, "Constant")
+    fits = all(d in operators.DEFAULT_DOMAINS and op in known for d, op in used)
+    return fits and function.domain != DOMAIN and len(function) <= _SMALL
+
+
 def _is_part(ctx: Context, value: ir.Value) -> bool:
     """Return whether a value is no norm yet and may become one."""
     fact = ctx.facts.get(value)
@@ -148,7 +158,7 @@ def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Mo
             if domain in operators.DEFAULT_DOMAINS:
                 if node.inputs and node.outputs:
                     _transfer(ctx, node, in_function)
-                if node.op_type in KNOWN:
+                if node.op_type in _KNOWN:
                     continue
             elif domain == DOMAIN:
                 if node.op_type.startswith((*operators.KINDS, *operators.QUANTIZED_KINDS)):

@@ -18,7 +18,6 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.dtypes import round_to
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.op.spec import DOMAIN, FLOAT16, HALF_TYPES
 from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.consts import depends_on_caller
@@ -26,15 +25,12 @@ from rmsnorm_export.recognize.finish import Fold
 from rmsnorm_export.recognize.functions import callees_first
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import KNOWN, Recognition, foreign_functions, recognize
+from rmsnorm_export.recognize.scan import Recognition, could_be_part, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators]
-
-_SMALL = 32
-"""Nodes of a function that goes with those that hold a part, if it could be the next part."""
 
 _MOST_ROUNDS = 4
 """Functions around one another of which each holds a part of one norm."""
@@ -188,7 +184,7 @@ def _recognized(
     recognition = recognize(model, folds)
     if not (one_node and recognition.crossed):
         return model, recognition
-    parts = {key for key, f in model.functions.items() if _could_be_part(f)}
+    parts = {key for key, f in model.functions.items() if could_be_part(f)}
     inlined, more = model, recognition
     for _ in range(_MOST_ROUNDS):
         parts |= more.crossed
@@ -242,13 +238,6 @@ def _with_epsilon(recognition: Recognition, epsilon: float, patterns: Sequence[s
         raise UsageError("No half precision norm lacks an epsilon.", found=found, fix=fix)
     matches = (restored(one) if one in without else one for one in recognition.matches)
     return dataclasses.replace(recognition, matches=tuple(matches))
-
-
-def _could_be_part(function: ir.Function) -> bool:
-    """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
-    operators = {(node.domain, node.op_type) for node in function}
-    fits = all(d in DEFAULT_DOMAINS and op in (*KNOWN, "Constant") for d, op in operators)
-    return fits and function.domain != DOMAIN and len(function) <= _SMALL
 
 
 def _parts(match: Match) -> list[Match]:
