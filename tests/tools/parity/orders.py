@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype, round_to
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 from tests.tools.parity.truth import Quotient, Steps, compute
 
 QUOTIENTS: tuple[Quotient, ...] = ("x / rms", "x * (1 / rms)")
@@ -43,41 +42,6 @@ def evaluate(
 
 def _attribute(value: float, used_in: int) -> float:
     return value if used_in == DOUBLE else float(np.float32(value))
-
-
-def orders(spec: NormSpec, dtype: int, *, weighted: bool, biased: bool) -> list[NormSpec]:
-    """Return every order of rounding that the operator can declare for the formula of ``spec``.
-
-    Those that cannot differ are given once: without a gain, a bias or a gate there is one rounding,
-    and the products have one association.
-
-    Args:
-        spec: the norm.
-        dtype: element type of x, a half type.
-        weighted, biased: whether there is a gain, a bias.
-    """
-    affine = weighted or biased or spec.kind == "GatedRMSNorm"
-    specs: dict[NormSpec, None] = {}
-    for stash, before, rounded, association in itertools.product(
-        (FLOAT, DOUBLE, dtype), (False, True), (False, True), (0, 1, 2)
-    ):
-        if (before and not affine) or (association and not weighted):
-            continue
-        order = {"stash_type": stash, "scale_before_cast": before, "round_rstd": rounded}
-        try:
-            other = dataclasses.replace(spec, **order, association=association)
-        except ValueError:  # attributes that exclude one another
-            continue
-        specs[other.canonical(dtype)] = None
-    return list(specs)
-
-
-def same_order(a: NormSpec, b: NormSpec, dtype: int, *, affine: bool) -> bool:
-    """Return whether two specs of one formula declare the same rounding for x of ``dtype``."""
-    one, other = (spec.canonical(dtype) for spec in (a, b))
-    if not affine:
-        one, other = (dataclasses.replace(s, scale_before_cast=False) for s in (one, other))
-    return one == other
 
 
 def explanation(
