@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import numpy as np
-import onnx
 import torch
 import transformers
 
@@ -76,19 +75,6 @@ def test_a_saved_model_generates_the_same_tokens(
     assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
 
 
-@pytest.mark.thorough
-def test_what_an_encoder_does_not_give_is_no_number_of_pytorch(tmp_path: Path) -> None:
-    exported("gemma3", tmp_path)
-    path = tmp_path / "made/image_encoder.onnx"
-    graph = onnx.load(path, load_external_data=False)
-    features = next(one for one in graph.graph.output if one.name == "pooler_output")
-    features.name = "other"
-    graph.graph.node.add(op_type="Identity", input=["pooler_output"], output=["other"])
-    onnx.save(graph, path)
-    outcome = rx.verify(tmp_path / "saved", tmp_path / "made", generate=2)
-    assert not outcome.passed
-
-
 @pytest.mark.parametrize("kind", ["lfm2", "bamba"])
 def test_states_beside_keys_begin_as_zeros_in_one_graph(kind: str, tmp_path: Path) -> None:
     report = exported(kind, tmp_path, "--multi-token")
@@ -138,14 +124,6 @@ def test_a_type_is_advised_that_the_model_has_not(tmp_path: Path) -> None:
     with pytest.raises(rx.InputError, match="DataDependent") as caught:
         rx.export_generation(transformers.LlamaForCausalLM(config).eval(), tmp_path / "made")
     assert "--dtype" not in caught.value.fix
-
-
-@pytest.mark.thorough
-def test_a_prompt_that_one_graph_does_not_take_is_no_difference(tmp_path: Path) -> None:
-    """Mamba's scan is traced for as many tokens as it is given."""
-    decoder("mamba2").save_pretrained(tmp_path / "saved")
-    arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
-    assert main([*arguments, "--multi-token", "--verify"]) == 7
 
 
 @pytest.mark.thorough
