@@ -30,8 +30,7 @@ from rmsnorm_export.runtime.session import load_session
 from rmsnorm_export.runtime.support import FACTS
 from tests.sample import one_each
 from tests.tools.runtimes import halves, models
-from tests.tools.runtimes.catalogue import CATALOGUE, INSTALL, Installable
-from tests.tools.runtimes.measure import run_files
+from tests.tools.runtimes.measure import CATALOGUE, INSTALL, Installable, run_files
 
 SESSIONS = 30
 _OPEN = 2**31 - 1
