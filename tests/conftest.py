@@ -7,7 +7,7 @@ Hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``; a property test leaves ``
 ``deadline`` to them:
 
 * ``ci`` (default): a hundred examples, the same ones every time;
-* ``thorough`` (default with ``--thorough``): 10,000 fresh examples.
+* ``thorough`` (default with ``--thorough``): 2,000 fresh examples.
 
 No deadline: an example may build an ONNX Runtime session while the other core is busy.
 """
@@ -26,7 +26,7 @@ _CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _COMMON = {"deadline": None, "suppress_health_check": _CHECKS}
 
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
-settings.register_profile("thorough", max_examples=10_000, **_COMMON)
+settings.register_profile("thorough", max_examples=2_000, **_COMMON)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,7 @@ must be read), and words that the message or the notes must contain.
 
 from __future__ import annotations
 
-from hostile import external, not_models, odd, unsound  # noqa: F401  (they fill the registry)
+from hostile import odd, unsound  # noqa: F401  (they fill the registry)
 from hostile.frames import (  # noqa: F401
     GAIN,
     SHAPE,

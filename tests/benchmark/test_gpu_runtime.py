@@ -16,9 +16,8 @@ from bench.gpu import onnxruntime, steps
 from bench.gpu.__main__ import main
 from bench.gpu.report import Report
 from tests import warm
-from tests.tools.cuda import stand_in
-from tests.tools.cuda.provider import Provider
-from tests.tools.runtimes.catalogue import INSTALL
+from tests.tools.cuda.provider import Provider, make_stand_in
+from tests.tools.runtimes.measure import INSTALL
 
 MODEL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -76,7 +75,7 @@ def test_all_steps_run_in_the_cuda_provider_on_the_stand_in(tmp_path: pathlib.Pa
         pytest.skip(f"onnxruntime-gpu: {problem}; with a network, {INSTALL}")
     folder = provider.runtime.folder
     library = folder / "onnxruntime/capi/libonnxruntime_providers_cuda.so"
-    stand_in.make([library], tmp_path / "cuda")
+    make_stand_in([library], tmp_path / "cuda")
     script = "import pathlib, sys\nfrom tests.benchmark import test_gpu_runtime as tests\n"
     script += "tests._measure('cuda', pathlib.Path(sys.argv[1]))\n"
     root = pathlib.Path(__file__).parents[2]

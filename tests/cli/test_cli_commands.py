@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json
 from rmsnorm_export.tensorrt.plugin.libraries import Built
-from tests.deploy.pipelines import write
+from tests.deploy.models import write
+from tests.engine.conftest import needs_rtx
 from tests.plugins.test_plugin import project  # noqa: F401
 from tests.plugins.test_plugin import pytestmark as needs_compiler
 from tests.show.samples import Page
@@ -193,3 +196,38 @@ def test_next_is_never_what_was_done(run: Run, three: Path) -> None:
     again = run("optimize", "fused.onnx", "-o", "again.onnx", "--prove").text
     assert "note: nothing was rewritten, so that there was nothing to prove" in again
     assert "next:" not in run("optimize", three, "-o", "o.onnx", "--for", "onnxruntime").text
+
+
+# ``build`` as a program: an engine with its record.
+
+SHAPES = "x=1x40,4x40,128x40"
+
+
+@needs_rtx
+def test_build(run: Run, three: Path) -> None:
+    done = run("build", three, "-o", "e.engine", "--shapes", "x=1x40", "--shapes", SHAPES)
+    assert (done.code, done.stderr) == (0, "")
+    assert len(json.loads(three.with_name("e.engine.json").read_text())["profiles"]) == 2
+    assert {p.name for p in three.parent.iterdir()} == {"three.onnx", "e.engine", "e.engine.json"}
+    done = run(
+        "build", "-", "-o", "f.engine", "--shapes", SHAPES, "--memory-limit", "0.5",
+        "--format", "json", stdin=three.read_bytes(),
+    )  # fmt: skip
+    assert (done.code, done.stderr) == (0, "")
+    written = json.loads(three.with_name("f.engine.json").read_text())
+    assert (written.pop("kind"), written.pop("schema_version")) == ("engine_record", 1)
+    assert done.json["record"] == written
+    assert written["flags"]["memory_limit"] == 0.5
+
+
+@needs_rtx
+def test_the_caller_imports_no_backend(three: Path) -> None:
+    code = (
+        "import sys, os\nbefore = dict(os.environ)\n"
+        "from rmsnorm_export.api import build_engine\n"
+        f"build_engine({str(three)!r}, {str(three.parent / 'e')!r}, shapes={SHAPES!r})\n"
+        "print({'tensorrt_rtx', 'tensorrt', 'polygraphy'} & set(sys.modules))\n"
+        "print(dict(os.environ) == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()", "True"]

@@ -182,17 +182,3 @@ def test_a_trained_model_is_fused_and_writes_the_tokens_of_pytorch(tmp_path: Pat
     outcome = verify_generation(model, tmp_path / "made", inputs, tokens=32)
     assert outcome.passed
     assert outcome.notes[0] == "64 of 64 greedy tokens are the same"
-
-
-@pytest.mark.thorough
-def test_a_trained_model_is_fused_with_a_cache_of_fixed_size(tmp_path: Path) -> None:
-    """In a cache of random numbers it made 6e-4 of differences of 1e-6."""
-    if (source := trained_model()) is None:
-        pytest.skip(INSTALL)
-    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
-    made = rx.export_generation(model, tmp_path / "made", static_cache=512, fusions="cpu")
-    fusions = made.reports["decode"].fusions
-    assert fusions is not None
-    assert fusions.operators["GroupQueryAttention"] == (0, 30)
-    outcome = verify_generation(model, tmp_path / "made", {}, tokens=16)
-    assert outcome.passed

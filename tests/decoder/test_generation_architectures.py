@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import numpy as np
-import onnx
 import torch
 import transformers
 
@@ -24,10 +23,15 @@ from toolbox.corpus.decoders import DECODERS, decoder
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
+HELD = (
+    *("llama", "mistral", "gemma4_text", "gpt_oss", "deepseek_v3", "qwen3_next", "mamba2"),
+    *("bamba", "lfm2", "t5", "whisper", "qwen2_5_vl"),  # images of Qwen2.5-VL: 21 tokens
+)
+"""Of each sort of layer, state or encoder whose cache is of a fixed size, one."""
 STATIC, FUSED = ("--static-cache", "52"), ("--fusions", "cpu")
 WRITTEN: list[tuple[str, tuple[str, ...]]] = [
     *((kind, ()) for kind in DECODERS),
-    *((kind, STATIC) for kind in DECODERS),  # images of Qwen2.5-VL: 21 tokens
+    *((kind, STATIC) for kind in HELD),
     ("mamba2", ("--dtype", "f16")),
     *((kind, FUSED) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),
 ]
@@ -74,19 +78,6 @@ def test_a_saved_model_generates_the_same_tokens(
         assert one["fusions"]["operators"]["GroupQueryAttention"] == [0, 2]
     assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
     assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
-
-
-@pytest.mark.thorough
-def test_what_an_encoder_does_not_give_is_no_number_of_pytorch(tmp_path: Path) -> None:
-    exported("gemma3", tmp_path)
-    path = tmp_path / "made/image_encoder.onnx"
-    graph = onnx.load(path, load_external_data=False)
-    features = next(one for one in graph.graph.output if one.name == "pooler_output")
-    features.name = "other"
-    graph.graph.node.add(op_type="Identity", input=["pooler_output"], output=["other"])
-    onnx.save(graph, path)
-    outcome = rx.verify(tmp_path / "saved", tmp_path / "made", generate=2)
-    assert not outcome.passed
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "bamba"])
@@ -138,14 +129,6 @@ def test_a_type_is_advised_that_the_model_has_not(tmp_path: Path) -> None:
     with pytest.raises(rx.InputError, match="DataDependent") as caught:
         rx.export_generation(transformers.LlamaForCausalLM(config).eval(), tmp_path / "made")
     assert "--dtype" not in caught.value.fix
-
-
-@pytest.mark.thorough
-def test_a_prompt_that_one_graph_does_not_take_is_no_difference(tmp_path: Path) -> None:
-    """Mamba's scan is traced for as many tokens as it is given."""
-    decoder("mamba2").save_pretrained(tmp_path / "saved")
-    arguments = ["export", f"{tmp_path}/saved", "--task", "generation", "-o", f"{tmp_path}/made"]
-    assert main([*arguments, "--multi-token", "--verify"]) == 7
 
 
 @pytest.mark.thorough

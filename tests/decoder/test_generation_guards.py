@@ -9,9 +9,19 @@ import torch
 
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
+import json
+import shutil
+
+import numpy as np
+import pytest
+
 import rmsnorm_export as rx
+from rmsnorm_export.cli.main import main
+from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.guards import lengths_of
+from rmsnorm_export.decoder.inputs import sample_inputs
+from rmsnorm_export.errors import ExitCode
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -76,3 +86,66 @@ def test_a_prompt_may_be_shorter_than_the_window_of_a_convolution(
         outcome = verify_generation(model, tmp_path / "made", inputs, tokens=3)
         assert outcome.passed
         assert outcome.notes[0] == "6 of 6 greedy tokens are the same"
+
+
+# Caches that hold every token, those out of a window, too.
+
+
+@pytest.mark.parametrize("window", [8, 40])
+def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
+    """As transformers' own caches write, whichever is shorter: prompt, window or cache."""
+    model = decoder_of("mistral", sliding_window=window)
+    feeds = sample_inputs(model, {})
+    how = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False}
+    expected = model.generate(**feeds, **how)
+    with whole_caches(static=True):
+        written = model.generate(
+            **feeds, **how, cache_implementation="static", return_dict_in_generate=True
+        )
+    assert {layer.keys.shape[2] for layer in written.past_key_values.layers} == {20}
+    np.testing.assert_array_equal(written.sequences, expected)
+
+
+# A folder as its consumer reads it: what ``verify --generate`` compares, what ``package`` says.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For onnxruntime-genai; its graph concatenates new tokens to the cache."""
+    place = tmp_path_factory.mktemp("genai") / "made"
+    rx.export_generation(decoder_of("llama"), place, names="genai")
+    return place
+
+
+def test_one_buffer_of_a_graph_that_makes_two_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    config = json.loads((copy / "genai_config.json").read_text())
+    config["search"]["past_present_share_buffer"] = True
+    (copy / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(rx.InputError, match="in the buffer of"):
+        rx.verify(decoder_of("llama"), copy, generate=3)
+
+
+@pytest.mark.parametrize("option", ["--verify", "--quantize=int4", "--for=onnxruntime"])
+def test_what_bfloat16_cannot_have_is_said_before_the_export(option: str, tmp_path: Path) -> None:
+    decoder_of("llama").save_pretrained(tmp_path / "source")
+    command = ["export", str(tmp_path / "source"), "--task", "generation", "--dtype", "bf16"]
+    command += ["-o", str(tmp_path / "made")]
+    assert main([*command, option]) == ExitCode.USAGE
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_static_cache_is_compared_on_rows_without_padding(tmp_path: Path) -> None:
+    """``generate`` gives no mask then, and the graph takes one over all slots."""
+    model = decoder_of("llama")
+    rx.export_generation(model, tmp_path / "made", static_cache=16)
+    ids = torch.tensor([[5, 9, 2], [7, 1, 3]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    steps: list[tuple[int, int]] = []
+    outcome = verify_generation(
+        model, tmp_path / "made", inputs, tokens=6,
+        progress=lambda _, done, total: steps.append((done, total)),
+    )  # fmt: skip
+    assert outcome.passed
+    assert outcome.notes[0] == "12 of 12 greedy tokens are the same"
+    assert steps == [(done, 6) for done in range(1, 7)]

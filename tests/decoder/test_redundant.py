@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -41,24 +45,8 @@ def operators(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph if node.op_type != "Constant"]
 
 
-_LESS = "c = Cast <to = 6> (b) \n z = Sub (c, one_32)"
-SUMS = {
-    "as transformers counts": ("int64", f"a = Add (zero, x) \n b = Add (a, one) \n {_LESS}"),
-    "with a lookup": (
-        "int64[1]",
-        f"a = Gather (x, zero) \n b = Add (one, a) \n {_LESS}",
-    ),
-    "of 32 bits": ("int32[1]", "a = Sub (x, one_32) \n z = Add (a, one_32)"),
-    "of nothing": ("int64[1]", "z = Add (x, zero)"),
-}
-ALIKE = {
-    "another sum": ("int64[1]", "b = Add (x, one) \n c = Cast <to = 6> (b) \n z = Sub (c, two_32)"),
-    "taken from a constant": ("int64[1]", "a = Sub (one, x) \n z = Sub (a, one)"),
-    "more bits": ("int32[1]", "a = Sub (x, one_32) \n b = Cast <to = 7> (a) \n z = Add (b, one)"),
-    "several numbers": ("int64[n]", "z = Add (x, zero)"),
-    "the second of two": ("int64[2]", "z = Gather (x, one)"),
-    "the first of two": ("int64[2]", "a = Gather (x, zero) \n z = Add (a, one)"),
-}
+TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+SUMS, ALIKE, FEWER, KEPT = (TABLE[name] for name in ("sums", "alike", "fewer", "kept"))
 
 
 def summed(kind: str, lines: str) -> tuple[ir.Model, ir.Model]:
@@ -86,54 +74,6 @@ def test_a_sum_that_comes_back_goes(name: str) -> None:
 def test_what_looks_alike_is_kept(name: str) -> None:
     before, after = summed(*ALIKE[name])
     assert operators(after) == operators(before)
-
-
-_ROWS = "a = Relu (x) \n b = Reshape (a, sizes) \n"
-FEWER = {
-    "a size of a view": (
-        "int64[1]",
-        f"{_ROWS} c = Shape <start = 0, end = 1> (b) \n y = Identity (c)",
-        ["Shape", "Identity"],
-    ),
-    "a size times one": (
-        "int64[1]",
-        f"{_ROWS} c = Shape <start = 0, end = 1> (b) \n d = Mul (one, c) \n y = Identity (d)",
-        ["Shape", "Identity"],
-    ),
-    "a mask": (
-        "float[batch, n]",
-        "a = Cast <to = 1> (mask) \n b = Mul (a, least) \n y = Identity (b)",
-        ["Where", "Identity"],
-    ),
-    "a mask that is turned": (
-        "float[batch, n]",
-        "a = Not (mask) \n b = Cast <to = 1> (a) \n c = Mul (least, b) \n y = Identity (c)",
-        ["Not", "Where", "Identity"],  # ONNX Runtime's Where loses the sign of a zero in front
-    ),
-    "views of a sine and a cosine": (
-        "float[batch, 3, 2]",
-        "a = Sin (x) \n b = Reshape (a, parts) \n c = Cos (x) \n d = Reshape (c, parts) \n"
-        "y = Add (b, d)",
-        ["Reshape", "Sin", "Cos", "Add"],
-    ),
-    "a mask of whole numbers": (
-        "int64[batch, n]",
-        "a = Cast <to = 7> (mask) \n b = Mul (three, a) \n y = Identity (b)",
-        ["Where", "Identity"],
-    ),
-}
-KEPT = {
-    "a size that is computed": "a = NonZero (x) \n y = Shape <start = 1, end = 2> (a)",
-    "two sizes": f"{_ROWS} c = Shape <end = 2> (b) \n y = Identity (c)",
-    "a sine that is read as it is, too": (
-        "a = Sin (x) \n b = Reshape (a, parts) \n c = ReduceSum (b) \n d = ReduceSum (a) \n"
-        "y = Add (c, d)"
-    ),
-    "more elements": "a = Shape <end = 1> (x) \n b = Mul (a, ones) \n y = Identity (b)",
-    "zero times infinity": "a = Cast <to = 1> (mask) \n b = Mul (a, endless) \n y = Identity (b)",
-    "a higher rank": "a = Cast <to = 1> (mask) \n b = Mul (a, cube) \n y = Identity (b)",
-    "a number": "a = Cast <to = 1> (x) \n b = Mul (a, least) \n y = Identity (b)",
-}
 
 
 def named(out: str, lines: str) -> tuple[ir.Model, ir.Model]:

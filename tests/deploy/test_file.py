@@ -11,7 +11,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
 from rmsnorm_export.options import entries, names_in, written
-from tests.deploy.pipelines import write
+from tests.deploy.models import write
 
 ENGINE = "[package]\nmodel = 'engine'"
 WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

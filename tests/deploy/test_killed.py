@@ -12,8 +12,15 @@ import pytest
 
 import rmsnorm_export as rx
 from tests import warm
-from tests.deploy.models import needs_triton
-from tests.deploy.pipelines import TABLES, assert_consistent, document, ran, states, write
+from tests.deploy.models import (
+    TABLES,
+    assert_consistent,
+    document,
+    needs_triton,
+    ran,
+    states,
+    write,
+)
 from tests.engine.conftest import needs_rtx
 
 PROGRAM = """

@@ -17,7 +17,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.records import from_json, to_json
 from tests.cli.conftest import model
-from tests.deploy.pipelines import assert_consistent, document, ran, states, write
+from tests.deploy.models import assert_consistent, document, ran, states, write
 from tests.engine.conftest import needs_rtx
 from tests.proof.sites import LLAMA, source
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 import pytest
 
+import rmsnorm_export as rx
+from rmsnorm_export.api import build_engine
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.tensorrt.engine.norms import (
     EngineSite,
@@ -18,8 +23,9 @@ from rmsnorm_export.tensorrt.engine.norms import (
     nodes_of,
 )
 from rmsnorm_export.tensorrt.engine.result import EngineLayer, EngineNorm
+from tests.rewrite.test_quantized_outputs import model
 
-from .conftest import NORM, model_of
+from .conftest import NORM, model_of, needs_rtx
 
 # What TensorRT-RTX 1.7.1 logs, shortened.
 LOG = (
@@ -140,3 +146,35 @@ def test_a_norm_inside_a_function_is_not_guessed() -> None:
     assert "inside other::F" in only.norm.reason
     layers = [layer("k", "kgen", "norm | one (F)", "norm | two (F)")]
     assert [one.how for one in find_norms([only], layers)] == ["unknown"]
+
+
+# A norm whose output is quantized is one kernel of TensorRT-RTX, in every form of the file.
+
+BEHIND = {
+    "int8": ("node_q", ".codes"),
+    "fp8": ("node_q", ".codes"),
+    "int8_per_row": ("node_rs", ".step"),
+}
+"""What makes the codes -> a node behind the norm, and that node in a function."""
+
+
+@needs_rtx
+@pytest.mark.parametrize("form", ["raw", "onnx", "portable", "folded"])
+@pytest.mark.parametrize("how", BEHIND)
+def test_it_is_in_the_kernel_of_the_norm(how: str, form: Any, tmp_path: Path) -> None:
+    proto, path = model("float16", how), tmp_path / "model.onnx"
+    for node in proto.graph.node:
+        node.name = f"node_{node.output[0]}"
+    onnx.save(proto, path)
+    if form != "raw":
+        folded = form == "folded"
+        result = rx.optimize(path, target=None if folded else form, fold_quantize=folded)
+        assert len(result.report.fused) == 1
+        path = tmp_path / f"{form}.onnx"
+        result.save(path)
+    record = build_engine(path, tmp_path / "e.engine", dims="B=1,1,4;S=1,64,64").record
+    (only,) = record.norms
+    assert (only.how, only.kernels) == ("fused", 1), only.reason
+    (kernel,) = (layer for layer in record.layers if layer.name in only.names)
+    last, inner = BEHIND[how]
+    assert any(node == last or inner in node for node in kernel.nodes)

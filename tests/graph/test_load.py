@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from hostile_models import GAIN, external_gain, external_model, norm_model, write
@@ -21,6 +22,7 @@ from rmsnorm_export import optimize
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph import load
 from rmsnorm_export.graph.load import load_model, no_gc
+from rmsnorm_export.graph.pieces import parse
 from rmsnorm_export.graph.save import to_bytes
 
 
@@ -207,3 +209,35 @@ def test_a_file_is_parsed_once(
     monkeypatch.setattr(load, "_from_bytes", counted)
     call(path)
     assert parsed == [str(path)]
+
+
+# What was checked is what is used: a file that was changed since is refused.
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 18]> main (float[B, 8] x) => (float[B, 8] y)'
+    "{ y = Identity (x) }"
+)
+
+
+def test_a_file_that_was_changed_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(MODEL, path)
+    loaded = load_model(path)
+    assert loaded.to_bytes() == path.read_bytes()
+    other = tmp_path / "other.onnx"
+    onnx.save(MODEL, other)
+    other.replace(path)
+    with pytest.raises(rx.InputError, match="changed"):
+        loaded.to_bytes()
+    onnx.save(MODEL, other)
+
+    def then_replaced(*arguments: Any) -> Any:
+        parsed = parse(*arguments)
+        other.replace(path)
+        return parsed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rmsnorm_export.graph.load.parse", then_replaced)
+        loaded = load_model(path)
+    with pytest.raises(rx.InputError, match="changed"):
+        loaded.to_bytes()

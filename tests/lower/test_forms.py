@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from checks import check, norm_node, ops
-from source_graphs import Built, Source, build
+from source_graphs import Built, Source, build, check, norm_node, ops
 
 from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from source_graphs import Source, build, feed, run
@@ -16,7 +17,8 @@ import rmsnorm_export as rx
 from rmsnorm_export.lower import targets
 from rmsnorm_export.lower.builder import SiteBuilder
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match
-from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.lower.plugin import plugin_refuses
+from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 
@@ -53,3 +55,97 @@ def test_a_new_target_is_a_row_and_a_module(monkeypatch: pytest.MonkeyPatch) -> 
     assert run(ir.to_proto(result.model), feed(source))[0].shape == source.shape
     refused = rx.inspect(build(Source(gain=None)).model, target=target).refused
     assert [refusal.reason for refusal in refused] == ["l2-form"]
+
+
+# Nodes name the TensorRT plugin only when it takes them: a plugin that refuses ends the build.
+
+
+def model(x_type: str, weight_type: str, n: str = "64", *, weight: bool = True) -> onnx.ModelProto:
+    """LLaMA's norm in ``x_type`` with a weight that is cast to it."""
+    scaled = f"cast = Cast<to = {_CODES[x_type]}>(w)  y = Mul(v, cast)"
+    text = f"""
+        <ir_version: 10, opset_import: ["" : 18]>
+        g ({x_type}[2, {n}] x{f", {weight_type}[64] w" if weight else ""}) => ({x_type}[2, {n}] y)
+        <{x_type} two = {{2}}, {x_type} epsilon = {{0.00001}}, int64[1] axes = {{-1}}>
+        {{
+            square = Pow(x, two)
+            mean = ReduceMean(square, axes)
+            stabilised = Add(mean, epsilon)
+            rms = Sqrt(stabilised)
+            {"v" if weight else "y"} = Div(x, rms)
+            {scaled if weight else ""}
+        }}"""
+    return onnx.parser.parse_model(text)
+
+
+_CODES = {"float": 1, "double": 11}
+
+
+@pytest.mark.parametrize(
+    ("x_type", "weight_type", "why"),
+    [("float", "float", ""), ("float", "float16", "no float16 scale"),
+     ("double", "double", "float64")],
+)  # fmt: skip
+def test_only_what_the_plugin_takes_names_it(x_type, weight_type, why):
+    result = rx.optimize(model(x_type, weight_type), prove=True)
+    (site,) = result.report.fused
+    (node,) = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
+    assert ("plugin_namespace" in node.attributes) == (not why)
+    assert [why in note for note in site.notes if "TensorRT plugin" in note] == [True] * bool(why)
+
+
+def test_a_bare_norm_of_unknown_length_has_a_body_of_its_own():
+    """For a scale that is neutral and as long as its rows the file does not say enough."""
+    both = onnx.compose.merge_models(
+        onnx.compose.add_prefix(model("float", "float"), "a_"),
+        onnx.compose.add_prefix(model("float", "float", "N", weight=False), "b_"),
+        io_map=[],
+    )
+    result = rx.optimize(both)
+    nodes = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
+    assert [len(node.inputs) for node in nodes] == [2, 1]
+    assert sorted("plugin_namespace" in node.attributes for node in nodes) == [False, True]
+
+
+WEIGHTS = (("scale", FLOAT, (64,)),)
+LIMITS = [
+    ("RMSNorm", NormSpec(), DOUBLE, 64, (), "float64"),
+    ("RMSNorm", NormSpec(stash_type=DOUBLE), FLOAT, 64, (), "float64"),
+    ("RMSNorm", NormSpec(stash_type=FLOAT16), FLOAT, 64, (), "in float16"),
+    ("RMSNorm", NormSpec(), FLOAT, (1 << 20) + 1, (), "1048576 elements"),
+    ("RMSNorm", NormSpec(), FLOAT16, 64, (("scale", BFLOAT16, (64,)),), "no bfloat16 scale"),
+    ("RMSNorm", NormSpec(), FLOAT, 64, (("bias", FLOAT, (1,)),), "a bias of one element for each"),
+    ("RMSNorm", NormSpec(), FLOAT, None, (("scale", FLOAT, (1,)),), "a scale of one element"),
+    ("RMSNorm_grouped_3", NormSpec(group_size=16), FLOAT, 64, (), "no creator"),
+    *(
+        ("RMSNorm", NormSpec(), FLOAT16, 64, (("scale", FLOAT, own), ("bias", FLOAT16, own)), "")
+        for own in ((64,), (1, 1, 64), ("n",), None)
+    ),
+    ("RMSNorm", NormSpec(), FLOAT, None, WEIGHTS, ""),
+    ("RMSNorm_epsilon_clamp", NormSpec(epsilon_clamp=True), FLOAT, 64, WEIGHTS, ""),
+    ("RMSNorm", NormSpec(axis=-3, last_axis=-3), FLOAT, 64, (("scale", FLOAT, (64, 1, 1)),), ""),
+]
+"""Name, norm, type and length of the rows, weights, and why the plugin does not take it."""
+
+
+@pytest.mark.parametrize(("name", "spec", "dtype", "n", "weights", "why"), LIMITS)
+def test_limits(name, spec, dtype, n, weights, why):
+    reason = plugin_refuses(name, spec, dtype=dtype, n=n, weights=weights)
+    assert (why in reason, bool(reason)) == (True, bool(why))
+
+
+@pytest.mark.parametrize(
+    ("x", "cos", "n", "why"),
+    [
+        (("B", "H", "S", 8), ("B", 1, "S", 8), 8, ""),
+        (("B", "S", "H", 8), (1, "S", 1, 4), 8, ""),
+        (("B", "H", "S", 8), None, 8, ""),
+        (("B", "G", "H", "S", "T", 8), ("B", 1, 1, "S", 1, 8), 8, "two runs"),
+        (("B", 1, "H", 1, 8), (1, "S", 1, "T", 8), 8, ""),
+        (("B", "H", "S", 7), ("S", 4), 7, "even"),
+    ],
+)
+def test_tables_of_a_rotary_embedding(x, cos, n, why):
+    spec = NormSpec(kind="RotaryRMSNorm", rotary_dim=4 if n == 7 else 0)
+    reason = plugin_refuses("RotaryRMSNorm", spec, dtype=FLOAT, n=n, weights=(), tables=(x, cos))
+    assert (why in reason, bool(reason)) == (True, bool(why))

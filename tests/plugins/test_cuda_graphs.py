@@ -22,7 +22,7 @@ from rmsnorm_export.op.spec import FLOAT16
 from tests.plugins import kernel_build
 from tests.proof.sites import LLAMA, source
 from tests.tools.cuda.provider import Inputs, Outcome, Provider
-from tests.tools.runtimes.catalogue import INSTALL
+from tests.tools.runtimes.measure import INSTALL
 from toolbox.corpus.decoders import decoder
 
 VERSION = "1.31.1"

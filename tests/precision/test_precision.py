@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
+import rmsnorm_export as rx
 from tests.precision.networks import (
     ROWS,
     TARGETS,
@@ -223,3 +228,53 @@ def test_functions_of_others_are_converted_by_their_calls() -> None:
     assert share_off(model, content, x_of(3, ROWS)) < 2e-2
     assert operators(kept(precision, "range")) == ["Mul"]
     assert precision.products_kept == 0
+
+
+# ``dtype`` in a pipeline.
+
+
+def test_a_pipeline_converts_and_compares_within_the_type(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    steps = '[model]\npath = "m.onnx"\n[optimize]\ndtype = "f16"\n[verify]\n'
+    (tmp_path / "p.toml").write_text(f'[pipeline]\nname = "m"\nfolder = "out"\n{steps}')
+    done = rx.run_pipeline(tmp_path / "p.toml")
+    assert done.error is None
+    found = onnx.load(next((tmp_path / "out").rglob("*.onnx")))
+    assert {tensor.data_type for tensor in found.graph.initializer if len(tensor.dims) == 2} == {10}
+
+
+# The memory that a conversion takes, beside what the packages take.
+
+WIDE, LAYERS = 1536, 16  # 150 MB
+_CONVERT = """
+import re, resource, sys
+import rmsnorm_export as rx
+for path in sys.argv[1:3]:
+    rx.optimize(path, inputs=(sys.argv[3],), dtype="f16").save(path + ".half", force=True)
+    own = int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
+    print(max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024)
+"""
+
+
+@pytest.mark.parametrize(("apart", "most"), [(True, 1.6), (False, 2.4)])
+def test_a_conversion_takes_little_more_than_reading(
+    tmp_path: Path, *, apart: bool, most: float
+) -> None:
+    """In this process or a fork; a single file is in memory twice while protobuf reads it.
+
+    Where weights are rounded beforehand, and lent to sessions from memory, 2.0 and 3.7 times.
+    """
+    paths = [tmp_path / "small.onnx", tmp_path / "large.onnx"]
+    for path, layers in zip(paths, (1, LAYERS), strict=True):
+        own = {f"w{i}": weight(WIDE, WIDE, seed=i) for i in range(layers)}
+        own |= {"first": weight(ROWS, WIDE), "last": weight(WIDE, ROWS)}
+        steps = [f"h{i + 1} = MatMul (h{i}, w{i})" for i in range(layers)]
+        body = " ".join(["h0 = MatMul (x, first)", *steps, f"y = MatMul (h{layers}, last)"])
+        signature = f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)"
+        how = {"save_as_external_data": True, "location": f"{path.name}.data"} if apart else {}
+        onnx.save(parsed(body, signature, own), path, **how)
+    np.savez(tmp_path / "x.npz", x=np.full((2, ROWS), 1e-3, np.float32))
+    words = [sys.executable, "-c", _CONVERT, *paths, tmp_path / "x.npz"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    small, large = map(int, done.stdout.split())
+    assert large - small < most * 4 * WIDE**2 * LAYERS

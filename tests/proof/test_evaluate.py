@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
+import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -15,27 +18,7 @@ from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
 
-ONE_EACH = {
-    "Add": "y = Add (x, w)",
-    "Sub": "y = Sub (x, w)",
-    "Div": "y = Div (x, w)",
-    "Pow": "a = Abs (x)\n  e = Constant <value_float = 1.7> ()\n  y = Pow (a, e)",
-    "Sqrt": "a = Abs (x)\n  y = Sqrt (a)",
-    "Reciprocal": "y = Reciprocal (x)",
-    "Exp": "y = Exp (x)",
-    "Sigmoid": "y = Sigmoid (x)",
-    "Max": "y = Max (x, w)",
-    "ReduceMean": "m = ReduceMean <keepdims = 0> (x, axes)\n  y = Unsqueeze (m, axes)",
-    "ReduceSum": "m = ReduceSum (x, axes)\n  y = Mul (m, x)",
-    "ReduceSumSquare": "m = ReduceSumSquare (x, axes)\n  y = Mul (m, x)",
-    "ReduceL2": "m = ReduceL2 (x, axes)\n  y = Mul (m, x)",
-    "LpNormalization": "y = LpNormalization <axis = -1> (x)",
-    "Reshape": "s = Shape (x)\n  r = Reshape (x, quads)\n  y = Reshape (r, s)",
-    "Gather": "k = Gather <axis = 0> (x, turned)\n  y = Add (k, x)",
-    "Transpose": "y = Transpose <perm = [1, 0, 2]> (x)",
-    "Concat": "z = Concat <axis = -1> (x, x)\n  y = Slice (z, i0, n, axes)",
-    "reference": "t = Tanh (x)\n  y = Softmax <axis = -1> (t)",
-}
+ONE_EACH: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 EXTRA = ", int64[1] i0 = {0}, int64[1] n = {96}, int64[2] turned = {1, 0}"
 EXTRA += ", int64[4] quads = {0, 0, -1, 4}"
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
+from recognize.text_models import TARGETS, check_same, model, norm, run
 
+import rmsnorm_export as rx
 from proof import sites
 from proof.sites import GEMMA, GEMMA_SPEC, LLAMA, NORM, PLAIN, SPEC, one_node, prove, site, written
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.errors import InputError
+from rmsnorm_export.lower.targets import Target
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from rmsnorm_export.proof.feeds import Layout
+from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.scan import recognize
 
 RMS = "RMSNormalization <epsilon = 0.000001>"
 
@@ -59,48 +69,6 @@ def test_a_chain_in_half_only_becomes_more_accurate(dtype: int) -> None:
     assert not prove(match, one_node(match, op, "exact")).passed
 
 
-SILU = "  q = {norm} (x, w)\n  g = Sigmoid (z)\n  k = Mul (g, z)\n  y = Mul (q, k)"
-SKIP = (
-    "y, d1, d2, t = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.000001> (x, h, w)"
-)
-FLAT = """  flat = Constant <value_ints = [10, 96]> ()
-  back = Constant <value_ints = [2, 5, 96]> ()
-  k = Reshape (x, flat){core}
-  q = Reshape (v, back)
-  y = Mul (q, w)"""
-GROUPS = """  split = Constant <value_ints = [0, 0, -1, 24]> ()
-  s0 = Shape (x)
-  k = Reshape (x, split)"""
-ONES = f", float[24] ones = {{{', '.join('1' * 24)}}}"
-WIDE = {"dtype": DOUBLE, "stash": DOUBLE, "epsilon": SPEC.epsilon}
-RIGHT: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
-    "float64": (PLAIN, {"stash_type": DOUBLE}, WIDE,
-                f"  y = {NORM.replace('>', ', stash_type = 11>')} (x, w)"),
-    "offset": (sites.OFFSET + "{core}\n  y = Mul (v, g)", {"scale_offset": 1.0}, {},
-               sites.OFFSET + "  y = {norm} (x, g)"),
-    "bias": ("{core}\n  q = Mul (v, w)\n  y = Add (q, b)", {}, {"inputs": "xwb"},
-             "  q = {norm} (x, w)\n  y = Add (q, b)"),
-    "residual": ("  t = Add (x, h)\n" + PLAIN, {"kind": "SkipRMSNorm"},
-                 {"row": "t", "inputs": "xhw", "outputs": "yt"}, SKIP),
-    "gate": ("{core}\n  q = Mul (v, w)\n  g = Sigmoid (z)\n  k = Mul (z, g)\n  y = Mul (q, k)",
-             {"kind": "GatedRMSNorm"}, {"inputs": "xzw"}, SILU),
-    "sizes in a Reshape": (FLAT, {}, {"row": "k", "shape": "2, 5"}, "  y = {norm} (x, w)"),
-    "groups": (GROUPS + "{core}\n  q = Reshape (v, s0)\n  y = Mul (q, w)", {"group_size": 24},
-               {"row": "k", "extra": ONES},
-               GROUPS + "\n  d = {norm} (k, ones)\n  u = Reshape (d, s0)\n  y = Mul (u, w)"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_right_rewrites(name: str) -> None:
-    body, changes, arguments, new = RIGHT[name]
-    match = site(body, dataclasses.replace(SPEC, **changes), **arguments)
-    lowered = written(match, new, extra=arguments.get("extra", ""))
-    proof = prove(match, lowered, stored_scale=np.zeros(96, np.float32))
-    assert proof.passed, proof.reason
-    assert ("overflow" in proof.cases) == (match.dtype != DOUBLE)
-
-
 @pytest.mark.parametrize(
     ("new", "words"),
     [("  y = {norm} (x, w)", "does not load"),  # the operator takes one type only
@@ -144,17 +112,6 @@ def test_unknown_size_rank_and_types() -> None:
     assert proof.passed, proof.reason
 
 
-@pytest.mark.parametrize("weight", [FLOAT16, FLOAT])
-def test_unknown_type_of_a_weight(weight: int) -> None:
-    plain = "{core}\n  yf = Mul (v, w)\n  y = Cast <to = {dtype}> (yf)"
-    body = GEMMA if weight == FLOAT16 else plain
-    match = site(body, GEMMA_SPEC, dtype=FLOAT16, weight=weight)
-    match.scale.type = None
-    new = "  wide = Cast <to = 1> (x)\n  g = Cast <to = 1> (w)\n  d = {norm} (wide, g)\n"
-    proof = prove(match, written(match, new + "  y = Cast <to = 10> (d)"))
-    assert proof.passed, proof.reason
-
-
 def test_sizes_that_only_a_reshape_knows() -> None:
     """x of unknown shape; the source reshapes to constant sizes, the new nodes know two axes."""
     body = "  back = Constant <value_ints = [2, 5, 4, 3]> ()\n"
@@ -175,3 +132,183 @@ def test_absurdly_long_rows_are_not_tried() -> None:
     proof = prove(dataclasses.replace(match, n=2**40), one_node(match))
     assert not proof.passed
     assert "too long" in proof.reason
+
+
+# Proof against truth: a right rewrite passes, and the class that is told is the class that is.
+
+SKIP = "float[2,3,8] x, float[2,3,8] r"
+ROW = "float[2,3,8] x"
+RENAMED = "i = Identity(h)\n" + norm("h", "y").replace("Pow(h, two)", "Mul(i, h)")
+PROVED = {
+    "one value is gain and bias": (norm("x", "y0") + "y = Add(y0, w)", ROW),
+    "one value is x and residual": ("h = Add(x, x)\n" + norm("h", "y"), ROW),
+    "one value is x and gate": (norm("x", "y0") + "g = Sigmoid(x)\n y = Mul(y0, g)", ROW),
+    "the sum by another name": ("h = Add(x, r)\n" + RENAMED, SKIP),
+    "gate in front, by another name": ("g = Sigmoid(r)\n h = Mul(x, g)\n" + RENAMED, SKIP),
+    "a norm of a norm": (norm("x", "y0") + norm("y0", "y", "k"), ROW),
+    "a gain from a norm": (norm("w", "g", "k") + norm("x", "y", "", "g"), ROW),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", PROVED)
+def test_a_right_rewrite_is_proved(name: str, target: Target) -> None:
+    body, inputs = PROVED[name]
+    source = model(body, inputs=inputs, outputs="float[2,3,8] y")
+    result = rx.optimize(source, target=target, prove=True)
+    assert result.report.fused
+    assert not result.report.refused
+    assert all(site.proof.passed for site in result.report.fused)
+    check_same(source, ir.to_proto(result.model))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_default_epsilon_is_a_float32(target: Target) -> None:
+    """The attribute's default 1e-5 is stored in float32: 2.5e-8 away, and this norm is float64."""
+    gain = "double[8] w = {1, 2, 3, 4, 5, 6, 7, 8}"
+    body = "y = RMSNormalization<stash_type = 11>(x, w)"
+    source = model(body, inputs="double[4,8] x", outputs="double[4,8] y", constants=gain, opset=23)
+    result = rx.optimize(source, target=target, prove=True)
+    assert not result.report.refused
+    tiny = {"x": np.random.default_rng(0).standard_normal((4, 8)) * 1e-6}
+    (old,), (new,) = run(source, tiny), run(ir.to_proto(result.model), tiny)
+    np.testing.assert_allclose(new, old, rtol=1e-12)
+
+
+# Right rewrites whose proof needs more than the nodes of the site, and those that have none.
+
+CORE = "\n" + sites.CONSTANTS + sites.CORE
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18{}]>\n'
+HALF = "main (float16[B, S, 64] x) => (float16[B, S, 64] y)"
+
+ROUNDED = "  xf = Cast <to = 1> (down)" + CORE.format(row="xf") + "  y = CastLike (v, x)\n}"
+CAST_UP_AND_DOWN = HEAD.format("") + HALF + "{\n  up = Cast <to = 1> (x)\n"
+CAST_UP_AND_DOWN += "  down = Cast <to = 10> (up)\n" + ROUNDED
+IN_A_FUNCTION = (
+    HEAD.format(', "local" : 1') + HALF + "{ y = local.Block (x) }\n"
+    '<domain: "local", opset_import: ["" : 18]>\nBlock (x) => (y) {\n'
+    "  up = Cast <to = 1> (x)\n  doubled = Add (up, up)\n  down = CastLike (doubled, x)\n" + ROUNDED
+)
+
+
+def grouped(inputs: str, front: str, declared: str = "") -> str:
+    """A norm of groups of 16, with a gain over the whole row of 64."""
+    main = f"main ({inputs}, float[64] w) => (float y) {declared} {{\n{front}\n"
+    body = "  g = Reshape (h, parts)" + CORE.format(row="g") + "  back = Reshape (v, whole)\n"
+    return HEAD.format("") + main + body + "  y = Mul (w, back)\n}"
+
+
+REST = """
+  rest = Constant <value_ints = [4, 16]> ()
+  n = Constant <value_ints = [64]> ()
+  parts = Concat <axis = 0> (lead, rest)
+  whole = Concat <axis = 0> (lead, n)"""
+LEAD = "  a2 = Constant <value_ints = [2]> ()\n  a8 = Constant <value_ints = [8]> ()\n"
+COMPUTED_SHAPE = grouped(
+    "float[2, 8, 64] x", f"{LEAD}  lead = Concat <axis = 0> (a2, a8){REST}\n  h = Mul (x, x)"
+)
+SHAPE_OF_AN_INPUT = grouped(
+    "int64[batch, sequence] ids, float[32, 64] table",
+    f"  lead = Shape (ids){REST}\n  h = Gather (table, ids)",
+)
+SHAPE_IS_AN_INPUT = grouped(
+    "float[batch, sequence, 64] x, int64[4] parts, int64[3] whole",
+    "  h = Neg (x)",
+    "<float[batch, sequence, 4, 16] g, float[batch, sequence, 64] back>",
+)
+
+
+def optimized(text: str, **options: Any) -> rx.Report:
+    model = onnx.parser.parse_model(text)
+    return rx.optimize(model, numerics="upcast", **options).report
+
+
+EVERYWHERE = (CAST_UP_AND_DOWN, IN_A_FUNCTION, COMPUTED_SHAPE)
+
+
+NATIVE = '<ir_version: 10, opset_import: ["" : 23]>\n'
+ROW_OF_ONES = (
+    NATIVE
+    + """main (float[B, S, 64] h) => (float[B, S, 64] y) {
+  shape = Shape (h)
+  x = ConstantOfShape <value = float[1] {1.0}> (shape)
+  y = RMSNormalization <axis = -1> (x, x)
+}"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    # The other targets want to know the size of a group before there is anything to prove.
+    [(SHAPE_OF_AN_INPUT, "portable"), (ROW_OF_ONES, "portable"), (ROW_OF_ONES, "ort"),
+     *itertools.product(EVERYWHERE, ("portable", "onnx", "ort"))],
+)  # fmt: skip
+def test_what_a_cut_needs_comes_with_it(text: str, target: Any) -> None:
+    report = optimized(text, target=target, prove=True)
+    assert len(report.fused) == 1, report.refused
+    proof = report.fused[0].proof
+    assert (proof.passed, bool(proof.compared)) == (True, True)
+
+
+def test_what_cannot_be_run_by_itself_is_no_failed_proof() -> None:
+    assert optimized(SHAPE_IS_AN_INPUT).fused
+    (refused,) = optimized(SHAPE_IS_AN_INPUT, prove=True).refused
+    assert (refused.reason, refused.kind) == ("not-provable", "norm")
+    assert "'whole', an input" in refused.found
+
+
+EMPTY_ROWS = NATIVE + "main (float[B, S, 0] x, float[0] w) => (float[B, S, 0] y) {"
+EMPTY_ROWS += " y = RMSNormalization <axis = -1> (x, w) }"
+NO_ROWS = """<ir_version: 9, opset_import: ["" : 19]>
+main (float[0, 3, 8] x, float[8] w) => (float[0, 3, 8] y)
+<float two = {2}, int64[1] axes = {-1}, float epsilon = {0.00001}, int64[3] shape = {-1, 3, 1}> {
+  p = Pow (x, two)
+  mean = ReduceMean <keepdims = 1> (p, axes)
+  m = Reshape (mean, shape)
+TAIL
+}""".replace("TAIL", sites.TAIL)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "target"),
+    [(EMPTY_ROWS, "not-provable", "portable"), (NO_ROWS, "not-provable", "portable")],
+)  # fmt: skip
+def test_odd_rows_are_no_failed_proof(text: str, reason: str, target: Any) -> None:
+    """Rows of no elements; no rows, as a Reshape stores it."""
+    refused = optimized(text, target=target, prove=True).refused
+    assert [(r.reason, r.kind) for r in refused] == [(reason, "norm")]
+
+
+ROW_OF_64 = HEAD.format("") + "main (float[B, S, 64] x) => (float[B, S, 64] y) {"
+CLAMPED = ROW_OF_64 + CORE.format(row="x").replace("Add (m, epsilon)", "Max (m, epsilon)")
+CLAMPED += "  y = Identity (v)\n}"
+GATED_BY_ITS_SQUARE = ROW_OF_64 + CORE.format(row="x") + "  g = Sigmoid (p)\n  y = Mul (v, g)\n}"
+
+
+@pytest.mark.parametrize("epsilon", ["0.00000011920928955078125", "0.000001"])
+def test_the_root_of_a_clamp_is_a_rounded_number(epsilon: str) -> None:
+    """2**-23 is one of float32, its root is not."""
+    (site,) = optimized(CLAMPED.replace("0.000001", epsilon), prove=True).fused
+    assert site.attributes["epsilon_clamp"] == 1
+    assert site.proof.passed
+
+
+def test_a_gate_on_the_way_to_the_root_is_not_chosen_apart_from_x() -> None:
+    (site,) = optimized(GATED_BY_ITS_SQUARE).fused
+    assert site.op == "GatedRMSNorm"
+    (refused,) = optimized(GATED_BY_ITS_SQUARE, prove=True).refused
+    assert refused.reason == "not-provable"
+    assert "the gate 'p'" in refused.found
+
+
+def test_the_proofs_of_a_model_end_with_its_elements() -> None:
+    """Two layouts of 13 rows and one of 26, which is run twice."""
+    types = recognize(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)).types
+    proving = Proving(types, {}, elements=256)
+    for _ in range(2):
+        proving.take(Layout((13,), (64,), FLOAT, ()), FLOAT)
+    with pytest.raises(InputError, match=r"130 elements, 128 are left"):
+        proving.take(Layout((26,), (65,), FLOAT, ()), FLOAT)
+    proving.take(Layout((26,), (64,), FLOAT, ()), FLOAT)
+    assert proving.elements == 0

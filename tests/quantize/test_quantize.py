@@ -20,7 +20,7 @@ from rmsnorm_export.quantize.left import MOST_TRIALS, left_out
 from rmsnorm_export.quantize.quantize import Loss
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.runtime.session import load_session, run_session
-from tests.deploy.pipelines import FACTORY, write
+from tests.deploy.models import FACTORY, write
 
 pytest.importorskip("onnxscript")
 

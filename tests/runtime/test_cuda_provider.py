@@ -18,7 +18,7 @@ from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIF
 from rmsnorm_export.runtime.consumers import CUDA_PROVIDERS, CudaProvider, consumer
 from tests.proof.sites import LLAMA, source
 from tests.tools.cuda.provider import Inputs, Outcome, Provider
-from tests.tools.runtimes.catalogue import INSTALL
+from tests.tools.runtimes.measure import INSTALL
 from tests.tools.runtimes.models import operator_tests
 
 GPU = "onnxruntime-gpu"

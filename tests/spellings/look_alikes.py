@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import alike_factors, alike_places, alike_values  # noqa: F401 (register)
+from . import alike_factors, alike_values  # noqa: F401 (register)
 from .alike import LOOK_ALIKES
 
 __all__ = ["LOOK_ALIKES"]

@@ -215,13 +215,7 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path, case: str) -> None:
 
 # Whole architectures. The diffusion transformer is an example of a pipeline (tests/deploy).
 
-# fmt: off
-NAMES = (
-    "llama", "mixtral", "qwen3", "gemma", "gemma2", "gemma3", "gemma4", "olmo2", "glm4",
-    "deepseek_v3", "mamba2", "t5_encoder", "nanochat", "aimv2_vision", "diffllama", "gpt_oss",
-    "exaone4", "hunyuan",
-)
-# fmt: on
+NAMES = ("mamba2", "t5_encoder", "llama", "aimv2_vision", "gemma3", "gpt_oss")
 FORMS = ((18, "portable"), (23, "onnx"), (18, "ort"), (23, "portable"), (23, "ort"))
 CASES = [
     *((name, "float16", *FORMS[i % len(FORMS)]) for i, name in enumerate(NAMES)),
@@ -231,7 +225,7 @@ CASES = [
 # A mixer with gates, an encoder, one of images; tests/test_bench.py exports a decoder.
 SAMPLE = {c for c in CASES if c[0] in ("mamba2", "t5_encoder", "aimv2_vision")}
 # Symbolic in the batch alone: a second symbolic axis doubles what an export takes.
-ONE_AXIS = ("gemma", "qwen3", "deepseek_v3", "mamba2", "aimv2_vision")
+ONE_AXIS = ("mamba2", "aimv2_vision")
 
 
 @pytest.mark.slow

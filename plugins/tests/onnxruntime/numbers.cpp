@@ -1,5 +1,5 @@
 // Norms by the kernels of the processor that this runs on, without ONNX Runtime: cases on standard
-// input, their outputs on standard output; tests/plugins/test_native_emulated.py compares them.
+// input, their outputs on standard output; tests/plugins/test_native_isas.py compares them.
 
 #include "../../onnxruntime/norm.h"
 

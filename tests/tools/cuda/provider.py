@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,7 @@ from typing import Any
 
 import onnx
 
-from tests.tools.cuda import stand_in
-from tests.tools.runtimes.catalogue import Installable
+from tests.tools.runtimes.measure import Installable
 
 _CHILD = pathlib.Path(__file__).with_name("child.py")
 _SECONDS = 60
@@ -98,7 +98,7 @@ class Provider:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             extra = [pathlib.Path(request["library"])] if "library" in request else []
-            stand_in.make([library, *extra], folder / "cuda")
+            make_stand_in([library, *extra], folder / "cuda")
             paths = []
             for number, (model, inputs) in enumerate(models):
                 path = folder / f"{number}.onnx"
@@ -118,3 +118,38 @@ class Provider:
         answers = [Outcome(**json.loads(line)) for line in child.stdout.splitlines()]
         lost = f"the process ended with {child.returncode}: {child.stderr[-300:]}"
         return answers + [Outcome(lost)] * (len(models) - len(answers))
+
+
+# ONNX Runtime's CUDA provider without a GPU: the published library on a stand-in for CUDA.
+
+SOURCE = pathlib.Path(__file__).with_name("runtime.c")
+_LIBRARIES = r"NEEDED\)\s+Shared library: \[(lib(?:cu|nv)[^\]]*)\]"
+_FUNCTIONS = re.compile(r"_*(cuda|cublas|curand|cudnn|cufft|cu[A-Z]|nvrtc|nvml)")
+
+
+def make_stand_in(libraries: list[pathlib.Path], folder: pathlib.Path) -> None:
+    """Write, under the names of all CUDA libraries that ``libraries`` need, one that stands in.
+
+    Args:
+        libraries: that are linked with CUDA, e.g. ``libonnxruntime_providers_cuda.so``.
+        folder: for ``LD_LIBRARY_PATH``.
+    """
+    needed, functions = {"libcuda.so.1"}, set[str]()
+    for library in libraries:
+        needed |= set(re.findall(_LIBRARIES, _run("readelf", "-d", "-W", str(library))))
+        symbols = _run("nm", "-D", "--undefined-only", str(library)).split()
+        functions |= {name.partition("@")[0] for name in symbols if _FUNCTIONS.match(name)}
+    written = set(re.findall(r"\b(\w+)[()]", SOURCE.read_text()))
+    rest = "".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(functions - written))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rest.c").write_text(rest)
+    whole = folder / "stand_in.so"
+    sources = (str(SOURCE), str(folder / "rest.c"))
+    _run("gcc", "-shared", "-fPIC", "-O1", "-w", *sources, "-o", str(whole))
+    for name in needed:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(whole.name)
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

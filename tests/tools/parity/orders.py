@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rmsnorm_export.op.dtypes import Array, element_type, numpy_dtype, round_to
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
-from tests.tools.parity.truth import Quotient, Steps, compute
+from rmsnorm_export.op.spec import DOUBLE, HALF_TYPES, NormSpec
 
 QUOTIENTS: tuple[Quotient, ...] = ("x / rms", "x * (1 / rms)")
 """Those that the spec calls the same, where the row is float32 or float64."""
@@ -45,41 +44,6 @@ def _attribute(value: float, used_in: int) -> float:
     return value if used_in == DOUBLE else float(np.float32(value))
 
 
-def orders(spec: NormSpec, dtype: int, *, weighted: bool, biased: bool) -> list[NormSpec]:
-    """Return every order of rounding that the operator can declare for the formula of ``spec``.
-
-    Those that cannot differ are given once: without a gain, a bias or a gate there is one rounding,
-    and the products have one association.
-
-    Args:
-        spec: the norm.
-        dtype: element type of x, a half type.
-        weighted, biased: whether there is a gain, a bias.
-    """
-    affine = weighted or biased or spec.kind == "GatedRMSNorm"
-    specs: dict[NormSpec, None] = {}
-    for stash, before, rounded, association in itertools.product(
-        (FLOAT, DOUBLE, dtype), (False, True), (False, True), (0, 1, 2)
-    ):
-        if (before and not affine) or (association and not weighted):
-            continue
-        order = {"stash_type": stash, "scale_before_cast": before, "round_rstd": rounded}
-        try:
-            other = dataclasses.replace(spec, **order, association=association)
-        except ValueError:  # attributes that exclude one another
-            continue
-        specs[other.canonical(dtype)] = None
-    return list(specs)
-
-
-def same_order(a: NormSpec, b: NormSpec, dtype: int, *, affine: bool) -> bool:
-    """Return whether two specs of one formula declare the same rounding for x of ``dtype``."""
-    one, other = (spec.canonical(dtype) for spec in (a, b))
-    if not affine:
-        one, other = (dataclasses.replace(s, scale_before_cast=False) for s in (one, other))
-    return one == other
-
-
 def explanation(
     spec: NormSpec,
     evaluated: Callable[[Quotient], Sequence[Array]],
@@ -105,3 +69,90 @@ def all_equal(a: Sequence[Array], b: Sequence[Array]) -> bool:
         np.array_equal(one.astype(np.float64), other.astype(np.float64), equal_nan=True)
         for one, other in zip(a, b, strict=True)
     )
+
+
+# The steps of the norm, with a rounding after each.
+
+Quotient = Literal["x / rms", "x * (1 / rms)", "x * rsqrt"]
+"""The last: root and inverse are one rounding, as PyTorch's rsqrt of a half type has it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Steps:
+    """Roundings to the type of the row, of the result, and of the product with the gain."""
+
+    s: Callable[[Any], Any]
+    t: Callable[[Any], Any]
+    p: Callable[[Any], Any]
+
+
+def compute(
+    spec: NormSpec, wide: Mapping[str, Array], steps: Steps, quotient: Quotient
+) -> list[Array]:
+    """Return ``[y]``, or ``[y, sum]``; epsilon and offset are those of ``spec`` as they are.
+
+    Args:
+        spec: the norm.
+        wide: ``x`` and what it takes of ``weight``, ``bias``, ``gate``, ``residual``, in the type
+            in which all is computed.
+        steps: what is rounded.
+        quotient: how the row is divided.
+    """
+    s, t, p = steps.s, steps.t, steps.p
+    row = numerator = total = t(wide["x"] + wide["residual"]) if "residual" in wide else wide["x"]
+    act = None
+    if "gate" in wide:
+        z = s(wide["gate"])
+        act = s(1 / (1 + np.exp(-z)))
+        act = s(z * act) if spec.activation == "silu" else act
+        if spec.gate_first:
+            row = s(row * act)
+            numerator = t(row)
+    gain = None
+    if "weight" in wide:
+        gain = p(wide["weight"])
+        if spec.scale_offset:
+            gain = p(p(gain.dtype.type(spec.scale_offset)) + gain)
+    y = p(_row(spec, row, numerator, gain, steps, quotient))
+    if gain is not None and not spec.association:
+        y = p(y * gain.reshape(y.shape[spec.axis :]))
+    if "bias" in wide:
+        y = p(y + p(wide["bias"]).reshape(y.shape[spec.axis :]))
+    if act is not None and not spec.gate_first:
+        y = s(s(y) * act)
+    return [t(y), total] if "residual" in wide else [t(y)]
+
+
+def _row(
+    spec: NormSpec,
+    row: Array,
+    numerator: Array,
+    gain: Array | None,
+    steps: Steps,
+    quotient: Quotient,
+) -> Array:
+    """The normalised row; with an association the gain is in it."""
+    s, t = steps.s, steps.t
+    n = math.prod(row.shape[spec.axis :])
+    groups = row.reshape(*row.shape[: spec.axis], -1, spec.group_size or n)
+    top = numerator.reshape(groups.shape)
+    part = groups[..., : spec.partial_size or None]
+    mean = s(s(np.square(part)).sum(-1, keepdims=True) / part.shape[-1])
+    epsilon = s(row.dtype.type(spec.epsilon))
+    if spec.epsilon_outside:
+        rms, once = s(s(np.sqrt(mean)) + epsilon), np.sqrt(mean) + epsilon
+    elif spec.epsilon_clamp:
+        rms, once = (np.maximum(root, epsilon) for root in (s(np.sqrt(mean)), np.sqrt(mean)))
+    else:
+        once = np.sqrt(s(mean + epsilon))
+        rms = s(once)
+    inverse = s(1 / (once if quotient == "x * rsqrt" else rms))
+    if spec.association == 2 and gain is not None:
+        top = groups = t(groups * gain.reshape(1, -1))
+    if spec.round_rstd:
+        inverse = t(inverse)
+        if spec.association == 1 and gain is not None:
+            inverse = t(inverse * gain.reshape(1, -1))
+        return np.asarray(t(top * inverse).reshape(row.shape))
+    v = groups / rms if quotient == "x / rms" else groups * inverse
+    return np.asarray(s(v).reshape(row.shape))
