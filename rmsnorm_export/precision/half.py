@@ -21,7 +21,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.precision.convert import Rounded, convert
 from rmsnorm_export.precision.decide import MARGIN, PRODUCTS, Decision, Sizes, kept
-from rmsnorm_export.precision.measure import compare, run_in_float32, stored_sizes
+from rmsnorm_export.precision.measure import compare, run_in_float32
 from rmsnorm_export.precision.result import Half, Precision
 from rmsnorm_export.precision.units import Unit, units_of
 from rmsnorm_export.printable import first_line
@@ -95,7 +95,6 @@ def _to_half(
     source = _source({types.dtype(value) for value in values}, half)
     own, already = {value for value in values if types.dtype(value) == source}, source == half
     sizes, references = run_in_float32(model, own, samples, prepare)
-    sizes |= stored_sizes(value for value in own if value.is_initializer())
 
     def decided(one: ir.DataType) -> list[Unit]:
         units = units_of(model, types, source, one, io=io or already)

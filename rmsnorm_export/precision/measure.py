@@ -16,15 +16,21 @@ from rmsnorm_export.precision.convert import Rounded
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof import comparison
 from rmsnorm_export.proof.comparison import Prepare, Reference
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.runtime.inputs import Sample, first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import run_session
+
+_MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def run_in_float32(
     model: ir.Model, own: set[ir.Value], samples: Iterable[Sample], prepare: Prepare
 ) -> tuple[dict[ir.Value, float], list[Reference]]:
     """Return the largest finite magnitudes of values in runs of a model, and the outputs.
+
+    What only moves elements is not measured: to do so takes memory, of a weight that a model
+    transposes some of the largest.
 
     Args:
         model: left as it is.
@@ -35,7 +41,8 @@ def run_in_float32(
     Raises:
         Error: it is not run.
     """
-    wanted = {value for value in own if not value.is_initializer()}
+    sources = {value: _moved_from(value) for value in own}
+    wanted = {source for source in sources.values() if not source.is_initializer()}
     names = [value.name or "" for value in model.graph.outputs]
     copy, marks = marked(model, wanted, Rounding(), finite=True)
     declared, sizes, references = graph_inputs(copy), dict.fromkeys(wanted, 0.0), []
@@ -61,10 +68,18 @@ def run_in_float32(
                 sizes[value] = max(sizes[value], float(seen.outputs[mark]))
             floats = {n: seen.outputs[n] for n in names if is_float(seen.outputs[n].dtype)}
             references.append(Reference(seen.feeds, floats, seen.defined))
-    return sizes, references
+    sizes |= _stored_sizes({*sources.values()} - wanted)
+    return {value: sizes[source] for value, source in sources.items()}, references
 
 
-def stored_sizes(values: Iterable[ir.Value]) -> dict[ir.Value, float]:
+def _moved_from(value: ir.Value) -> ir.Value:
+    """Return the value whose elements a value has, in this or another order or shape."""
+    while (node := producer_of(value, *_MOVES)) is not None and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
+
+
+def _stored_sizes(values: Iterable[ir.Value]) -> dict[ir.Value, float]:
     """Return the largest finite magnitudes of stored tensors."""
     sizes = {}
     for value in values:
@@ -89,7 +104,8 @@ def compare(
     """
     copy = model.clone()
     _round_weights_late(copy)
-    values = {v: half for v in variables_in(graphs_in(copy.graph)) if v.dtype == half}
+    halves = (v for v in variables_in(graphs_in(copy.graph)) if v.dtype == half)
+    values = {value: half for value in halves if _moved_from(value) is value}
     copy, _ = marked(copy, (), Rounding(values))
     try:
         seen = [

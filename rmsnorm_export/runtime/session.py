@@ -149,6 +149,9 @@ def load_session(
     if frugal:
         options.execution_order = onnxruntime().ExecutionOrder.PRIORITY_BASED
         options.enable_cpu_mem_arena = False
+        # Buffers are freed after their last use in any case; to plan which share one takes time
+        # that grows with the square of the nodes.
+        options.enable_mem_reuse = False
         if external_folder is not None:  # where weights are mapped; others would be copied
             options.add_session_config_entry("session.disable_prepacking", "1")
     if external_folder is not None:
