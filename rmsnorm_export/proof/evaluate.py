@@ -30,7 +30,7 @@ from rmsnorm_export.proof.operators import (
     kernel_of,
     run_reference,
 )
-from rmsnorm_export.recognize.consts import constant_tensor
+from rmsnorm_export.recognize.consts import Constants, constant_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
@@ -87,11 +87,11 @@ def run_float64(
     Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded. ``most``: elements of
     all results.
     """
-    evaluator = _Evaluator(model, promote=True, most=most)
+    evaluator = _Evaluator(_unrounded(model), promote=True, most=most)
     return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
 
 
-@functools.lru_cache(4)
+@functools.lru_cache(2)
 def _without_calls(model: ir.Model) -> ir.Graph:
     """Return the graph of a model, its functions in the place of their calls.
 
@@ -105,6 +105,22 @@ def _without_calls(model: ir.Model) -> ir.Graph:
     except ValueError as error:
         fix = "verify the models as a whole in ONNX Runtime instead"
         raise cannot_evaluate("of a function", str(error), fix) from error
+
+
+def _unrounded(model: ir.Model) -> ir.Model:
+    """Return a copy without pairs of QuantizeLinear and DequantizeLinear, which only round."""
+    if all(node.op_type != "DequantizeLinear" for node in model.graph):
+        return model
+    copy = model.clone()
+    constants, nodes = Constants(), tuple(copy.graph)
+    for node in nodes:
+        if (source := constants.unrounded(node)) is not None:
+            node.outputs[0].replace_all_uses_with(source, replace_graph_outputs=True)
+    for node in reversed(nodes):
+        used = any(value.uses() or value.is_graph_output() for value in node.outputs)
+        if "Quantize" in node.op_type and not used:
+            copy.graph.remove(node, safe=True)
+    return copy
 
 
 class _Evaluator:

@@ -217,6 +217,18 @@ def _skip_rms_normalization(inputs: Inputs, attributes: Attributes) -> Sequence[
     return [cast(_norm(spec, total, _wide(scale)), x.dtype), None, None, cast(total, x.dtype)]
 
 
+def _scaled(op_type: str) -> Kernel:
+    """Make the kernel of QuantizeLinear or DequantizeLinear, whose older versions differ in the
+    types that they take alone."""
+
+    def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
+        feeds = {f"i{index}": _present(array) for index, array in enumerate(inputs)}
+        node = onnx.helper.make_node(op_type, list(feeds), ["y"], **attributes)
+        return run_reference(node, 21, feeds)
+
+    return kernel
+
+
 _SKIP = (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED)
 _KERNELS: dict[str, Kernel] = {
     "Add": _elementwise(np.add),
@@ -231,6 +243,7 @@ _KERNELS: dict[str, Kernel] = {
     "ReduceSum": _reduction(lambda a, axes, keep: a.sum(axis=axes, keepdims=keep)),
     "ReduceSumSquare": _reduction(_square_sum),
     "ReduceL2": _reduction(lambda a, axes, keep: np.sqrt(_square_sum(a, axes, keep))),
+    **{op_type: _scaled(op_type) for op_type in ("QuantizeLinear", "DequantizeLinear")},
     "LpNormalization": _lp_normalization,
     RMS_NORMALIZATION: _rms_normalization(before_cast=False),
     SIMPLIFIED: _rms_normalization(before_cast=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +27,8 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
 _REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather", "Slice")
-_FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, "Cast", "CastLike", "ReduceProd"))
+_SCALED = ("QuantizeLinear", "DequantizeLinear")
+_FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, *_SCALED, "Cast", "CastLike", "ReduceProd"))
 _REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
 _VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
@@ -113,6 +115,24 @@ class Constants:
             self._repeated[value] = array if same else None
         return self._repeated[value]
 
+    def unrounded(self, node: ir.Node | None) -> ir.Value | None:
+        """Return what ``node`` gives back but for a rounding: it is the DequantizeLinear of a
+        QuantizeLinear with the same stored scale and zero point; None for any other."""
+        before = None
+        if node is not None and standard(node) == "DequantizeLinear":
+            before = producer_of(node.inputs[0], "QuantizeLinear")
+        if node is None or before is None or self.array(before.inputs[0]) is not None:
+            return None
+        for a, b in itertools.zip_longest(before.inputs[1:], node.inputs[1:]):
+            x, y = self.array(a), self.array(b)
+            same = x is not None and y is not None and x.dtype == y.dtype and np.array_equal(x, y)
+            stored = a is b and (a is None or stored_tensor(a) is not None)
+            if not (same or stored):
+                return None
+        axes = [(n.attributes.get_int("axis", 1), n.attributes.get_int("block_size", 0))
+                for n in (before, node)]  # fmt: skip
+        return before.inputs[0] if axes[0] == axes[1] else None
+
     def _array(self, value: ir.Value, depth: int) -> np.ndarray | None:
         if value in self._arrays:
             return self._arrays[value]
@@ -197,12 +217,32 @@ def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | No
                 exact = data.dtype.kind in "iu"  # a product of floats is rounded
                 product = multiplied(node, data.astype(object), parts[1:]) if exact else None
                 return None if product is None else product.astype(data.dtype)
+            if op in _SCALED:
+                return _quantized_number(node, *parts)
             if op not in _REARRANGED:
                 return _converted(data, to or node.attributes.get_int("to", 0))
             moved = rearranged(node, parts)
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
     return None if moved is None else _static(np.asarray(moved))
+
+
+def _quantized_number(
+    node: ir.Node, data: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Quantize to integers, or make floats of them, by one scale; nothing else is followed."""
+    quantizes = node.op_type == "QuantizeLinear"
+    if zero is None:
+        of_default_type = quantizes and not node.attributes.get_int("output_dtype", 0)
+        zero = np.zeros((), np.uint8 if of_default_type else data.dtype)
+    if scale.size != 1 or zero.size != 1 or zero.dtype.kind not in "iu":
+        return None
+    unit, offset = scale.reshape(()), zero.reshape(()).astype(np.int64)
+    if not quantizes:
+        return np.asarray((data.astype(np.int64) - offset).astype(scale.dtype) * unit)
+    info = np.iinfo(zero.dtype)
+    codes = np.clip(np.rint(data / unit) + offset, info.min, info.max)
+    return np.asarray(codes.astype(info.dtype))
 
 
 def _static(array: np.ndarray) -> np.ndarray | None:

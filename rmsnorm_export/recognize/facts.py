@@ -98,7 +98,6 @@ class Radial:
             the first, as the operator does it; in a half type any other way rounds otherwise.
         length: 1: made by ReduceL2, or LpNormalization, 2: and a Clip behind it.
         before_double: ``narrow`` of the float32 mean square that was cast to float64.
-        quantizer: the node that quantized a row of length one, of which an RMSNorm may follow.
     """
 
     x: View
@@ -131,7 +130,6 @@ class Radial:
     plain: bool = True
     length: int = 0
     before_double: tuple[str, ...] | None = None
-    quantizer: ir.Node | None = None
 
     @property
     def unit(self) -> float:

@@ -208,11 +208,8 @@ def normalise(
             association = 2
         elif (multiple := _times_constant(ctx, numerator, radial)) is not None:
             view, radial, part = multiple
-    if part is None and ctx.same(
-        radials.unquantized(view.root), radials.unquantized(radial.x.root)
-    ):
-        ctx.flaw(candidate, node, *radials.quantized(node))
-        return
+    if part is None and (both := radials.both_unrounded(ctx, view, radial)) is not None:
+        (view, radial), part = both, 0
     if part is None:
         ctx.flaw(
             candidate, node, "different-numerator",
@@ -322,8 +319,6 @@ def multiply_norm(
     """A scale, a gate, or something that ends the norm."""
     if norm.radial is None:
         return
-    if radials.by_quantized_number(ctx, node, norm, other):
-        return
     number = ctx.constants.scalar(other)
     if number is not None and _of_length_one(value, norm, node):
         _root_of_n(ctx, node, norm, other, number)
@@ -389,12 +384,7 @@ def _with_event(norm: Norm, kind: str) -> Norm:
 
 def extend(ctx: Context, node: ir.Node, norm: Norm) -> None:
     """The first output of ``node`` is ``norm``."""
-    output, radial = node.outputs[0], norm.radial
-    if radial is not None and radial.quantizer is not None:  # a row of length one was quantized
-        if complete(ctx, norm, output) is not None:
-            radials.tell_quantized(ctx, node, radial, radial.quantizer)
-        ctx.facts[output] = norm
-        return
+    output = node.outputs[0]
     norm = dataclasses.replace(norm, unit=norm.unit or unit_row(ctx, norm, output))
     ctx.advance(output, norm, complete(ctx, norm, output))
 

@@ -7,13 +7,14 @@ import math
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of, rounding_of
+from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import (
     Flaw,
     Norm,
     Radial,
     Square,
+    View,
     WeightedInverse,
 )
 from rmsnorm_export.recognize.refusal import name_of
@@ -117,17 +118,53 @@ def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
 
 
 def quantize(ctx: Context, node: ir.Node) -> None:
-    """QuantizeLinear, DequantizeLinear: a rounding that no operator repeats inside a norm."""
-    fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, WeightedInverse):
-        fact = fact.radial
+    """QuantizeLinear, DequantizeLinear: a pair of them rounds what is known, any other hides it."""
+    output, source = node.outputs[0], ctx.constants.unrounded(node)
+    if source is None:
+        for value in () if _rounds(ctx, node) else node.inputs:
+            fact = ctx.fact(value)
+            fact = fact.radial if isinstance(fact, WeightedInverse) else fact
+            if isinstance(fact, Radial):
+                ctx.spoil(node, fact, *quantized(node))
+            elif isinstance(fact, Square):
+                ctx.facts[output] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
+        return
+    fact = ctx.fact(source)
     if isinstance(fact, Radial):
-        ctx.spoil(node, fact, *quantized(node))
+        what = "1 / rms" if fact.inverse else "rms" if fact.rooted else "mean square"
+        ctx.set_radial(output, _with_rounding(fact, what))
     elif isinstance(fact, Square):
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
+        narrow = tuple(dict.fromkeys((*fact.narrow, "square quantized")))
+        ctx.facts[output] = dataclasses.replace(fact, narrow=narrow)
+    elif isinstance(fact, WeightedInverse):
+        radial = _with_rounding(fact.radial, "scale / rms")
+        ctx.facts[output] = dataclasses.replace(fact, radial=radial)
     elif isinstance(fact, Norm) and fact.owner is None and fact.radial is not None:
-        radial = dataclasses.replace(fact.radial, quantizer=fact.radial.quantizer or node)
-        ctx.facts[node.outputs[0]] = dataclasses.replace(fact, radial=radial)
+        radial = _with_rounding(fact.radial, "row of length one")
+        ctx.facts[output] = dataclasses.replace(fact, radial=radial)
+
+
+def _rounds(ctx: Context, node: ir.Node) -> bool:
+    """Return whether a QuantizeLinear is read by the other half of a pair alone."""
+    output = node.outputs[0]
+    pairs = [ctx.constants.unrounded(reader) is not None for reader in ctx.read_by(output)]
+    return standard(node) == "QuantizeLinear" and all(pairs) and not output.is_graph_output()
+
+
+def _with_rounding(radial: Radial, what: str) -> Radial:
+    narrow = tuple(dict.fromkeys((*radial.narrow, f"{what} quantized")))
+    return dataclasses.replace(radial, narrow=narrow)
+
+
+def both_unrounded(ctx: Context, view: View, radial: Radial) -> tuple[View, Radial] | None:
+    """Return the row that is divided and what was squared, where one of them was quantized."""
+    divided, squared = (
+        ctx.view(ctx.constants.unrounded(row.root.producer()) or row.root)
+        for row in (view, radial.x)
+    )
+    if not ctx.same(divided.root, squared.root):
+        return None
+    return divided, dataclasses.replace(_with_rounding(radial, "x"), x=squared)
 
 
 def quantized(node: ir.Node) -> Flaw:
@@ -137,34 +174,6 @@ def quantized(node: ir.Node) -> Flaw:
         f"{node.op_type} {name_of(node)!r}",
         "optimize first and quantize then, or omit the operators of the norm from it",
     )  # fmt: skip
-
-
-def unquantized(value: ir.Value) -> ir.Value:
-    """Return what was quantized and made a float again; itself where it was not."""
-    for op_type in ("DequantizeLinear", "QuantizeLinear"):
-        node = producer_of(value, op_type)
-        if node is None or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    return value
-
-
-def tell_quantized(ctx: Context, node: ir.Node, radial: Radial, quantizer: ir.Node) -> None:
-    """Refuse a norm for its quantized row of length one, and not for the missing factor of that."""
-    radial.candidate.flaw = None
-    ctx.flaw(radial.candidate, node, *quantized(quantizer))
-
-
-def by_quantized_number(ctx: Context, node: ir.Node, norm: Norm, other: ir.Value) -> bool:
-    """Refuse a quantized row of length one that a stored, quantized tensor is multiplied with: it
-    may hold the root of n. Return whether it is one."""
-    quantizer, stored = None if norm.radial is None else norm.radial.quantizer, unquantized(other)
-    if norm.radial is None or quantizer is None or stored is other:
-        return False
-    if not stored.is_initializer() and ctx.constants.array(stored) is None:
-        return False
-    tell_quantized(ctx, node, norm.radial, quantizer)
-    return True
 
 
 def root_or_inverse(ctx: Context, node: ir.Node) -> None:

@@ -46,6 +46,9 @@ _STANDARD: dict[str, Transfer] = {
     **dict.fromkeys(("Sigmoid", "Swish"), structural.activation),
     **dict.fromkeys((operators.RMS_NORMALIZATION, operators.SIMPLIFIED), native),
 }
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "QLinear")
+"""Operators of ONNX Runtime that quantize, or compute with quantized numbers."""
+
 _KNOWN = frozenset((*_STANDARD, *NEUTRAL))
 """Operators of the default domain that a norm may be made of."""
 
@@ -169,6 +172,8 @@ def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Mo
                 if any(v is not None and _is_part(ctx, v) for v in node.inputs):
                     ctx.crossed.add(called)
                 ctx.calls.setdefault(called, []).append([_passed(ctx, v) for v in node.inputs])
+            elif domain == operators.MICROSOFT_DOMAIN and node.op_type.startswith(_QUANTIZED):
+                radials.quantize(ctx, node)
             subgraphs = bodies_of(node)
             if subgraphs:
                 # The rest of this graph waits: what the subgraph captures is known by now.

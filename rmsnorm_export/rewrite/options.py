@@ -40,9 +40,9 @@ from rmsnorm_export.system.packages import require_package
 
 NUMERICS_HELP = (
     "Loosest change of rounding allowed. exact: the same steps; reordered: one rounding of a half "
-    "type moved or dropped, or the scale multiplied in another order; upcast: half sums become "
-    "float32 sums; unclamped: a floor of the root mean square becomes an epsilon, which changes "
-    "rows near it."
+    "type moved or dropped, or the scale multiplied in another order; upcast: half or quantized "
+    "sums become float32 sums; unclamped: a floor of the root mean square becomes an epsilon, "
+    "which changes rows near it."
 )
 FusionProvider = Literal["cpu", "cuda", "webgpu", "dml"]
 _QUANTIZERS = ("onnxruntime.quantization.matmul_nbits_quantizer", "onnxscript")
