@@ -26,11 +26,15 @@ _NORM_OPERATORS = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization", "LpNormalization",
 )  # fmt: skip
+PRODUCTS = (
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "Attention",
+    "FusedMatMul", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention",
+)  # fmt: skip
+"""Operators that multiply matrices."""
 _REDUCTIONS = (
-    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "MatMulNBits", "Attention",
-    "MultiHeadAttention", "GroupQueryAttention", "Softmax", "LogSoftmax", "CumSum", "AveragePool",
-    "GlobalAveragePool", "LpPool", "GlobalLpPool", "ReduceSum", "ReduceMean", "ReduceL1",
-    "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+    *PRODUCTS, "Softmax", "LogSoftmax", "CumSum", "AveragePool", "GlobalAveragePool", "LpPool",
+    "GlobalLpPool", "ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+    "ReduceLogSum", "ReduceLogSumExp",
 )  # fmt: skip
 """Operators that add up products, squares or elements."""
 
