@@ -46,7 +46,7 @@ PACKAGES = (
     "rmsnorm-export", "onnxruntime", "onnxconverter-common", "nvidia-modelopt", "onnx", "torch",
     "transformers", "diffusers",
 )  # fmt: skip
-DRAWS = 15
+DRAWS = 63
 """Sets of rows beside the first one, of the seeds from 0 on."""
 BOUND = 0.05
 """Where infinity was divided by, outputs are finite: 0."""

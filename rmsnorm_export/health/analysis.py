@@ -118,15 +118,14 @@ class _Runs:
         Values that float16 does not hold are kept in float32. Constants that it does not hold are
         its largest number instead, as a mask may be; where that does not help, they are kept, too.
         """
-        first, constants = overflows.first(half), overflows.constants
-        if first is None or not wide.ranges:
+        odd, constants = overflows.bad(half), overflows.constants
+        if not odd or not wide.ranges:
             return None
-        for clipped in [set(constants.values()), *([set[ir.Value]()] if constants else [])]:
-            unfit = overflows.beyond | (set[ir.Value]() if clipped else constants.keys())
-            cure = self._tried(overflows, first, wide, unfit, clipped)
-            if cure is not None:
-                return cure
-        return None
+        every = [(overflows.beyond, set(constants.values()))]
+        if constants:
+            every.append((overflows.beyond | constants.keys(), set()))
+        cures = (self._tried(overflows, odd[0][0], wide, *one) for one in every)
+        return next(filter(None, cures), None)
 
     def _tried(
         self, overflows: Overflows, node: ir.Node, wide: Measured, unfit: set[ir.Value],
@@ -150,12 +149,12 @@ class _Runs:
                 kept |= self._around(node)
             rounding = Rounding(self._halves, kept, self._sites.stored, clipped)
             seen = self._measured("with the cures", rounding)
-            odd = overflows.first(seen.ranges, kept)
-            if odd is None:
+            odd = overflows.bad(seen.ranges, kept)
+            if not odd:
                 off = _distance(wide.outputs, seen.outputs) if seen.ranges else math.inf
                 run = dataclasses.replace(seen.run, off=off)
                 return _Cure(run, unfit, kept, bool(clipped)) if off <= _MOST_OFF else None
-            node = odd
+            node = odd[0][0]
         return None
 
     def _around(self, node: ir.Node) -> set[ir.Node]:
@@ -188,10 +187,9 @@ class _Runs:
         self, overflows: Overflows, ranges: Ranges, run: HealthRun, cure: _Cure | None
     ) -> HealthRun:
         """Return a run with what is odd in it, and where that begins."""
-        node = overflows.first(ranges)
-        if node is None:
+        if not (odd := overflows.bad(ranges)):
             return run
-        value, constant = overflows.bad_of(node, ranges)[0], overflows.constant_of(node)
+        (node, value), constant = odd[0], overflows.constant_of(odd[0][0])
         site, source = self._near.get(node), "" if constant is None else self._names.of(constant)
         helps = KEEP if site is None or source else site.health.cure
         if source and cure is not None and cure.clipped:
@@ -199,7 +197,7 @@ class _Runs:
         return dataclasses.replace(
             run, tensor=self._names.of(value), size=ranges[value], node=node_name(node),
             op=node.op_type, module=module_path(node),
-            cure="" if cure is None else helps, odd=len(overflows.bad(ranges)), constant=source,
+            cure="" if cure is None else helps, odd=len(odd), constant=source,
         )  # fmt: skip
 
 

@@ -14,15 +14,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.health.half import FileNames, node_name
 from rmsnorm_export.health.parts import Part, PartTrial
-from rmsnorm_export.health.result import (
-    BRAIN,
-    EPSILON,
-    KEEP,
-    RESTORED,
-    STORED,
-    UPCAST,
-    Health,
-)
+from rmsnorm_export.health.result import BRAIN, EPSILON, KEEP, RESTORED, STORED, UPCAST, Health
 from rmsnorm_export.health.trial import Edges, Trial
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import lower
@@ -125,21 +117,15 @@ class Limits:
 
     def of(self, match: Match | Part, health: Health) -> Health:
         """Return the limits of a norm, or why they are not known."""
-        if isinstance(match, Part):
-            stash, epsilon = match.dtype, match.epsilon
-        else:
+        stash, epsilon = match.dtype, match.epsilon if isinstance(match, Part) else None
+        if isinstance(match, Match):
             stash = match.spec.stash_type
             epsilon = float(round_to(match.spec.epsilon, stash))
         if epsilon is not None:
-            health = dataclasses.replace(
-                health,
-                epsilon=epsilon,
-                subnormal=0 < epsilon < limits(stash)[1],
-            )
+            subnormal = 0 < epsilon < limits(stash)[1]
+            health = dataclasses.replace(health, epsilon=epsilon, subnormal=subnormal)
         try:
-            trial = (
-                self._cut(match) if isinstance(match, Match) else PartTrial(match, self._proving)
-            )
+            trial = self._cut(match)
             return dataclasses.replace(health, **self._limits(match, trial, health))
         except Error as error:
             return dataclasses.replace(health, problem=one_line(f"{error.what} {error.found}"))
@@ -153,11 +139,8 @@ class Limits:
             largest, beyond = trial.edge(end, self._edges)
         if largest and trial.fault(0.0) is not None:
             least = trial.edge(smallest(trial.dtype), self._edges)[0]
-        facts = {
-            "least": least,
-            "largest": largest // 1 or largest,
-            "assumed": tuple(trial.assumed),
-        }
+        rounded = largest // 1 or largest
+        facts = {"least": least, "largest": rounded, "assumed": tuple(trial.assumed)}
         if (failing := trial.fault(beyond)) is not None:
             value = failing[0]
             dtype, node = int(types.dtype(value) or 0), value.producer() or match.nodes[-1]
@@ -187,12 +170,14 @@ class Limits:
             outcome.discard()
         return isinstance(outcome, Refusal)
 
-    def _cut(self, match: Match) -> _NormTrial:
+    def _cut(self, match: Match | Part) -> Trial:
         """Return the norm in the first sizes in which it can be run: one row, if it can be.
 
         Raises:
             Error: there are none.
         """
+        if isinstance(match, Part):
+            return PartTrial(match, self._proving)
         bare = Lowered(match.nodes, (), "exact", match)
         first, *others = layouts(match, bare, self._proving.types)
         for layout in (dataclasses.replace(first, lead=(1,) * len(first.lead)), *others):

@@ -43,25 +43,21 @@ class Overflows:
                 read = read or large
             if read:
                 self.constants.update(dict.fromkeys(large, read[0]))
-        self.beyond = {value for value in self.bad(wide) if math.isfinite(wide[value])}
+        self.beyond = {value for _, value in self.bad(wide) if math.isfinite(wide[value])}
 
     def _is_large(self, value: ir.Value) -> bool:
         size = self._wide.get(value, 0.0)
         return size >= BEYOND or math.isnan(size)
 
-    def bad(self, ranges: Ranges, kept: Kept = ()) -> list[ir.Value]:
-        """Return the values that are NaN, or that their type does not hold in this run.
+    def bad(self, ranges: Ranges, kept: Kept = ()) -> list[tuple[ir.Node, ir.Value]]:
+        """Return the values that are NaN, or that their type does not hold, and what makes them.
 
         Args:
             ranges: of the run.
             kept: nodes that were computed in float32.
         """
-        return [value for node in self.nodes for value in self.bad_of(node, ranges, kept)]
-
-    def bad_of(self, node: ir.Node, ranges: Ranges, kept: Kept = ()) -> list[ir.Value]:
-        """Return those of one node."""
-        sizes = ((value, ranges.get(value, 0.0)) for value in node.outputs)
-        return [value for value, size in sizes if self._is_bad(value, size, kept)]
+        made = ((node, value) for node in self.nodes for value in node.outputs)
+        return [pair for pair in made if self._is_bad(pair[1], ranges.get(pair[1], 0.0), kept)]
 
     def _is_bad(self, value: ir.Value, size: float, kept: Kept) -> bool:
         if math.isnan(size):
@@ -71,10 +67,6 @@ class Overflows:
             return False  # an infinity in float32, too, is meant
         masked = value in self.constants and not value.is_graph_output()
         return self._types.dtype(value) == FLOAT16 and not masked
-
-    def first(self, ranges: Ranges, kept: Kept = ()) -> ir.Node | None:
-        """Return the first node that makes such a value."""
-        return next((node for node in self.nodes if self.bad_of(node, ranges, kept)), None)
 
     def constant_of(self, node: ir.Node) -> ir.Value | None:
         """Return the constant, or the input, of whose infinity a node makes something odd."""

@@ -20,7 +20,7 @@ from rmsnorm_export.op.spec import FLOAT_TYPES
 from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.feeds import limits
 from rmsnorm_export.proof.site import Proving
-from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.consts import Constants, producer_of, standard
 from rmsnorm_export.recognize.types import Types
 
 _SUMS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
@@ -102,20 +102,12 @@ def row_of(value: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
 
 def _before_centring(row: ir.Value, stored: Collection[ir.Value]) -> ir.Value:
     """Return the value of which a row is the distance from the mean, or the row."""
-    node = row.producer()
-    if node is None or standard(node) != "Sub":
+    node = producer_of(row, "Sub")
+    if node is None or node.inputs[0] is None:
         return row
-    x, mean = node.inputs
-    average = None if mean is None else row_of(mean, stored).producer()
-    if (
-        x is None
-        or average is None
-        or standard(average) != "ReduceMean"
-        or average.inputs[0] is None
-    ):
-        return row
-    one, other = (row_of(value, stored) for value in (average.inputs[0], x))
-    return one if one is other else row
+    x = row_of(node.inputs[0], stored)
+    region = region_of(x, row, ())
+    return row if region is None or region.parameters else x
 
 
 def _end(node: ir.Node, stored: Collection[ir.Value]) -> tuple[ir.Value, float | None] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -26,11 +26,15 @@ _NORM_OPERATORS = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization", "LpNormalization",
 )  # fmt: skip
+PRODUCTS = (
+    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "Attention",
+    "FusedMatMul", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention",
+)  # fmt: skip
+"""Operators that multiply matrices."""
 _REDUCTIONS = (
-    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "MatMulNBits", "Attention",
-    "MultiHeadAttention", "GroupQueryAttention", "Softmax", "LogSoftmax", "CumSum", "AveragePool",
-    "GlobalAveragePool", "LpPool", "GlobalLpPool", "ReduceSum", "ReduceMean", "ReduceL1",
-    "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+    *PRODUCTS, "Softmax", "LogSoftmax", "CumSum", "AveragePool", "GlobalAveragePool", "LpPool",
+    "GlobalLpPool", "ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+    "ReduceLogSum", "ReduceLogSumExp",
 )  # fmt: skip
 """Operators that add up products, squares or elements."""
 
@@ -64,7 +68,7 @@ class Sites:
         recognition = recognize(model)
         self.graph, self.types, self._converted = model.graph, recognition.types, converted
         self._scopes = dict(_scopes(self.graph, "main"))
-        self.stored = set(_constants_in(self.graph))
+        self.stored = _constants_in(self.graph)
         self.sites: list[Site] = []
         self._sums: set[ir.Value] = set()
         nodes = tuple(nodes_in(self.graph))
@@ -85,11 +89,11 @@ class Sites:
                 self._add_reduction(node)
 
     def _add_norm(self, part: Match | Part, norm_limits: Limits) -> None:
-        match, last = (part if isinstance(part, Match) else None), part.nodes[-1]
+        match = part if isinstance(part, Match) else None
         row = part.x if match is None or match.sum is None else match.sum
-        module = module_path(last) if match is None else match.module
-        norm = self._health(last, "norm", part.dtype, module=module)
-        self._add_sum(row, norm, fused=match is not None and match.sum is not None)
+        module = None if match is None else match.module
+        norm = self._health(part.nodes[-1], "norm", part.dtype, module)
+        self._add_sum(row, norm, part.nodes)
         self.sites.append(Site(norm_limits.of(part, norm), row, part.nodes))
 
     def _add(self, node: ir.Node, kind: str, row: ir.Value, **facts: Any) -> Site:
@@ -98,10 +102,10 @@ class Sites:
         self.sites.append(Site(health, row, (node,)))
         return self.sites[-1]
 
-    def _add_sum(self, row: ir.Value, norm: Health, *, fused: bool = False) -> None:
-        """Add the residual sum that a norm reads, if its row is one."""
+    def _add_sum(self, row: ir.Value, norm: Health, nodes: Collection[ir.Node] = ()) -> None:
+        """Add the residual sum that a norm of these nodes reads, or computes, if its row is one."""
         add = row.producer()
-        if add is None or not (fused or self._adds_values(add)) or row in self._sums:
+        if add is None or not (add in nodes or self._adds_values(add)) or row in self._sums:
             return
         added = dataclasses.replace(
             norm, site=node_name(add), kind="residual sum", module=module_path(add) or norm.module,
@@ -122,9 +126,7 @@ class Sites:
         """Add a value of which nothing but the range is known."""
         return self._add(node, node.op_type, value, largest=END)
 
-    def _health(
-        self, node: ir.Node, kind: str, dtype: int, *, module: str | None = None
-    ) -> Health:  # fmt: skip
+    def _health(self, node: ir.Node, kind: str, dtype: int, module: str | None = None) -> Health:
         scope = "main" if node.graph is None else self._scopes[node.graph]
         changed = self._converted and dtype == FLOAT16
         module = module or module_path(node)
@@ -134,12 +136,12 @@ class Sites:
         """Return whether a node is a sum of two values of one shape that are both computed."""
         if standard(node) != "Add" or not self.stored.isdisjoint(node.inputs):
             return False
-        shapes = [None if value is None else self.types.shape(value) for value in node.inputs]
+        shapes = (self.types.shape(value) for value in node.inputs if value is not None)
         known = [dims for dims in shapes if dims is not None]
         sizes = (
-            {one for one in pair if isinstance(one, int)} for pair in zip(*known, strict=False)
+            {one for one in axis if isinstance(one, int)} for axis in zip(*known, strict=False)
         )
-        return len({len(dims) for dims in known}) < 2 and all(len(one) < 2 for one in sizes)
+        return len({*map(len, known)}) < 2 and all(len(one) < 2 for one in sizes)
 
 
 def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -158,13 +160,12 @@ def _scopes(graph: ir.Graph, scope: str) -> Iterator[tuple[ir.Graph | ir.Functio
             yield from _scopes(body, f"{scope}/{node.name or node.op_type}.{label}")
 
 
-def _constants_in(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the values that are made of constants alone."""
-    seen: set[ir.Value | None] = {None}
-    for one in graphs_in(graph):
-        seen |= {v for v in one.initializers.values() if not v.is_graph_input()}
+def _constants_in(graph: ir.Graph) -> set[ir.Value]:
+    """Return the values that are made of constants alone."""
+    stored = (value for one in graphs_in(graph) for value in one.initializers.values())
+    made = {value for value in stored if not value.is_graph_input()}
     for node in nodes_in(graph):
         fixed = not node.op_type.startswith("Random") and not any(subgraphs(node))
-        if fixed and seen.issuperset(node.inputs):
-            seen.update(node.outputs)
-    yield from (value for value in seen if value is not None)
+        if fixed and made.issuperset(filter(None, node.inputs)):
+            made.update(node.outputs)
+    return made

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.health.sites import PRODUCTS
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.precision.result import Kept
 from rmsnorm_export.precision.units import Port, Unit
@@ -21,12 +22,6 @@ MARGIN = 32.0
 
 Sizes = Mapping[ir.Value, float]
 """The largest finite magnitude of each value that is known."""
-
-PRODUCTS = (
-    "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "Attention",
-    "FusedMatMul", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention",
-)  # fmt: skip
-"""Operators that multiply matrices."""
 
 _ROOTS = ("Sqrt", "Reciprocal", "Pow")
 _SQUARES = (

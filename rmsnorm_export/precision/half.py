@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import gc
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.external import placed, store
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import no_gc
 from rmsnorm_export.graph.order import graphs_in, values_in
-from rmsnorm_export.graph.tensors import LARGE_BYTES, release, tensor_slots
+from rmsnorm_export.graph.tensors import tensor_slots
+from rmsnorm_export.health.sites import PRODUCTS
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.precision.convert import Rounded, convert
-from rmsnorm_export.precision.decide import MARGIN, PRODUCTS, Decision, Sizes, kept
+from rmsnorm_export.precision.convert import convert
+from rmsnorm_export.precision.decide import MARGIN, Decision, Sizes, kept
 from rmsnorm_export.precision.measure import compare, run_in_float32
 from rmsnorm_export.precision.result import Half, Precision
 from rmsnorm_export.precision.units import Unit, units_of
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.proof.comparison import Prepare, folder_of
+from rmsnorm_export.proof.comparison import Prepare
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import Sample
 from rmsnorm_export.runtime.metrics import FINFO
-
-_WORTH_A_FILE = 1 << 26
-"""Bytes of weights in memory from which on a copy of them is worth the time of a file."""
 
 TYPES: dict[Half, ir.DataType] = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
@@ -44,8 +37,7 @@ def to_half(
 ) -> tuple[ir.Model, Precision]:
     """Return the model in half precision, with float32 where measured magnitudes ask for it.
 
-    Of a model that is in that type already the nodes that overflow become float32. Weights that are
-    no files lie in one meanwhile, which sessions read without a copy.
+    Of a model that is in that type already the nodes that overflow become float32.
 
     Args:
         model: whose norms are one node; changed.
@@ -60,36 +52,7 @@ def to_half(
         Error: it is not run.
     """
     model = _flat(model)
-    with tempfile.TemporaryDirectory(prefix="rmsnorm_export_") as folder:
-        _put_into_file(model, Path(folder))
-        model, precision = _to_half(model, TYPES[dtype], samples, prepare, io=io)
-        for slot in tensor_slots(model):
-            tensor = slot.tensor.source if isinstance(slot.tensor, Rounded) else slot.tensor
-            if folder_of(tensor) == folder:
-                array = np.array(slot.tensor.numpy())
-                release(tensor)
-                slot.put(ir.Tensor(array, slot.tensor.dtype, name=slot.tensor.name))
-        return model, precision
-
-
-def _put_into_file(model: ir.Model, folder: Path) -> None:
-    """Put large weights that are in memory into a file, and let go of the protobuf around them."""
-    slots = [slot for slot in tensor_slots(model) if not slot.is_external]
-    large = [slot for slot in slots if slot.nbytes >= LARGE_BYTES]
-    if sum(slot.nbytes for slot in large) < _WORTH_A_FILE:
-        return
-    for slot, tensor in zip(large, store(large, folder / "weights", {}), strict=True):
-        slot.put(placed(slot.tensor, "weights", str(folder), tensor))
-    for slot in slots:
-        if slot.nbytes < LARGE_BYTES and isinstance(slot.tensor, ir.TensorProtoTensor):
-            array = np.array(slot.tensor.numpy())
-            slot.put(ir.Tensor(array, slot.tensor.dtype, name=slot.tensor.name))
-    gc.collect()
-
-
-def _to_half(
-    model: ir.Model, half: ir.DataType, samples: Sequence[Sample], prepare: Prepare, *, io: bool
-) -> tuple[ir.Model, Precision]:
+    half = TYPES[dtype]
     types = Types(model, Constants())
     values = [value for graph in graphs_in(model.graph) for value in values_in(graph)]
     source = _source({types.dtype(value) for value in values}, half)

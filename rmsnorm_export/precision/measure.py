@@ -14,8 +14,7 @@ from rmsnorm_export.health.ranges import Rounding, marked
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.precision.convert import Rounded
 from rmsnorm_export.printable import plural
-from rmsnorm_export.proof import comparison
-from rmsnorm_export.proof.comparison import Prepare, Reference
+from rmsnorm_export.proof.comparison import Prepare, Reference, WrongError, compare_with, opened
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.runtime.inputs import Sample, first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.metrics import is_float
@@ -46,7 +45,7 @@ def run_in_float32(
     names = [value.name or "" for value in model.graph.outputs]
     copy, marks = marked(model, wanted, Rounding(), finite=True)
     declared, sizes, references = graph_inputs(copy), dict.fromkeys(wanted, 0.0), []
-    with comparison.opened(copy, frugal=True) as session:
+    with opened(copy, frugal=True) as session:
         for candidates, origin in samples:
 
             def run(feeds: dict[str, Array], prepared: bool = "random" in origin) -> Reference:
@@ -108,17 +107,13 @@ def compare(
     values = {value: half for value in halves if _moved_from(value) is value}
     copy, _ = marked(copy, (), Rounding(values))
     try:
-        seen = [
-            comparison.compare_with(one, copy, rtol=np.inf, frugal=True)
-            for one in references
-            if one.outputs
-        ]
-    except comparison.WrongError as error:
+        compared = (one for one in references if one.outputs)
+        seen = [compare_with(one, copy, rtol=np.inf, frugal=True) for one in compared]
+    except WrongError as error:
         return "", "", f"infinities or NaN are where float32 has none, or the other way: {error}"
-    if unknown := next(
-        (one.unknown for one in seen if one.unknown), "" if seen else "no output is a float tensor"
-    ):
-        return "", unknown, ""
+    unknown = next((one.unknown for one in seen if one.unknown), "")
+    if unknown or not seen:
+        return "", unknown or "no output is a float tensor", ""
     same, rows = sum(one.same for one in seen), sum(one.rows for one in seen)
     words = max(seen, key=lambda one: one.share).words()
     return f"{words}, {same:,} of {plural(rows, 'row')} keep their largest element", "", ""
