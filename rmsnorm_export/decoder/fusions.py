@@ -21,6 +21,7 @@ from rmsnorm_export.decoder.attention import (
     UNKNOWN,
     attentions,
     cap_of,
+    leave_unseen_rows,
     left_apart,
     lift_caps,
     put_caps,
@@ -180,6 +181,7 @@ def _attempts(
     ]
     # Once more at the end: lengths that fusions ask for are known.
     last: list[Step] = [functools.partial(optimizer.optimize, num_iterations=1), drop_redundant]
+    last += [leave_unseen_rows] if provider == "cpu" else []
     last += [buffers.count_by_mask] if one_buffer else []
     cap, every = cap_of(model.graph), len(attentions(model.graph))
     goes_on = bool(buffers.calls_of(model.graph))
