@@ -41,7 +41,8 @@ STEPS = [
     "exporting to ONNX: decode",
     "recognising the norms: decode",
     "running the graph before its fusions",
-    "fusing, and comparing",
+    "fusing",
+    "comparing the fused graph",
 ]
 """What an export tells while it works: each takes more than some seconds of a real model."""
 
