@@ -87,7 +87,12 @@ def _results(folder: Path, step: StepOutcome) -> Iterator[Block]:
 
 def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
     """Return the lines of a package; with ``verbose`` above 0 every file is listed."""
-    lines: list[Block] = [_package_verdict(model) for model in packaged.models]
+    verdicts: dict[str, list[str]] = {}
+    for model in packaged.models:
+        verdicts.setdefault(_package_verdict(model), []).append(model.name)
+    lines: list[Block] = [
+        (f"packaged {', '.join(names)}, {verdict}", "bold") for verdict, names in verdicts.items()
+    ]
     if verbose < 0:
         return lines
     requests: list[_Request] = [
@@ -102,7 +107,7 @@ def packaged_blocks(packaged: Packaged, *, verbose: int = 0) -> list[Block]:
         for item in items
     ]
     requests = requests if verbose > 0 else _by_kind(requests)
-    lines += [Table("requests", ("", "name", "type", "shape"), requests), ""]
+    lines.append(Table("", ("request", "name", "type", "shape"), requests))
     for model in packaged.models:
         asked = f"asked of {model.name}" if len(packaged.models) > 1 else "asked"
         lines.append(f"{asked}: {one_line(model.answers, 300)}")
@@ -125,6 +130,6 @@ def _by_kind(requests: list[_Request]) -> list[_Request]:
     return [(one[0][0], name, *one[0][2:]) for one, name in zip(groups, names, strict=True)]
 
 
-def _package_verdict(model: PackagedModel) -> Line:
+def _package_verdict(model: PackagedModel) -> str:
     most = f"batches up to {model.max_batch}" if model.max_batch else "no batches"
-    return f"packaged {model.name}, version {model.version}, for {model.backend}: {most}", "bold"
+    return f"version {model.version}, for {model.backend}: {most}"
