@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from rmsnorm_export.decoder.attention import (
     UNKNOWN,
     attentions,
     cap_of,
+    leave_unseen_rows,
     left_apart,
     lift_caps,
     put_caps,
@@ -96,7 +98,7 @@ def fuse(
         one_buffer: a cache in one buffer is counted by the mask, as in onnxruntime-genai.
         held: what the graphs before gave of the cache, which is not random then; what this one
             gives is added.
-        progress: called before the first run, and at every way to fuse.
+        progress: called before the first run, each step of the fusions and each comparison.
 
     Raises:
         BackendMissingError: transformers with its exporters, or ONNX Runtime, is missing.
@@ -104,16 +106,16 @@ def fuse(
     problem = compared = not_compared = left_out = ""
     fused, goes_on = model, bool(buffers.calls_of(model.graph))
     tell = progress or (lambda *_: None)
-    if attempts := _attempts(model, provider, one_buffer):
-        tell("running the graph before its fusions", 0, 1 + len(attempts))
+    if attempts := _attempts(model, provider, one_buffer, tell):
+        tell("running the graph before its fusions", 0, 1)
         references = references_of(model, seed=seed, held=Held() if held is None else held)
     else:
         left_out, problem = "all of them", f"in every attention {UNKNOWN}: export the model itself"
-    for number, left_out in enumerate(attempts, 1):
-        tell("fusing, and comparing", number, 1 + len(attempts))
+    for left_out in attempts:
         try:
             fused = attempts[left_out]()
-            for reference in references:
+            for number, reference in enumerate(references):
+                tell("comparing the fused graph", number, len(references))
                 compared, not_compared = _compare(reference, fused, provider)
             break
         except WrongError as error:
@@ -150,7 +152,7 @@ def references_of(model: ir.Model, *, seed: int, held: Held) -> list[Reference]:
 
 
 def _attempts(
-    model: ir.Model, provider: FusionProvider, one_buffer: bool
+    model: ir.Model, provider: FusionProvider, one_buffer: bool, tell: Progress
 ) -> Mapping[str, _Attempt]:
     """Return the ways to fuse, to be tried in turn, by what they leave out; {}: none can help.
 
@@ -180,15 +182,26 @@ def _attempts(
     ]
     # Once more at the end: lengths that fusions ask for are known.
     last: list[Step] = [functools.partial(optimizer.optimize, num_iterations=1), drop_redundant]
+    last += [leave_unseen_rows] if provider == "cpu" else []
     last += [buffers.count_by_mask] if one_buffer else []
     cap, every = cap_of(model.graph), len(attentions(model.graph))
     goes_on = bool(buffers.calls_of(model.graph))
     attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))
 
-    def applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
-        return _applied([*map(buffers.as_one_row, steps)] if goes_on else steps, before)
+    done, total = itertools.count(), 1 + len(listed) + len(last) + 2 * (cap is not None)
 
-    folded = functools.cache(lambda: _applied([optimizer.optimize], model))
+    def telling(step: Step) -> Step:
+        def run(model: ir.Model) -> None:
+            tell("fusing", next(done) % total, total)  # each way to fuse begins anew
+            step(model)
+
+        return run
+
+    def applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
+        steps = [*map(buffers.as_one_row, steps)] if goes_on else steps
+        return _applied([*map(telling, steps)], before)
+
+    folded = functools.cache(lambda: _applied([telling(optimizer.optimize)], model))
 
     @functools.cache
     def common(lifted: bool) -> ir.Model:

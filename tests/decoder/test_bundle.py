@@ -232,6 +232,16 @@ def test_a_package_that_fails_half_way_is_taken_back(exported: Path) -> None:
     assert snapshot(models).keys() - before.keys() == {"two_decode", "two_decode/notes.txt"}
 
 
+def test_a_package_of_two_graphs_is_told_in_fifteen_lines(
+    exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = exported.parent / "models"
+    assert main(["package", str(exported), "-o", str(place), "--name", "one", "--kind=cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("packaged one_prefill, one_decode, version 1, ")
+    assert len(lines) <= 15
+
+
 def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     (exported / "export.json").unlink()
     made = rx.optimize(exported, target="ort").save(exported.parent / "out")
