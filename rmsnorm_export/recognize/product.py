@@ -369,6 +369,19 @@ def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, constant: ir.Value, fact
     step = radials.times(ctx, radial, constant, factor)
     step.narrow = narrow
     extend(ctx, node, dataclasses.replace(norm, radial=step))
+    candidate = radial.candidate
+    if candidate.taken or not is_unit(step):
+        return
+    # In another type than x no operator has the factor; the row of length one may be a node.
+    if norm.unit is not None:
+        ctx.matches[norm.unit.output], candidate.taken = norm.unit, True
+    elif norm.x.first.get(norm.dtype) is None:
+        candidate.flaw = None  # that of the row without its factor
+        ctx.flaw(
+            candidate, node, "lossy-cast", "the row of length one is rounded before it meets its "
+            "factor in another type", ctx.describe(node.outputs[0]),
+            "multiply in the type of x, or convert the model to half precision anew",
+        )  # fmt: skip
 
 
 def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:
