@@ -11,7 +11,7 @@ from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.addition import add_epsilon
 from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -211,6 +211,10 @@ def normalise(
     if part is None and (both := radials.both_unrounded(ctx, view, radial)) is not None:
         (view, radial), part = both, 0
     if part is None:
+        flat = producer_of(radial.x.root, "Reshape", "Flatten")
+        source = None if flat is None else flat.inputs[0]
+        if source and ctx.same(source, view.root) and ctx.types.rank(radial.x.root) == 1:
+            candidate.flaw = None  # no row of unknown length, but the whole tensor
         ctx.flaw(
             candidate, node, "different-numerator",
             "what is divided by the root is not what was squared",
