@@ -18,7 +18,7 @@ from rmsnorm_export.audit.behaviour import EpsilonPlace
 from rmsnorm_export.audit.operators import SIZES
 from rmsnorm_export.audit.parts import Region
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.context import FLOATS, widens
 from rmsnorm_export.recognize.types import Types
 
@@ -84,6 +84,8 @@ class Branches:
         place: EpsilonPlace, shape: Sequence[int],
     ) -> None:  # fmt: skip
         self._types, self._nodes = types, region.nodes
+        self._sizes = Constants()
+        self._sizes.info_of = types.info
         self._dtype, self._floors = types.dtype(region.x), int(place == "floor")
         self._still: set[ir.Value | None] = {*region.constants, None}
         pairs = zip(types.shape(region.x) or (), shape, strict=False)
@@ -107,7 +109,10 @@ class Branches:
             if op in SIZES or self._still.issuperset(node.inputs):
                 self._still.update(node.outputs)
                 same = op == "Max" and len(set(node.inputs)) == 1
-                if floats or not (same or op in _SIZED):
+                if floats and (size := self._sizes.scalar(node.outputs[0])):
+                    self._numbers[node.outputs[0]] = size  # of a fixed shape
+                    self._signs[node.outputs[0]] = _Sign(1 if size > 0 else -1)
+                elif floats or not (same or op in _SIZED):
                     return node
                 continue
             known = all(value in self._signs or value in self._still for value in node.inputs)

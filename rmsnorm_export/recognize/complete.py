@@ -256,7 +256,8 @@ def _rounding(norm: Norm, dtype: ir.DataType, stash: ir.DataType) -> tuple[bool,
                 return None
             events = events[:-1]
     if norm.product == dtype and (cast == dtype or (cast is None and norm.radial.narrow)):
-        return (False, True) if not gated and _all(events, dtype) else None
+        # A root that was rounded is not inverted in T, where 1 / rms may be infinite.
+        return (False, cast == dtype) if not gated and _all(events, dtype) else None
     if norm.product != stash or cast is not None:
         return None
     if gated and _all(events, stash):

@@ -11,7 +11,7 @@ from rmsnorm_export.op.spec import HALF_TYPES
 from rmsnorm_export.recognize import radial as radials
 from rmsnorm_export.recognize.addition import add_epsilon
 from rmsnorm_export.recognize.complete import complete, is_unit, unit_row
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import (
     Activated,
@@ -211,6 +211,10 @@ def normalise(
     if part is None and (both := radials.both_unrounded(ctx, view, radial)) is not None:
         (view, radial), part = both, 0
     if part is None:
+        flat = producer_of(radial.x.root, "Reshape", "Flatten")
+        source = None if flat is None else flat.inputs[0]
+        if source and ctx.same(source, view.root) and ctx.types.rank(radial.x.root) == 1:
+            candidate.flaw = None  # no row of unknown length, but the whole tensor
         ctx.flaw(
             candidate, node, "different-numerator",
             "what is divided by the root is not what was squared",
@@ -369,6 +373,19 @@ def _root_of_n(ctx: Context, node: ir.Node, norm: Norm, constant: ir.Value, fact
     step = radials.times(ctx, radial, constant, factor)
     step.narrow = narrow
     extend(ctx, node, dataclasses.replace(norm, radial=step))
+    candidate = radial.candidate
+    if candidate.taken or not is_unit(step):
+        return
+    # In another type than x no operator has the factor; the row of length one may be a node.
+    if norm.unit is not None:
+        ctx.matches[norm.unit.output], candidate.taken = norm.unit, True
+    elif norm.x.first.get(norm.dtype) is None:
+        candidate.flaw = None  # that of the row without its factor
+        ctx.flaw(
+            candidate, node, "lossy-cast", "the row of length one is rounded before it meets its "
+            "factor in another type", ctx.describe(node.outputs[0]),
+            "multiply in the type of x, or convert the model to half precision anew",
+        )  # fmt: skip
 
 
 def _factor(ctx: Context, norm: Norm, other: ir.Value) -> Weight | None:

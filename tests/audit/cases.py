@@ -85,6 +85,10 @@ FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
     "channels": (
         built(changed(("[-1]", "[1]")), IMAGE), 6, 1e-5, {"axis": -3, "last_axis": -3}
     ),
+    "a computed size": (
+        built(changed((MEAN, "t = ReduceSum(q, last)\n k = Shape<start = -1>(x)\n "
+                             "c = Cast<to = 1>(k)\n m = Div(t, c)\n "))), 8, 1e-5, {},
+    ),
     "two axes": (
         built(changed(("[-1]", "[2, 3]")), "float[B,6,3,4]"), 12, 1e-5, {"axis": -2}
     ),

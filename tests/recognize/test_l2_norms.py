@@ -115,3 +115,37 @@ def test_unclamped_rows_differ_where_the_note_says_and_nowhere_else(target):
     assert (loss[near] > 0.01).all()
     assert (loss < 0.2930).all()
     assert (np.abs(loss[~near]) < 1e-6).all()
+
+
+def mixed(body, output="float16"):
+    """Return a model whose rows are float16, and part of which is computed in float32."""
+    return text.model(
+        f"small = CastLike(eps, x)\n {body}",
+        inputs="float16[rows,64] x", outputs=f"{output}[rows,64] y",
+        constants="float eps = {1e-5}, float root = {8.0}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("last", ["e = Add(h, small)", "e = Max(h, small)"])
+def test_a_root_that_was_rounded_is_not_inverted_in_half(last):
+    """1 / 1e-5 is infinite in float16, where x / 1e-5 of a small x is a number."""
+    model = mixed(
+        "c = Cast<to = 1>(x)\n q = Mul(c, c)\n m = ReduceMean<axes = [-1]>(q)\n r = Sqrt(m)\n"
+        f" h = Cast<to = 10>(r)\n {last}\n y = Div(x, e)"
+    )
+    result = rx.optimize(model, numerics="upcast", prove=True)
+    assert [site.numerics for site in result.report.fused] == ["upcast"]
+    x = np.zeros((2, 64), np.float16)
+    x[1] = 6e-8
+    assert np.isfinite(run(result.model, x)).all()
+
+
+def test_a_row_of_length_one_that_meets_its_factor_in_float32_is_told_or_a_node():
+    """No operator has x in float16 and y in float32, and yet this is a norm."""
+    last = "u = Div(x, l)\n d = Cast<to = 1>(u)\n y = Mul(d, root)"
+    plain = mixed(f"l = ReduceL2<axes = [-1]>(x)\n {last}", "float")
+    assert [site.numerics for site in rx.optimize(plain, prove=True).report.fused] == ["exact"]
+    wide = "c = Cast<to = 1>(x)\n k = ReduceL2<axes = [-1]>(c)\n l = Cast<to = 10>(k)"
+    for numerics in ("reordered", "upcast"):
+        report = rx.optimize(mixed(f"{wide}\n {last}", "float"), numerics=numerics).report
+        assert [(r.kind, r.reason) for r in report.refused] == [("norm", "lossy-cast")]

@@ -31,6 +31,16 @@ def test_a_namesake_does_not_tell_shapes() -> None:
     assert [site.op for site in report.fused] == ["RMSNorm"]
 
 
+def test_the_length_of_a_whole_tensor_is_not_that_of_a_row() -> None:
+    """x / ||x|| over all axes, which PyTorch flattens first: no norm that lacks a row length."""
+    source = model(
+        "v = Reshape(x, flat)\n l = ReduceL2<keepdims = 0>(v)\n y = Div(x, l)",
+        constants="int64[1] flat = {-1}",
+    )
+    (refusal,) = rx.optimize(source).report.refused
+    assert (refusal.kind, refusal.reason) == ("look-alike", "different-numerator")
+
+
 def test_an_error_of_ours_costs_no_norm_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted in one transfer function: the norm that needs it is found by what it computes."""
 
