@@ -46,7 +46,7 @@ _BESIDE: dict[Kind, tuple[str, ...]] = {
 }
 """Inputs between X and the scale."""
 
-_Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
+_Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol | ir.Attr]
 
 
 def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
@@ -361,11 +361,8 @@ class _Body:
         """A float attribute of the node, in the stash type or in that of X."""
         if literal is not None:
             return self.constant(literal, DOUBLE, label)
-        value = self.value(label)
         reference = ir.RefAttr("value_float", attribute, ir.AttributeType.FLOAT)
-        self.nodes.append(
-            ir.Node("", "Constant", [], [reference], outputs=[value], name=value.name)
-        )
+        value = self.add("Constant", label, [], {"value_float": reference})
         if like_x:
             return self.to_x(value, f"{label}_cast")
         if self.key.stash_type != FLOAT:

@@ -124,7 +124,7 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         residual=other if skip else None,
         gate=other if gated else None,
         sum=next(iter(node.outputs[1 if own else 3 :]), None) if skip else None,
-        n=_row_size(ctx, x, spec),
+        n=row_size(ctx.types.shape(x), spec.axis, spec.last_axis),
         rank=rank,
         nodes=(node,),
         narrow=() if rounded else ("sum not rounded",),
@@ -168,13 +168,6 @@ def _ones(ctx: Context, value: ir.Value) -> bool:
         return ctx.constants.scalar(node.inputs[0]) == 1.0
     fill = node.attributes.get("value")
     return fill is not None and float(fill.as_tensor().numpy().reshape(-1)[0]) == 1.0
-
-
-def _row_size(ctx: Context, x: ir.Value, spec: op.NormSpec) -> int | None:
-    dims = ctx.types.shape(x)
-    if dims is None and spec.axis == -1:
-        return ctx.types.static_last(x)
-    return row_size(dims, spec.axis, spec.last_axis)
 
 
 def _own(node: ir.Node, name: str) -> op.NormSpec | None:

@@ -24,21 +24,12 @@ def as_weight(
     """
     if ctx.view(value).root is ctx.view(x).root or ctx.types.dtype(value) not in FLOATS:
         return None
-    dims = ctx.types.shape(value)
-    if dims is None or not all(isinstance(d, int) for d in dims):
+    dims, shape, k = ctx.types.shape(value), ctx.types.shape(x), -axis
+    if dims is None or shape is None or not all(isinstance(d, int) for d in dims):
         return None
-    k = -axis
-    shape = ctx.types.shape(x)
-    tail: tuple[object, ...]
-    if shape is not None:
-        if len(shape) < k or len(dims) > len(shape):
-            return None
-        tail = (*shape[axis : len(shape) + last + 1], *(1,) * (-1 - last))
-    else:
-        n = ctx.types.static_last(x)
-        if k != 1 or n is None or len(dims) > 1:
-            return None
-        tail = (n,)
+    if len(shape) < k or len(dims) > len(shape):
+        return None
+    tail = (*shape[axis : len(shape) + last + 1], *(1,) * (-1 - last))
     # A weight of fewer axes than are normalised repeats over the others: it is no scale of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None
