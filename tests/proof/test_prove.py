@@ -144,17 +144,6 @@ def test_unknown_size_rank_and_types() -> None:
     assert proof.passed, proof.reason
 
 
-@pytest.mark.parametrize("weight", [FLOAT16, FLOAT])
-def test_unknown_type_of_a_weight(weight: int) -> None:
-    plain = "{core}\n  yf = Mul (v, w)\n  y = Cast <to = {dtype}> (yf)"
-    body = GEMMA if weight == FLOAT16 else plain
-    match = site(body, GEMMA_SPEC, dtype=FLOAT16, weight=weight)
-    match.scale.type = None
-    new = "  wide = Cast <to = 1> (x)\n  g = Cast <to = 1> (w)\n  d = {norm} (wide, g)\n"
-    proof = prove(match, written(match, new + "  y = Cast <to = 10> (d)"))
-    assert proof.passed, proof.reason
-
-
 def test_sizes_that_only_a_reshape_knows() -> None:
     """x of unknown shape; the source reshapes to constant sizes, the new nodes know two axes."""
     body = "  back = Constant <value_ints = [2, 5, 4, 3]> ()\n"
