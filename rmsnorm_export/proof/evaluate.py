@@ -122,8 +122,6 @@ class _Evaluator:
             if value.const_value is not None:
                 values[value] = _constant(value.const_value.numpy())
         for value in graph.inputs:
-            if value in values and value.name not in feeds:  # an initializer that has a default
-                continue
             array = np.asarray(feeds[value.name or ""])
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
