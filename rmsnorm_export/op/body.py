@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, vanishes
+from rmsnorm_export.op.native import BESIDE
 from rmsnorm_export.op.spec import (
     BFLOAT16,
     CODE_TYPES,
@@ -25,7 +26,6 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     HALF_TYPES,
-    Kind,
     Quantize,
     scaled_by,
 )
@@ -38,13 +38,6 @@ GROUPS_OPSET = 14
 
 AXES_INPUT_OPSET = 18
 """First opset in which the axes of ReduceMean are an input."""
-
-_BESIDE: dict[Kind, tuple[str, ...]] = {
-    "SkipRMSNorm": ("residual",),
-    "GatedRMSNorm": ("gate",),
-    "RotaryRMSNorm": ("cos", "sin"),
-}
-"""Inputs between X and the scale."""
 
 _Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol | ir.Attr]
 
@@ -78,7 +71,7 @@ class _Body:
     def function(self) -> ir.Function:
         key = self.key
         weights = [n for n, there in (("scale", key.has_scale), ("bias", key.has_bias)) if there]
-        values = {n: self.value(n) for n in ("X", *_BESIDE.get(key.kind, ()), *weights)}
+        values = {n: self.value(n) for n in ("X", *BESIDE.get(key.kind, ()), *weights)}
         self.x, inputs = values["X"], list(values.values())
         residual, gate, cos = (values.get(name) for name in ("residual", "gate", "cos"))
         scale, bias = (self.broadcastable(values.get(name), name) for name in ("scale", "bias"))
