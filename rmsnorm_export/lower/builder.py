@@ -17,7 +17,7 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import DOMAIN, Kind
-from rmsnorm_export.recognize.consts import standard
+from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import widens
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import FORMERLY, name_of
@@ -39,20 +39,17 @@ def stored_as(value: ir.Value, dtype: int, types: Types) -> ir.Value | None:
     Looks through Identity and through Casts that lose nothing: an f16 weight that the source casts
     to f32 is used as it is stored.
     """
-    current: ir.Value | None = value
     for _ in range(_MAX_WALK):
-        if current is None:
-            return None
-        own = types.dtype(current)
+        own = types.dtype(value)
         if own == dtype:
-            return current
-        node = current.producer()
-        if standard(node) not in ("Cast", "Identity") or node is None or not node.inputs:
+            return value
+        node = producer_of(value, "Cast", "Identity")
+        source = None if node is None else node.inputs[0]
+        if node is None or source is None:
             return None
-        source = node.inputs[0]
-        if node.op_type == "Cast" and source is not None and not widens(types.dtype(source), own):
+        if node.op_type == "Cast" and not widens(types.dtype(source), own):
             return None
-        current = source
+        value = source
     return None
 
 

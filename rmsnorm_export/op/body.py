@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.op.body_key import BodyKey
 from rmsnorm_export.op.dtypes import Array, numpy_dtype, vanishes
+from rmsnorm_export.op.native import BESIDE
 from rmsnorm_export.op.spec import (
     BFLOAT16,
     CODE_TYPES,
@@ -25,7 +26,6 @@ from rmsnorm_export.op.spec import (
     DOUBLE,
     FLOAT,
     HALF_TYPES,
-    Kind,
     Quantize,
     scaled_by,
 )
@@ -39,14 +39,7 @@ GROUPS_OPSET = 14
 AXES_INPUT_OPSET = 18
 """First opset in which the axes of ReduceMean are an input."""
 
-_BESIDE: dict[Kind, tuple[str, ...]] = {
-    "SkipRMSNorm": ("residual",),
-    "GatedRMSNorm": ("gate",),
-    "RotaryRMSNorm": ("cos", "sin"),
-}
-"""Inputs between X and the scale."""
-
-_Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol]
+_Attributes: TypeAlias = Mapping[str, int | Sequence[int] | ir.TensorProtocol | ir.Attr]
 
 
 def build_function(name: str, key: BodyKey, opset: int) -> ir.Function:
@@ -78,7 +71,7 @@ class _Body:
     def function(self) -> ir.Function:
         key = self.key
         weights = [n for n, there in (("scale", key.has_scale), ("bias", key.has_bias)) if there]
-        values = {n: self.value(n) for n in ("X", *_BESIDE.get(key.kind, ()), *weights)}
+        values = {n: self.value(n) for n in ("X", *BESIDE.get(key.kind, ()), *weights)}
         self.x, inputs = values["X"], list(values.values())
         residual, gate, cos = (values.get(name) for name in ("residual", "gate", "cos"))
         scale, bias = (self.broadcastable(values.get(name), name) for name in ("scale", "bias"))
@@ -361,11 +354,8 @@ class _Body:
         """A float attribute of the node, in the stash type or in that of X."""
         if literal is not None:
             return self.constant(literal, DOUBLE, label)
-        value = self.value(label)
         reference = ir.RefAttr("value_float", attribute, ir.AttributeType.FLOAT)
-        self.nodes.append(
-            ir.Node("", "Constant", [], [reference], outputs=[value], name=value.name)
-        )
+        value = self.add("Constant", label, [], {"value_float": reference})
         if like_x:
             return self.to_x(value, f"{label}_cast")
         if self.key.stash_type != FLOAT:

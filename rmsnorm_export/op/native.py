@@ -14,6 +14,13 @@ MICROSOFT_DOMAIN = "com.microsoft"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Operators of this package's domain."""
 
+BESIDE: dict[Kind, tuple[str, ...]] = {
+    "SkipRMSNorm": ("residual",),
+    "GatedRMSNorm": ("gate",),
+    "RotaryRMSNorm": ("cos", "sin"),
+}
+"""Inputs between X and the scale."""
+
 ROW_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "RotaryRMSNorm")
 """Those whose operands are rows of X and weights."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import type_name
+from rmsnorm_export.op.native import BESIDE
 from rmsnorm_export.op.spec import FLOAT, HALF_TYPES, Kind, NormSpec
 
 Operand = tuple[int, Sequence[Any]]
@@ -16,12 +17,7 @@ Operand = tuple[int, Sequence[Any]]
 
 _Equal = Callable[[Any, Any], bool]
 
-_HOME: dict[str, Kind] = {
-    "residual": "SkipRMSNorm",
-    "gate": "GatedRMSNorm",
-    "cos": "RotaryRMSNorm",
-    "sin": "RotaryRMSNorm",
-}
+_HOME = {name: kind for kind, names in BESIDE.items() for name in names}
 """Operands that one operator alone has."""
 
 _FITTING = dict.fromkeys(("residual", "gate"), "broadcast and cast it to the shape and type of x")

@@ -12,7 +12,7 @@ the new norm, gives the bits of the new node. Tables are of random numbers, none
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -40,30 +40,23 @@ class _Stages:
 
     Args:
         match, lowered, layout, proving: as for ``differing_quantization``.
-        ends: outputs of the site.
-        further: other values that the nodes after the norm read.
-        aliases: as for ``cut``.
 
     Raises:
         InputError: one of them cannot be cut out.
     """
 
-    def __init__(
-        self,
-        match: Match,
-        lowered: Lowered,
-        layout: Layout,
-        proving: Proving,
-        ends: Sequence[ir.Value],
-        further: Sequence[ir.Value],
-        aliases: Mapping[ir.Value, ir.Value] | None = None,
-    ) -> None:
+    def __init__(self, match: Match, lowered: Lowered, layout: Layout, proving: Proving) -> None:
+        scales = None if match.quantized is None else match.quantized.scales
+        ends = [value for value in (match.output, scales) if value is not None]
+        # What the nodes after the norm read besides it, in the order of the operator's inputs.
+        further = [v for v in (match.cos, match.sin, match.code_scale) if v is not None]
+        aliases = () if match.rotary is None else match.rotary.aliases
         self.whole, self._norm = cut_site(match, lowered, layout, proving), None
         if match.inner is not None and lowered.alone is not None:
             self._norm = cut_site(match.inner, lowered.alone(), layout, proving)
             self._rest = cut(
                 ends, [match.inner.output, *further], opset_imports=proving.opset_imports,
-                type_of=proving.types.dtype, aliases=aliases,
+                type_of=proving.types.dtype, aliases=dict(aliases),
                 sizes_of=sizes_in(match, layout, proving.types),
             )  # fmt: skip
         replaced = [old for old, _ in lowered.replace]
@@ -118,11 +111,7 @@ def differing_quantization(match: Match, lowered: Lowered, layout: Layout, provi
     """
     quantized = match.quantized
     assert quantized is not None
-    parts = _Stages(
-        match, lowered, layout, proving,
-        ends=[v for v in (match.output, quantized.scales) if v is not None],
-        further=[v for v in (quantized.scale,) if v is not None],
-    )  # fmt: skip
+    parts = _Stages(match, lowered, layout, proving)
     scales = _scales_to_try(quantized, proving.types)
     for batch in batches(match.spec, match.dtype, layout, proving.seed):
         for further in scales:
@@ -175,10 +164,7 @@ def differing_rotation(match: Match, lowered: Lowered, layout: Layout, proving: 
     """
     rotary = match.rotary
     assert rotary is not None
-    parts = _Stages(
-        match, lowered, layout, proving,
-        ends=[match.output], further=[rotary.cos, rotary.sin], aliases=dict(rotary.aliases),
-    )  # fmt: skip
+    parts = _Stages(match, lowered, layout, proving)
     order = rotary.order or tuple(range(len(layout.lead) + 1))
     sizes = tuple((*layout.lead, *layout.row)[axis] for axis in order)
     cos = _table(rotary.cos, sizes, proving.types, proving.seed)

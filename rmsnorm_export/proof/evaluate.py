@@ -20,7 +20,6 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
-from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.proof.operators import (
@@ -91,17 +90,28 @@ def run_float64(
     return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
 
 
-@functools.lru_cache(2)
+@functools.lru_cache(4)
 def _without_calls(model: ir.Model) -> ir.Graph:
-    """Return the graph of a model, its functions in the place of their calls.
+    """Return the graph of a model, its functions in the place of their calls, in a copy.
+
+    Of each node the version is that of the function that it is of.
 
     Raises:
         InputError: it is too large, or a function does not fit a call.
     """
     if (nodes := inlined_size(model)) > _MOST_NODES:
         raise _too_much("nodes", nodes, _MOST_NODES)
+    copy = model.clone()
+    holders: list[ir.Graph | ir.Function] = [copy.graph, *copy.functions.values()]
+    for holder in holders:
+        for node in holder:
+            node.version = holder.opset_imports.get(node.domain)
+            if (function := copy.functions.get(node.op_identifier())) is not None:
+                node.resize_outputs(len(function.outputs))
+    for function in copy.functions.values():
+        function.opset_imports.update(copy.opset_imports)
     try:
-        return inline(model.clone()).graph if model.functions else model.graph
+        return inline(copy).graph
     except ValueError as error:
         fix = "verify the models as a whole in ONNX Runtime instead"
         raise cannot_evaluate("of a function", str(error), fix) from error
@@ -125,7 +135,7 @@ def _unrounded(model: ir.Model) -> ir.Model:
 
 class _Evaluator:
     def __init__(self, model: ir.Model, *, promote: bool, most: int = _MOST_IN_ALL) -> None:
-        self._graph, self._opset = _without_calls(model), default_opset(model) or 1
+        self._graph = _without_calls(model)
         self._promote = promote
         self._most = most
         self.constants: list[Array] = []
@@ -138,8 +148,6 @@ class _Evaluator:
             if value.const_value is not None:
                 values[value] = _constant(value.const_value.numpy())
         for value in graph.inputs:
-            if value in values and value.name not in feeds:  # an initializer that has a default
-                continue
             array = np.asarray(feeds[value.name or ""])
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
@@ -178,7 +186,7 @@ class _Evaluator:
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
         floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
         results: list[_Tensor | None] = []
-        for result in _outputs_of(node, arrays, self._opset, self._most):
+        for result in _outputs_of(node, arrays, node.version or 1, self._most):
             if result is None:
                 results.append(None)
             elif promote and is_floating(result.dtype):

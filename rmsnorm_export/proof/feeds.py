@@ -187,18 +187,16 @@ _MAX_ROW = 2**18
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes and types of the inputs of one attempt.
+    """Sizes of the inputs of one attempt.
 
     Attributes:
         lead: leading sizes of x.
         row: sizes of the normalised axes.
-        weights: ONNX element type of scale and bias where the source does not say.
         dynamic: leading axes whose size the source does not fix, which may be 0.
     """
 
     lead: tuple[int, ...]
     row: tuple[int, ...]
-    weights: int
     dynamic: tuple[int, ...]
 
     def shape(self, spec: NormSpec) -> tuple[int, ...]:
@@ -211,7 +209,7 @@ class Layout:
 
 def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     """What to try, the likeliest first: free leading sizes, then those that the file declares or
-    that constant shapes of Reshape nodes ask for; for weights of unknown type each possible one.
+    that constant shapes of Reshape nodes ask for.
 
     Raises:
         InputError: the rows are too long, or have no elements.
@@ -222,8 +220,8 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     if declared is not None and place != -1:
         declared = (*declared[:place], *declared[place + 1 :], declared[place])
     shapes = tuple(_constant_shapes((*match.nodes, *lowered.nodes)))
-    rank = match.rank or (len(declared) if declared else max(3, axes + 1))
-    declared = declared or (None,) * rank
+    declared = declared or (None,) * (match.rank or max(3, axes + 1))
+    rank = len(declared)
     row = _row_sizes(match, lowered, declared[len(declared) - axes :], shapes)
     n = math.prod(row)
     if not 0 < n <= _MAX_ROW:
@@ -243,13 +241,10 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
     if any(size is not None for size in stated):
         leads.append(tuple(b if a is None else a for a, b in zip(stated, free, strict=False)))
     leads += [lead for shape in shapes if (lead := _lead(shape, n, rank - axes)) is not None]
-    unknown = any(v is not None and v.dtype is None for v in (match.scale, match.bias))
-    possible = (match.dtype, match.spec.stash_type, FLOAT) if unknown else (match.dtype,)
     dynamic = tuple(axis for axis, size in enumerate(stated) if size is None)
     for lead in dict.fromkeys(leads):
         if lead is free or math.prod(lead) * n <= _MAX_ELEMENTS:
-            for weights in dict.fromkeys(possible):
-                yield Layout(lead, row, weights, dynamic)
+            yield Layout(lead, row, dynamic)
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:

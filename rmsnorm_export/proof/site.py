@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +21,6 @@ from rmsnorm_export.recognize.shape_values import bounded
 from rmsnorm_export.recognize.types import Types
 
 _ROLES = ("x", "scale", "bias", "residual", "gate", "code_scale", "cos", "sin")
-_OWN_TYPE = ("code_scale", "cos", "sin")
 
 _MAX_SCALE = 1 << 24
 """Elements of a scale that a proof may read: 64 MiB in f32, far above any row length."""
@@ -98,9 +97,10 @@ class SitePair:
         Raises:
             InputError: another number of elements.
         """
-        return self._fitted(self.match.scale, scale), self._fitted(self.match.bias, bias)
+        return self._fitted("scale", scale), self._fitted("bias", bias)
 
-    def _fitted(self, value: ir.Value | None, numbers: Array) -> Array | None:
+    def _fitted(self, role: Literal["scale", "bias"], numbers: Array) -> Array | None:
+        value: ir.Value | None = getattr(self.match, role)
         if value is None:
             return None
         shape = weight_shape(value, self.layout.row, self.match)
@@ -110,7 +110,9 @@ class SitePair:
                 found=f"{numbers.size} values for {value.name!r} of shape {shape}",
                 fix="give one value per element of the row",
             )
-        return numbers.reshape(shape).astype(numpy_dtype(weight_dtype(value, self.layout)))
+        dtypes = {own.name: own.dtype for own in self.original.graph.inputs}
+        dtype = dtypes[self.ports[role]] or self.match.dtype
+        return numbers.reshape(shape).astype(numpy_dtype(dtype))
 
     def feeds(self, batch: Batch, scale: Array | None, bias: Array | None) -> dict[str, Array]:
         """Return arrays of what every norm has, by name of the graph input."""
@@ -163,11 +165,7 @@ def _cut_site(
     types, roles = proving.types, _operands(match)
     _refuse_inner(match, roles)
     inputs = list(dict.fromkeys(roles.values()))
-    dtypes = {
-        value: weight_dtype(value, layout) if role in ("scale", "bias") else match.dtype
-        for role, value in reversed(roles.items())
-        if role not in _OWN_TYPE
-    }
+    dtypes = {value: types.dtype(value) or match.dtype for value in inputs}
     old, new = [pair[0] for pair in lowered.replace], [pair[1] for pair in lowered.replace]
     for value, replacement in lowered.replace:
         if value is match.sum or (value is match.output and match.quantized is None):
@@ -229,11 +227,6 @@ def weight_shape(value: ir.Value, row: tuple[int, ...], match: Match) -> tuple[i
         return (*row, *(1,) * (-1 - match.spec.last_axis))
     declared = static_shape(value)
     return declared if declared is not None and math.prod(declared) == math.prod(row) else row
-
-
-def weight_dtype(value: ir.Value, layout: Layout) -> int:
-    """Return the declared element type of a scale or bias, or else the one being tried."""
-    return layout.weights if value.dtype is None else int(value.dtype)
 
 
 def _imports(

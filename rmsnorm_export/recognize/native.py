@@ -8,7 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import spec as op
-from rmsnorm_export.op.native import KINDS, MICROSOFT_DOMAIN, RMS_NORMALIZATION, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import (
+    BESIDE,
+    KINDS,
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weight
@@ -16,15 +22,6 @@ from rmsnorm_export.recognize.match import Match, Quantized, Rotary
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import row_size
 from rmsnorm_export.recognize.weights import as_weight, is_weight
-
-_PLACES: dict[op.Kind, tuple[int, int, int]] = {
-    "RMSNorm": (-1, 1, 2),
-    "SkipRMSNorm": (1, 2, 3),
-    "GatedRMSNorm": (1, 2, 3),
-    "RotaryRMSNorm": (1, 3, 4),
-}
-"""Inputs: the residual, gate or cosines (-1: none), the scale and the bias."""
-
 
 _KNOWN = {*op.NormSpec.__dataclass_fields__, op.QUANTIZE, "plugin_version", "plugin_namespace"}
 """The attributes of a node of this package."""
@@ -93,13 +90,13 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
             f"attributes {sorted(node.attributes)}, x is {ctx.describe(x)}",
         )  # fmt: skip
     scaled = quantized is not None and quantized.scale is not None
-    inputs = [*node.inputs[: -1 if scaled else None], *(None,) * 5]
-    other, scale, bias = (inputs[place] for place in _PLACES[spec.kind])
-    rotary = (
-        _rotary_tables(ctx, spec, x, other, inputs[2]) if spec.kind == "RotaryRMSNorm" else None
-    )
+    names = (*BESIDE.get(spec.kind, ()), "scale", "bias")
+    given = [*node.inputs[1 : -1 if scaled else None], *(None,) * 4]
+    operands = dict(zip(names, given, strict=False))
+    scale, bias, cos = operands["scale"], operands["bias"], operands.get("cos")
+    rotary = _rotary_tables(ctx, spec, x, cos, operands.get("sin"))
     if spec.kind == "RotaryRMSNorm" and rotary is None:
-        found = f"{ctx.describe(other)}, x is {ctx.describe(x)}"
+        found = f"{ctx.describe(cos)}, x is {ctx.describe(x)}"
         return opaque("tables", "the tables are not known to fit the row", found)
     if scale is not None and not own and ctx.types.dtype(scale) != dtype:
         found = f"{ctx.describe(scale)}, x is {dtype.name}"
@@ -110,10 +107,10 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     elif scale is not None and not own and not as_weight(ctx, scale, x, spec.axis, computed=True):
         found = ctx.describe(scale)
         return opaque("scale-shape", "the scale is not one number per feature", found)
-    skip, gated = spec.kind == "SkipRMSNorm", spec.kind == "GatedRMSNorm"
+    skip = spec.kind == "SkipRMSNorm"
     rounded = own or not skip or dtype not in op.HALF_TYPES
     return Match(
-        spec=spec if gated else spec.canonical(int(dtype)),
+        spec=spec if spec.kind == "GatedRMSNorm" else spec.canonical(int(dtype)),
         x=x,
         output=node.outputs[0],
         dtype=int(dtype),
@@ -121,10 +118,10 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
         gain=spec.scale_varies,
         offset_scale=scale if spec.scale_offset == 0 else None,
         bias=bias if own else None,
-        residual=other if skip else None,
-        gate=other if gated else None,
+        residual=operands.get("residual"),
+        gate=operands.get("gate"),
         sum=next(iter(node.outputs[1 if own else 3 :]), None) if skip else None,
-        n=_row_size(ctx, x, spec),
+        n=row_size(ctx.types.shape(x), spec.axis, spec.last_axis),
         rank=rank,
         nodes=(node,),
         narrow=() if rounded else ("sum not rounded",),
@@ -168,13 +165,6 @@ def _ones(ctx: Context, value: ir.Value) -> bool:
         return ctx.constants.scalar(node.inputs[0]) == 1.0
     fill = node.attributes.get("value")
     return fill is not None and float(fill.as_tensor().numpy().reshape(-1)[0]) == 1.0
-
-
-def _row_size(ctx: Context, x: ir.Value, spec: op.NormSpec) -> int | None:
-    dims = ctx.types.shape(x)
-    if dims is None and spec.axis == -1:
-        return ctx.types.static_last(x)
-    return row_size(dims, spec.axis, spec.last_axis)
 
 
 def _own(node: ir.Node, name: str) -> op.NormSpec | None:

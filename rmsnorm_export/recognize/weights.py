@@ -24,21 +24,12 @@ def as_weight(
     """
     if ctx.view(value).root is ctx.view(x).root or ctx.types.dtype(value) not in FLOATS:
         return None
-    dims = ctx.types.shape(value)
-    if dims is None or not all(isinstance(d, int) for d in dims):
+    dims, shape, k = ctx.types.shape(value), ctx.types.shape(x), -axis
+    if dims is None or shape is None or not all(isinstance(d, int) for d in dims):
         return None
-    k = -axis
-    shape = ctx.types.shape(x)
-    tail: tuple[object, ...]
-    if shape is not None:
-        if len(shape) < k or len(dims) > len(shape):
-            return None
-        tail = (*shape[axis : len(shape) + last + 1], *(1,) * (-1 - last))
-    else:
-        n = ctx.types.static_last(x)
-        if k != 1 or n is None or len(dims) > 1:
-            return None
-        tail = (n,)
+    if len(shape) < k or len(dims) > len(shape):
+        return None
+    tail = (*shape[axis : len(shape) + last + 1], *(1,) * (-1 - last))
     # A weight of fewer axes than are normalised repeats over the others: it is no scale of n.
     if tuple(dims[-k:]) != tail or any(d != 1 for d in dims[:-k]):
         return None
@@ -109,41 +100,33 @@ def _stored(ctx: Context, value: ir.Value, tail: tuple[object, ...]) -> tuple[ir
         node = current.producer()
         if node is None or current.is_initializer():
             break
-        source = _step(ctx, node, current, tail, may_add=not cast_seen and offset == 0.0)
+        source, added = _step(ctx, node, current, tail, may_add=not cast_seen and offset == 0.0)
         if source is None:
             break
         if standard(node) == "Cast" and ctx.types.dtype(source) != ctx.types.dtype(current):
             if not widens(ctx.types.dtype(source), ctx.types.dtype(current)) and cast_seen:
                 break
             cast_seen = True
-        if standard(node) == "Add":
-            addend = node.inputs[1] if source is node.inputs[0] else node.inputs[0]
-            offset = ctx.constants.scalar(addend) or 0.0
-        current = source
+        current, offset = source, offset + added
     return current, offset
 
 
 def _step(
     ctx: Context, node: ir.Node, current: ir.Value, tail: tuple[object, ...], *, may_add: bool
-) -> ir.Value | None:
-    """The input of ``node`` that holds the same numbers (offset and cast apart), or None."""
-    first = node.inputs[0] if node.inputs else None
+) -> tuple[ir.Value | None, float]:
+    """The input of ``node`` that holds the same numbers (a cast apart), or None; what is added."""
+    first, operator = node.inputs[0] if node.inputs else None, standard(node)
     if first is None:
-        return None
-    if standard(node) == "Identity":
-        return first
-    if standard(node) == "Cast":
-        return first if ctx.types.dtype(first) in FLOATS else None
-    if standard(node) in ("Unsqueeze", "Squeeze", "Reshape"):
-        dims = ctx.types.shape(first)
-        k = len(tail)
-        same = dims is not None and tuple(dims[-k:]) == tail and all(d == 1 for d in dims[:-k])
-        return first if same else None
-    if standard(node) == "Add" and may_add:
-        other = node.inputs[1]
-        for scalar, weight in ((first, other), (other, first)):
-            if ctx.constants.scalar(scalar) and weight is not None:
+        return None, 0.0
+    if operator == "Add" and may_add:
+        for scalar, weight in (node.inputs, node.inputs[::-1]):
+            offset = ctx.constants.scalar(scalar)
+            if offset and weight is not None:
                 dims = ctx.types.shape(weight)
                 if dims is not None and dims == ctx.types.shape(current):
-                    return weight
-    return None
+                    return weight, offset
+    same = operator == "Identity" or (operator == "Cast" and ctx.types.dtype(first) in FLOATS)
+    if operator in ("Unsqueeze", "Squeeze", "Reshape"):
+        dims, k = ctx.types.shape(first), len(tail)
+        same = dims is not None and tuple(dims[-k:]) == tail and all(d == 1 for d in dims[:-k])
+    return first if same else None, 0.0

@@ -152,8 +152,7 @@ class Legalizer:
     def _spread(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> ir.Value:
         """Repeat a constant scale over the row, if it has fewer numbers; return the scale."""
         array, axis = self.constants.array(scale), node.attributes.get_int("axis", -1)
-        dims, last = self.types.shape(x), self.types.static_last(x)
-        row = dims[axis:] if dims is not None else (last,) if axis == -1 else ()
+        row = (self.types.shape(x) or ())[axis:]
         sizes = [size for size in row if isinstance(size, int)]
         if array is None or not sizes or len(sizes) != len(row) or math.prod(sizes) > MOST_ONES:
             return scale

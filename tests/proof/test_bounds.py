@@ -27,7 +27,7 @@ def runs(order: str, n: int) -> list[tuple[Batch, np.ndarray, Rows]]:
     _, dtype, spec = ORDERS[order]
     scale = random_weights(spec, n, 0)[0].astype(numpy_dtype(dtype))
     rows = []
-    for batch in batches(spec, dtype, Layout((5, 4), (n,), dtype, ()), 0):
+    for batch in batches(spec, dtype, Layout((5, 4), (n,), ()), 0):
         expected = np.asarray(reference_float64(spec, batch.x, scale))
         mean = np.square(batch.x.astype(np.float64)).mean(axis=-1).reshape(-1)
         rows.append((batch, scale, Rows(batch.cases, {"y": expected}, mean, None, "")))
@@ -83,7 +83,7 @@ def test_the_length_of_a_row_does_not_widen_its_bound(n: int) -> None:
 def test_sums_are_exact_in_the_rows_that_say_so(dtype: int, stash: int, n: int, kind) -> None:
     spec = NormSpec(epsilon=SPEC.epsilon, stash_type=stash, kind=kind)
     seen = set()
-    for batch in batches(spec, dtype, Layout((14,), (n,), dtype, ()), 3):
+    for batch in batches(spec, dtype, Layout((14,), (n,), ()), 3):
         total = batch.x + batch.residual if kind == "SkipRMSNorm" else batch.x
         for row, case in zip(total.astype(numpy_dtype(stash)), batch.cases, strict=True):
             if sum_of(case, spec) == "exact":

@@ -307,8 +307,8 @@ def test_the_proofs_of_a_model_end_with_its_elements() -> None:
     types = recognize(ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)).types
     proving = Proving(types, {}, elements=256)
     for _ in range(2):
-        proving.take(Layout((13,), (64,), FLOAT, ()), FLOAT)
+        proving.take(Layout((13,), (64,), ()), FLOAT)
     with pytest.raises(InputError, match=r"130 elements, 128 are left"):
-        proving.take(Layout((26,), (65,), FLOAT, ()), FLOAT)
-    proving.take(Layout((26,), (64,), FLOAT, ()), FLOAT)
+        proving.take(Layout((26,), (65,), ()), FLOAT)
+    proving.take(Layout((26,), (64,), ()), FLOAT)
     assert proving.elements == 0
