@@ -185,7 +185,7 @@ def test_next_is_never_what_was_done(run: Run, three: Path) -> None:
     assert "next: run it in onnxruntime" in done.text
     lines = [line.split() for line in done.text.splitlines()]
     assert ["norms", "as", "one", "kernel", "0", "3"] in lines
-    assert ["nodes", "in", "the", "file", "25", "7"] in lines
+    assert "25 nodes -> 7 + " in done.text
     files = (three, three.with_name("fused.onnx"))
     sizes = [str(round(path.stat().st_size / 1024, 1)) for path in files]
     assert ["KiB", "with", "weights", *sizes] in lines
