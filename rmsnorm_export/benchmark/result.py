@@ -69,9 +69,8 @@ class Benchmark(Shown):
         timings: those that could be timed, by provider and case.
         unranked: what could not be timed, e.g. ``ort on cpu``, and why.
         numerics: loosest class of rewrite allowed.
-        runtime: with its threads, e.g. ``ONNX Runtime, 2 threads``.
+        runtime: with its version and threads, e.g. ``onnxruntime 1.31.1, 2 threads``.
         machine: its processor and load.
-        versions: of what took part.
         seconds: wall-clock time of it all.
         notes: what the reader should know.
     """
@@ -87,7 +86,6 @@ class Benchmark(Shown):
     numerics: str
     runtime: str
     machine: str
-    versions: dict[str, str]
     seconds: float
     notes: tuple[str, ...] = ()
 

@@ -49,13 +49,6 @@ class Products:
         return "; ".join(filter(None, (*lines, self.remark)))
 
 
-PACKAGES = (
-    "rmsnorm-export onnx onnx-ir onnxscript onnxruntime onnxruntime-gpu torch transformers"
-    " tensorrt tensorrt_rtx polygraphy numpy ml_dtypes"
-)
-"""A step depends on the versions of all of these."""
-
-
 class Step:
     """A step of a pipeline.
 
@@ -88,11 +81,10 @@ class Step:
         options = {**written(self.table), **self.more()}
         read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
         files = [file for paths in read for path in paths for file in files_of(path)]
-        versions = versions_of(PACKAGES.split())
         return {
             **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
             **{f"file {name}": value for name, value in identities(files, base).items()},
-            **{f"package {name}": version for name, version in versions.items()},
+            **{f"package {name}": version for name, version in versions_of().items()},
         }
 
     def check(self) -> None:
