@@ -97,7 +97,6 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
         reason="",
         providers=(engine.name,),
         cases=cases,
-        variants=(RAW,),
         timings=tuple(timings),
         unranked={},
         numerics=options.numerics,

@@ -95,7 +95,6 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         reason="; ".join(wrong),
         providers=tuple(run.usable),
         cases={label: describe_feeds(fed) for label, fed in run.feeds.items()},
-        variants=tuple(run.contents),
         timings=tuple(run.timings),
         unranked=run.unranked,
         numerics=options.numerics,

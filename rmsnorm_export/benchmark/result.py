@@ -64,9 +64,9 @@ class Benchmark(Shown):
         providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``; of an engine its backend.
         cases: what sets the shapes of the inputs apart, e.g. ``ids=1x128`` -> every input with its
             shape, e.g. ``ids int64 [1, 128]``.
-        variants: ``raw``, the targets of which something was made, and ``native``: the file of
-            ``portable``, run with the kernels for ONNX Runtime.
-        timings: those that could be timed, by provider and case.
+        timings: those that could be timed, by provider and case: of ``raw``, of the targets of
+            which something was made, and of ``native``: the file of ``portable``, run with the
+            kernels for ONNX Runtime.
         unranked: what could not be timed, e.g. ``ort on cpu``, and why.
         numerics: loosest class of rewrite allowed.
         runtime: with its version and threads, e.g. ``onnxruntime 1.31.1, 2 threads``.
@@ -80,7 +80,6 @@ class Benchmark(Shown):
     reason: str
     providers: tuple[str, ...]
     cases: dict[str, tuple[str, ...]]
-    variants: tuple[str, ...]
     timings: tuple[Timing, ...]
     unranked: dict[str, str]
     numerics: str
