@@ -30,7 +30,7 @@ class Products:
 
     Attributes:
         results: of the functions that it called; each becomes NAME.json.
-        notes: what else a reader may want to know.
+        notes: what a reader has to know, and no result says.
         failure: why the step failed, although it has a result.
         remark: what no result says.
         elsewhere: files that it made outside of its folder.
@@ -167,9 +167,8 @@ class OptimizeStep(Step):
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             remark = f"{proved} of {plural(proved + len(failed), 'proof')} hold"
-        notes = [note for one in reports.values() for note in one.notes]
         failure = next(filter(None, (one.proof_error for one in reports.values())), None)
-        return Products({"report": result}, notes, failure, remark)
+        return Products({"report": result}, failure=failure, remark=remark)
 
 
 class BuildStep(Step):
@@ -187,8 +186,7 @@ class BuildStep(Step):
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
         built = build_engine(model, place, **keywords(self.table))
-        notes = [note for one in built.parts().values() for note in one.record.notes]
-        return Products({}, notes, remark=built.headline())
+        return Products({}, remark=built.headline())
 
 
 class VerifyStep(Step):
@@ -255,9 +253,7 @@ class BenchStep(Step):
 
         options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
-        parts = result.parts()
-        notes = [note for one in parts.values() for note in one.notes]
-        return Products({"benchmark": result}, notes, outputs_error(parts))
+        return Products({"benchmark": result}, failure=outputs_error(result.parts()))
 
 
 class PackageStep(Step):
@@ -284,8 +280,7 @@ class PackageStep(Step):
         packaged = package_model(
             model, self.settings.repository, **keywords(options, PackageOptions)
         )
-        notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Products({"packaged": packaged}, notes, elsewhere=packaged.files)
+        return Products({"packaged": packaged}, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {
