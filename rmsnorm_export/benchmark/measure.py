@@ -20,10 +20,7 @@ from rmsnorm_export.options import takes
 from rmsnorm_export.runtime.inputs import make_inputs
 from rmsnorm_export.runtime.sizes import POINTS, shape_text, size_points
 from rmsnorm_export.system.machine import load_average
-from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.tensorrt.engine.backends import engines_in, is_engine
-
-_TOOLS = ("rmsnorm-export", "tensorrt", "tensorrt-rtx", "polygraphy", "numpy")
 
 
 @takes(BenchOptions)
@@ -100,13 +97,11 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
         reason="",
         providers=(engine.name,),
         cases=cases,
-        variants=(RAW,),
         timings=tuple(timings),
         unranked={},
         numerics=options.numerics,
         runtime=engine.runtime,
         machine=machine(load_before),
-        versions=versions_of(_TOOLS),
         notes=("an engine by itself: nothing was compared",),
         seconds=time.perf_counter() - start,
     )

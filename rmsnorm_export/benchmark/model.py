@@ -49,7 +49,6 @@ from rmsnorm_export.runtime.sizes import (
 )
 from rmsnorm_export.runtime.support import CUDA
 from rmsnorm_export.system.machine import cores, load_average
-from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 
 NATIVE = "native"
@@ -58,7 +57,6 @@ GPU = "onnxruntime-gpu"
 DEFAULT_SIZES = ((1, 16), (1, 128), (4, 128))
 """Of the first named dimension and of all others, a batch and a length: the default sizes."""
 
-_PACKAGES = ("rmsnorm-export", "onnxruntime", "onnxruntime-gpu", "onnx", "onnx-ir", "numpy")
 _FAILED = "failed: "
 _FUSED_BEFORE = (
     "norms of this model are one node already: to measure the gain, compare with what "
@@ -97,13 +95,11 @@ def bench_model(model: Source, options: BenchOptions) -> Benchmark:
         reason="; ".join(wrong),
         providers=tuple(run.usable),
         cases={label: describe_feeds(fed) for label, fed in run.feeds.items()},
-        variants=tuple(run.contents),
         timings=tuple(run.timings),
         unranked=run.unranked,
         numerics=options.numerics,
-        runtime=f"ONNX Runtime, {plural(run.threads, 'thread')}",
+        runtime=f"onnxruntime {onnxruntime().__version__}, {plural(run.threads, 'thread')}",
         machine=machine(load_before),
-        versions=versions_of(_PACKAGES),
         notes=tuple(run.notes(load_before)),
         seconds=time.perf_counter() - start,
     )

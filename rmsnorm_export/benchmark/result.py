@@ -64,14 +64,13 @@ class Benchmark(Shown):
         providers: where it was measured: ``cpu``, ``cuda``, ``tensorrt``; of an engine its backend.
         cases: what sets the shapes of the inputs apart, e.g. ``ids=1x128`` -> every input with its
             shape, e.g. ``ids int64 [1, 128]``.
-        variants: ``raw``, the targets of which something was made, and ``native``: the file of
-            ``portable``, run with the kernels for ONNX Runtime.
-        timings: those that could be timed, by provider and case.
+        timings: those that could be timed, by provider and case: of ``raw``, of the targets of
+            which something was made, and of ``native``: the file of ``portable``, run with the
+            kernels for ONNX Runtime.
         unranked: what could not be timed, e.g. ``ort on cpu``, and why.
         numerics: loosest class of rewrite allowed.
-        runtime: with its threads, e.g. ``ONNX Runtime, 2 threads``.
+        runtime: with its version and threads, e.g. ``onnxruntime 1.31.1, 2 threads``.
         machine: its processor and load.
-        versions: of what took part.
         seconds: wall-clock time of it all.
         notes: what the reader should know.
     """
@@ -81,13 +80,11 @@ class Benchmark(Shown):
     reason: str
     providers: tuple[str, ...]
     cases: dict[str, tuple[str, ...]]
-    variants: tuple[str, ...]
     timings: tuple[Timing, ...]
     unranked: dict[str, str]
     numerics: str
     runtime: str
     machine: str
-    versions: dict[str, str]
     seconds: float
     notes: tuple[str, ...] = ()
 

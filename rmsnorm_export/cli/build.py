@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import MODEL, define, output_on_disk
+from rmsnorm_export.cli.commands import MODEL, define, output
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.tensorrt.engine.options import BuildOptions
 
-_ENGINE = output_on_disk("The engine to write; of a folder of graphs a folder.")
+_ENGINE = output("The engine to write; of a folder of graphs a folder.", on_disk=True)
 
 
 @define("build", BuildOptions, params=[MODEL, _ENGINE], reports=False)

@@ -23,23 +23,17 @@ REPORT = click.Option(
 MODEL = click.Argument(["model"], type=FILE)
 
 
-def output(what: str) -> click.Option:
-    """Make the option -o of a command that writes ``what``."""
-    return click.Option(["-o", "--output"], required=True, type=FILE, metavar="OUT", help=what)
-
-
-def output_on_disk(what: str) -> click.Option:
-    """Make the option -o of a command whose result is no stream; raises ``UsageError`` for -."""
+def output(what: str, *, on_disk: bool = False) -> click.Option:
+    """Make the option -o of a command that writes ``what``; ``on_disk``: which is no stream."""
 
     def check(_: click.Context, __: click.Parameter, value: str) -> str:
-        if value == console.STDIO:
+        if on_disk and value == console.STDIO:
             found, fix = "-o -", "give a path after -o"
             raise UsageError("The output cannot be written to stdout.", found=found, fix=fix)
         return value
 
-    option = output(what)
-    option.callback = check
-    return option
+    how: Any = {"metavar": "OUT", "help": what, "callback": check}
+    return click.Option(["-o", "--output"], required=True, type=FILE, **how)
 
 
 def define(

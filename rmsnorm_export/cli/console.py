@@ -109,10 +109,3 @@ def read_stdin() -> bytes:
     if not data:
         raise InputError("Stdin holds no model.", found="0 bytes", fix="pipe in a whole ONNX file")
     return data
-
-
-def write_stdout(data: bytes) -> None:
-    """Write all of a model to stdout."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()

@@ -212,7 +212,9 @@ class Files:
         if place != console.STDIO:
             return graphs.save(place, force=self.force, **weights)
         data = graphs.to_bytes(**weights)
-        console.write_stdout(data)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return {"path": console.STDIO, "bytes": len(data)}
 
     def finish_written(

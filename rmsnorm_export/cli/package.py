@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from rmsnorm_export.cli import console
-from rmsnorm_export.cli.commands import MODEL, define, output_on_disk
+from rmsnorm_export.cli.commands import MODEL, define, output
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.deploy.options import PackageOptions
 
-_REPOSITORY = output_on_disk("Folder of the model repository, which may hold other models.")
+_WHAT = "Folder of the model repository, which may hold other models."
 
 
-@define("package", PackageOptions, params=[MODEL, _REPOSITORY], reports=False)
+@define("package", PackageOptions, params=[MODEL, output(_WHAT, on_disk=True)], reports=False)
 def command(files: Files, model: str, output: str, **options: Any) -> None:
     """Put MODEL into a Triton model repository, as OUT/NAME/VERSION.
 

@@ -48,10 +48,12 @@ def compare_backends(first: Backend, second: Backend, options: VerifyOptions) ->
         candidates, source = _candidates(first, second, options)
         with first.running() as run:
             feeds, answer = _first_answer(candidates, run)
-        computed_by = _run_second(second, feeds)
+        wanted = feeds if second.declared() is None else second.declared()
+        with second.running() as run:
+            computed = run({name: feeds[name] for name in wanted or ()})
     except NotRunError as error:
         return not_run(error, notes=tuple(notes), **how)
-    outputs = compare_outputs(*pair_outputs(answer, computed_by), bounds)
+    outputs = compare_outputs(*pair_outputs(answer, computed), bounds)
     difference = None
     failed = [o for o in outputs if not o.passed and o.reason not in NOTHING_COMPARED]
     if failed:
@@ -117,10 +119,3 @@ def _candidates(a: Backend, b: Backend, options: VerifyOptions) -> tuple[Iterabl
         shapes=options.shapes, dims=options.dims, usual={**a.shapes(), **b.shapes()},
     )  # fmt: skip
     return make(), source
-
-
-def _run_second(b: Backend, feeds: Feeds) -> Answer:
-    """Return the outputs of the second model; it is closed afterwards."""
-    declared = b.declared()
-    with b.running() as run:
-        return run({name: feeds[name] for name in (feeds if declared is None else declared)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import gc
 import importlib
@@ -18,7 +17,7 @@ from rmsnorm_export.decoder.bundle import state_name, states_of
 from rmsnorm_export.decoder.caches import CachePart, cache_in, cache_parts, whole_caches
 from rmsnorm_export.decoder.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.decoder.guards import lengths_of
-from rmsnorm_export.decoder.inputs import TEXT, chunk_size, positions_of, written_name
+from rmsnorm_export.decoder.inputs import TEXT, chunk_size, greedy, positions_of, written_name
 from rmsnorm_export.decoder.release import other_release
 from rmsnorm_export.decoder.short import fill_states
 from rmsnorm_export.errors import Error, InputError, UsageError
@@ -71,7 +70,9 @@ def trace_components(
         UsageError: the cache is longer than the model's positions.
         BackendMissingError: transformers is not installed, or has no exporters.
     """
-    settings = _generation_config(model, inputs, options)
+    if options.static_cache is not None:
+        _check_cache(model, inputs, options.static_cache)
+    settings = greedy(model, options.static_cache)
     components: list[Component] = []
     name = "generate"
     tell(options.progress, EXPORTING)
@@ -234,27 +235,22 @@ def check_generative(model: Any) -> None:
         )
 
 
-def _generation_config(model: Any, inputs: Mapping[str, Any], options: GenerationOptions) -> Any:
-    """Return how ``model.generate`` is run to see its caches.
+def _check_cache(model: Any, inputs: Mapping[str, Any], size: int) -> None:
+    """Check the size of a static cache.
 
     Raises:
-        UsageError: the cache is longer than the model's positions, or too short for the inputs.
+        UsageError: it is longer than the model's positions, or too short for the inputs.
     """
-    config = copy.deepcopy(model.generation_config)
-    config.do_sample, config.num_beams, config.use_cache = False, 1, True
-    if (size := options.static_cache) is not None:
-        tokens = inputs.get(written_name(model))
-        least = 2 if tokens is None else tokens.shape[1] + 2
-        most = positions_of(model) or size
-        if not least <= size <= most:
-            raise UsageError(
-                "The cache does not fit the model or the text that it is traced with.",
-                found=f"{size} tokens",
-                fix=f"use --static-cache {least} to {most} (the text and two tokens, "
-                "max_position_embeddings)",
-            )
-        config.cache_implementation, config.max_cache_len = "static", size
-    return config
+    tokens = inputs.get(written_name(model))
+    least = 2 if tokens is None else tokens.shape[1] + 2
+    most = positions_of(model) or size
+    if not least <= size <= most:
+        raise UsageError(
+            "The cache does not fit the model or the text that it is traced with.",
+            found=f"{size} tokens",
+            fix=f"use --static-cache {least} to {most} (the text and two tokens, "
+            "max_position_embeddings)",
+        )
 
 
 def own_types_of_caches() -> AbstractContextManager[None]:

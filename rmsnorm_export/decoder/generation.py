@@ -18,7 +18,7 @@ from rmsnorm_export.compare.result import GREEDY, OutputComparison, Verification
 from rmsnorm_export.decoder.bundle import bundle_at, open_folder
 from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.encoders import encoders_of, replaced
-from rmsnorm_export.decoder.inputs import positions_of, sample_inputs, written_name
+from rmsnorm_export.decoder.inputs import greedy, positions_of, sample_inputs, written_name
 from rmsnorm_export.decoder.named import FolderGraphs, not_together
 from rmsnorm_export.decoder.release import naming_release, other_release
 from rmsnorm_export.decoder.source import load_generative
@@ -146,7 +146,10 @@ def verify_generation(
         if graphs.encoders - encoders_of(model).keys():
             raise not_together(", ".join(bundle.files))
         with collected(), inference(model), _beside(model, graphs, compare):
-            _generate(model, feeds, _settings(model, tokens, static_cache))
+            config = greedy(model, static_cache)
+            config.max_new_tokens = config.min_new_tokens = tokens
+            config.max_length = None
+            _generate(model, feeds, config)
     except NotRunError as error:
         return not_run(error, **how)
     tensors = {name: one for name, one in feeds.items() if isinstance(one, torch.Tensor)}
@@ -178,17 +181,6 @@ def _number_of_tokens(model: Any, prompt: int, tokens: int | None, static_cache:
             found = f"{prompt} and {tokens or 1} tokens, in {place}"
             raise UsageError("There is no place for so long a text.", found=found, fix=fix)
     return tokens or min([TOKENS, *rooms.values()])
-
-
-def _settings(model: Any, tokens: int, static_cache: int | None) -> Any:
-    """Ask for greedy tokens, so many and no fewer."""
-    config = copy.deepcopy(model.generation_config)
-    config.do_sample, config.num_beams, config.use_cache = False, 1, True
-    config.max_new_tokens = config.min_new_tokens = tokens
-    config.max_length = None
-    if static_cache is not None:
-        config.cache_implementation, config.max_cache_len = "static", static_cache
-    return config
 
 
 def _generate(model: Any, inputs: Mapping[str, Any], config: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +77,15 @@ def chunk_size(model: Any) -> int:
 def written_name(model: Any) -> str:
     """Return the input of ``generate`` with the tokens that the model continues."""
     return "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+
+
+def greedy(model: Any, static_cache: int | None) -> Any:
+    """Return settings of ``generate`` for greedy tokens; the cache grows where it has no size."""
+    config = copy.deepcopy(model.generation_config)
+    config.do_sample, config.num_beams, config.use_cache = False, 1, True
+    if static_cache is not None:
+        config.cache_implementation, config.max_cache_len = "static", static_cache
+    return config
 
 
 def positions_of(model: Any) -> int | None:

@@ -30,7 +30,7 @@ class Products:
 
     Attributes:
         results: of the functions that it called; each becomes NAME.json.
-        notes: what else a reader may want to know.
+        notes: what a reader has to know, and no result says.
         failure: why the step failed, although it has a result.
         remark: what no result says.
         elsewhere: files that it made outside of its folder.
@@ -47,13 +47,6 @@ class Products:
         named = len(self.results) > 1
         lines = [(f"{k}: " if named else "") + one.headline() for k, one in self.results.items()]
         return "; ".join(filter(None, (*lines, self.remark)))
-
-
-PACKAGES = (
-    "rmsnorm-export onnx onnx-ir onnxscript onnxruntime onnxruntime-gpu torch transformers"
-    " tensorrt tensorrt_rtx polygraphy numpy ml_dtypes"
-)
-"""A step depends on the versions of all of these."""
 
 
 class Step:
@@ -88,11 +81,10 @@ class Step:
         options = {**written(self.table), **self.more()}
         read = [self.files(), map(self.settings.place, self.subjects), *named.values()]
         files = [file for paths in read for path in paths for file in files_of(path)]
-        versions = versions_of(PACKAGES.split())
         return {
             **{f"option {k}": _text(v, base) for k, v in options.items() if k not in named},
             **{f"file {name}": value for name, value in identities(files, base).items()},
-            **{f"package {name}": version for name, version in versions.items()},
+            **{f"package {name}": version for name, version in versions_of().items()},
         }
 
     def check(self) -> None:
@@ -175,9 +167,8 @@ class OptimizeStep(Step):
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
             remark = f"{proved} of {plural(proved + len(failed), 'proof')} hold"
-        notes = [note for one in reports.values() for note in one.notes]
         failure = next(filter(None, (one.proof_error for one in reports.values())), None)
-        return Products({"report": result}, notes, failure, remark)
+        return Products({"report": result}, failure=failure, remark=remark)
 
 
 class BuildStep(Step):
@@ -195,8 +186,7 @@ class BuildStep(Step):
 
         model, place = self.settings.place("newest"), folder / self.settings.place("engine").name
         built = build_engine(model, place, **keywords(self.table))
-        notes = [note for one in built.parts().values() for note in one.record.notes]
-        return Products({}, notes, remark=built.headline())
+        return Products({}, remark=built.headline())
 
 
 class VerifyStep(Step):
@@ -263,9 +253,7 @@ class BenchStep(Step):
 
         options = dataclasses.replace(self.table, numerics=self._numerics, progress=progress)
         result = bench(self.settings.place("raw"), **keywords(options))
-        parts = result.parts()
-        notes = [note for one in parts.values() for note in one.notes]
-        return Products({"benchmark": result}, notes, outputs_error(parts))
+        return Products({"benchmark": result}, failure=outputs_error(result.parts()))
 
 
 class PackageStep(Step):
@@ -292,8 +280,7 @@ class PackageStep(Step):
         packaged = package_model(
             model, self.settings.repository, **keywords(options, PackageOptions)
         )
-        notes = [note for one in packaged.models for note in (f"asked: {one.answers}", *one.notes)]
-        return Products({"packaged": packaged}, notes, elsewhere=packaged.files)
+        return Products({"packaged": packaged}, elsewhere=packaged.files)
 
 
 STEP_CLASSES: dict[StepName, type[Step]] = {

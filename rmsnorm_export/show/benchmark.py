@@ -18,11 +18,10 @@ def benchmark_blocks(result: Benchmark, *, verbose: int = 0) -> list[Block]:
     lines += [(one_line(line), "bold") for line in headlines(result)]
     if verbose < 0:
         return lines
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     lines += [
         f"  {result.source}",
         f"  {one_line(result.machine)}",
-        f"  {versions}, {result.runtime}, numerics {result.numerics}, {result.seconds:.0f} s",
+        f"  {result.runtime}, numerics {result.numerics}, {result.seconds:.0f} s",
     ]
     for provider in result.providers:
         for case in result.cases:

@@ -33,7 +33,8 @@ def engine_result_blocks(result: EngineResult, *, verbose: int = 0) -> list[Bloc
 def engine_record_blocks(record: EngineRecord, *, verbose: int = 0) -> list[Block]:
     """Return the lines of an engine's record."""
     lines: list[Block] = [_engine_verdict(record)]
-    return lines if verbose < 0 else [*lines, _norms_table(record.norms, verbose=verbose)]
+    table = _norms_table(record.norms, verbose=verbose)
+    return lines if verbose < 0 else [*lines, table, *note_lines(record.notes)]
 
 
 def _engine_verdict(record: EngineRecord) -> Line:

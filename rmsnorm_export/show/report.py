@@ -153,23 +153,21 @@ def _next_step(report: Report) -> list[Line]:
     norms = len(report.fused) + len(report.kept)
     if not report.runs_in or not norms:
         return []
-    name = entry.runtime if entry else "RUNTIME"
-    if report.runtime and report.runtime.partition("@")[0] != name:
+    if entry is None:
+        return [] if report.runtime else [("next: optimize --for RUNTIME", "bold")]
+    name, asked = entry.runtime, (report.runtime or "").partition("@")[0]
+    if asked not in ("", name):
         return []
-    usable = entry and entry.since and version and Version(version) >= Version(entry.since)
+    why = one_line(entry.reason or entry.unknown or f"it is older than {entry.since}")
+    verb = "would run" if report.planned else "runs"
+    known = f"{name} {version} {verb} it, by the table of runtimes"
+    if entry.perhaps:
+        known = f"it is not known whether {name} {version} runs it: {why}"
+    elif not entry.since or Version(version) < Version(entry.since):
+        known = f"{name} {version} does not run it: {why}"
     more = "-v: other runtimes" + ("" if report.planned else ", and the sites")
-    lines: list[Line] = []
-    if entry and version:
-        verb = "would run" if report.planned else "runs"
-        known = f"{name} {version} {verb} it, by the table of runtimes"
-        if not usable or entry.perhaps:
-            why = entry.reason or entry.unknown or f"it is older than {entry.since}"
-            known = f"{name} {version} does not run it: {one_line(why)}"
-            if entry.perhaps:
-                known = f"it is not known whether {name} {version} runs it: {one_line(why)}"
-        lines = [f"  {known} ({more})"]
-    fails = entry is not None and (entry.perhaps or (report.loading and report.loading.problem))
-    if fails or report.runtime:
+    lines: list[Line] = [f"  {known} ({more})"]
+    if asked or entry.perhaps or (report.loading and report.loading.problem):
         return lines
     return [(f"next: {_advice(report, name, version, norms)}", "bold"), *lines]
 
@@ -185,12 +183,11 @@ def _runtime_here(report: Report) -> tuple[RunsIn | None, str]:
 
 def _advice(report: Report, name: str, version: str, norms: int) -> str:
     """Return the one thing to do next: for a runtime, where its session has norms in pieces."""
-    chosen = BY_NAME[name][-1].target if name in BY_NAME else None
-    done = report.target == chosen
-    after = None if report.loading is None else report.loading.after
-    if (report.planned and report.fused) or not version:
+    if report.planned and report.fused:
         return f"optimize --for {name}"
-    if after is not None and after[1] < norms and not done:
+    is_best = report.target == BY_NAME[name][-1].target
+    after = None if report.loading is None else report.loading.after
+    if after is not None and after[1] < norms and not is_best:
         seen = f"of this file its session has {after[1]} of {norms} norms as one kernel"
         return f"optimize --for {name}: {seen}"
     return f"run it in {name} {version}"

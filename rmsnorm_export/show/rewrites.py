@@ -62,7 +62,8 @@ def group_blocks(sites: Sequence[Site]) -> list[Block]:
         if group[0].spelling:
             blocks.append(f"      was    {group[0].spelling}")
         blocks += name_lines(scoped(site.name, site.scope) for site in group)
-        modules = (str(site.module) for site in group if _module_says_more(site))
+        # Where the node is not named after it.
+        modules = (one.module for one in group if one.module and one.module not in one.name)
         blocks += name_lines(modules, "from")
         blocks += [f"      note   {one_line(note)}" for note in group[0].notes]
     if len(groups) > MOST:
@@ -70,11 +71,6 @@ def group_blocks(sites: Sequence[Site]) -> list[Block]:
             f"  {plural(len(groups) - MOST, 'rewrite')} more: see the table of sites (-v)."
         )
     return blocks
-
-
-def _module_says_more(site: Site) -> bool:
-    """Return whether the PyTorch module is known and the node is not named after it."""
-    return site.module is not None and site.module not in site.name
 
 
 def proof_lines(report: Report) -> list[Line]:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 _OURS = "rmsnorm-export"
 
+TOOLS = (
+    "rmsnorm-export onnx onnx-ir onnxscript onnxruntime onnxruntime-gpu torch transformers"
+    " tensorrt tensorrt_rtx polygraphy numpy ml_dtypes"
+)
+"""The packages whose versions a result depends on, and its record names."""
+
 TRANSFORMERS = "transformers>=5.23,<5.25"
 """The releases with which decoders were exported; of an older one the exporter records too little,
 and of a newer one nobody knows."""
@@ -49,9 +55,10 @@ def version_of(distribution: str) -> str:
     return ""
 
 
-def versions_of(distributions: Iterable[str]) -> dict[str, str]:
-    """Return the version of each that is installed."""
-    return {name: version for name in distributions if (version := version_of(name))}
+def versions_of(distributions: Iterable[str] = ()) -> dict[str, str]:
+    """Return the version of each that is installed; without names, of ``TOOLS``."""
+    names = distributions or TOOLS.split()
+    return {name: version for name in names if (version := version_of(name))}
 
 
 def _declared() -> list[Requirement]:

@@ -14,9 +14,6 @@ from pathlib import Path
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.reading import sha256_of
 
-_PACKAGES = ("rmsnorm-export", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
-_OPTIONAL = ("torch", "transformers", "tensorrt", "tensorrt_rtx")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileState:
@@ -47,7 +44,7 @@ def utc_now() -> str:
 
 def provenance(inputs: Iterable[FileState], outputs: Iterable[Path], command: str) -> Provenance:
     """Return what there is to say of a report that is made now, of these files."""
-    versions = versions_of(_PACKAGES + _OPTIONAL) | {"python": platform.python_version()}
+    versions = versions_of() | {"python": platform.python_version()}
     return Provenance(versions, utc_now(), command, tuple(inputs), file_states(outputs))
 
 

@@ -37,8 +37,7 @@ def open_regular(path: StrPath) -> BinaryIO:
     if "\0" in os.fspath(path):
         raise OSError(errno.EINVAL, "its name holds a zero byte", os.fspath(path))
     _check_kind(os.stat(path), path)  # opening a device may do something already
-    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))  # not in all
-    descriptor = os.open(path, os.O_RDONLY | sum(flags))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         _check_kind(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")

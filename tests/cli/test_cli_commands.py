@@ -118,7 +118,6 @@ def test_bench(run: Run, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.code == 0, done.stderr
     report = json.loads(three.with_name("a.json").read_text(encoding="utf-8"))
     assert {t["variant"] for t in report["timings"]} == {"raw", "raw again", "ort", "onnx"}
-    assert report["variants"] == ["raw", "ort", "onnx"]
     assert "95 % interval" in three.with_name("a.html").read_text(encoding="utf-8")
     onnx.save(model(3, scale=3.0), three.with_name("wrong.onnx"))
     real, wrong = bench_of_models.optimize, three.with_name("wrong.onnx")
@@ -188,7 +187,7 @@ def test_next_is_never_what_was_done(run: Run, three: Path) -> None:
     assert "next: run it in onnxruntime" in done.text
     lines = [line.split() for line in done.text.splitlines()]
     assert ["norms", "as", "one", "kernel", "0", "3"] in lines
-    assert ["nodes", "in", "the", "file", "25", "7"] in lines
+    assert "25 nodes -> 7 + " in done.text
     files = (three, three.with_name("fused.onnx"))
     sizes = [str(round(path.stat().st_size / 1024, 1)) for path in files]
     assert ["KiB", "with", "weights", *sizes] in lines

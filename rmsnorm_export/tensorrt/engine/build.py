@@ -146,7 +146,7 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
             model_sha256=sha256_of(file),
             backend=info.name,
             version=built["version"],
-            versions=versions_of(("rmsnorm-export", "onnx", "onnx-ir", "polygraphy")),
+            versions=versions_of(),
             gpus=backends.gpus(),
             built=utc_now(),
             seconds=round(answer.seconds, 3),
