@@ -200,7 +200,7 @@ def test_a_tensor_of_another_type_is_named(native_library: pathlib.Path) -> None
 
 
 def test_any_node_is_computed_or_refused(native_library: pathlib.Path) -> None:
-    fuzz_in_a_process(native_library, 400)
+    fuzz_in_a_process(native_library, 200)
 
 
 def test_an_older_onnxruntime_is_told(native_library: pathlib.Path) -> None:
