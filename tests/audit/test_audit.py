@@ -15,7 +15,7 @@ import pytest
 import rmsnorm_export as rx
 from rmsnorm_export.audit import audit, parts
 from rmsnorm_export.rewrite import plan
-from tests.audit import alike, grammar, traps
+from tests.audit import grammar, traps
 from tests.audit.cases import FUSED, LAST, NAMED, SQUARE, TRAPS, built, changed
 from tests.recognize.text_models import CONSTANTS, check_same, model, norm
 from toolbox.corpus.architectures import export_architecture
@@ -92,7 +92,7 @@ def test_what_differs_on_rows_that_nobody_samples_is_not_fused(offset: int) -> N
 def test_what_looks_like_one_is_not_named(offset: int, evaluations: list[object]) -> None:
     """More than 500, of which every kind is in the default run."""
     seeds = range(offset, 520, 11)
-    reports = {seed: rx.inspect(alike.look_alike(seed), numerics="upcast") for seed in seeds}
+    reports = {seed: rx.inspect(traps.look_alike(seed), numerics="upcast") for seed in seeds}
     assert [seed for seed, report in reports.items() if named(report) or measured(report)] == []
     assert len(evaluations) > 2 * len(seeds)
 

@@ -39,6 +39,7 @@ COMMANDS = (
     "verify {path} {good}",
     "verify {good} {path}",
 )
+AS_JSON = (COMMANDS[2], COMMANDS[5])
 
 
 @pytest.fixture
@@ -58,6 +59,8 @@ def test_hostile_file(
         done.assert_error(3, *HOSTILE[name].words)
         assert done.stdout == b""
         assert all(line.isprintable() for line in done.stderr.splitlines())
+        if command not in AS_JSON:
+            continue
         as_json = run(*arguments, "--format", "json")
         document = json.loads(as_json.stderr) if "-" in arguments else as_json.json
         assert list(document) == ["schema_version", "kind", "what", "found", "fix", "exit_code"]

@@ -59,10 +59,9 @@ def exported(kind: str, place: Path, **options: object) -> tuple[object, Fusions
     ("kind", "options"),
     [
         ("llama", {"names": "optimum"}),
-        ("gemma2", {"names": "optimum"}),  # caps its scores
         *(
             pytest.param(kind, {"names": "optimum"}, marks=THOROUGH)
-            for kind in ("mistral", "qwen3", "gemma3_text", "phi3")
+            for kind in ("gemma2", "mistral", "qwen3", "gemma3_text", "phi3")
         ),
         pytest.param("llama", {"multi_token": True}, marks=THOROUGH),
     ],
@@ -109,7 +108,9 @@ def test_rows_that_see_nothing_are_not_chosen(low: str, sums: str, kept: bool) -
     assert [node.op_type for node in model.graph].count("Where") == 1 + kept
 
 
-@pytest.mark.parametrize("form", ["one graph", "two graphs", "static"])
+@pytest.mark.parametrize(
+    "form", ["one graph", "static", pytest.param("two graphs", marks=THOROUGH)]
+)
 def test_fusions_are_compared_on_the_cache_that_a_text_leaves(form: str, tmp_path: Path) -> None:
     """A token after a text has the logits that it has at the end of it."""
     model, options = decoder_of("llama", **SIZES), {"static": {"static_cache": 16}}

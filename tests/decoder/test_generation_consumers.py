@@ -273,7 +273,9 @@ def test_names_files_and_graphs_that_disagree_are_refused(
 
 
 @pytest.mark.parametrize("names", ["optimum", "genai"])
-@pytest.mark.parametrize("case", ["a fixed size", pytest.param("mamba2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "case", ["a fixed size", pytest.param("mamba2", marks=pytest.mark.thorough)]
+)
 def test_a_cache_that_a_consumer_cannot_hold_is_refused(
     names: str, case: str, tmp_path: Path
 ) -> None:

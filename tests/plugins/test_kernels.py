@@ -130,7 +130,8 @@ def test_rows_do_not_depend_on_one_another(driver: Driver, dtype: np.dtype[Any],
     In another order of the warps a read that should wait at a barrier sees what is not there.
     """
     rows = 70 if n < 1000 else 40 if n < 8192 else 6
-    for kind, how in itertools.product(("RMSNorm", "Skip", "Gate first"), ("none", "per_row")):
+    ways: tuple[How, ...] = ("none", "per_row") if n < 20000 else ("per_row",)
+    for kind, how in itertools.product(("RMSNorm", "Skip", "Gate first"), ways):
         job = job_for(n, dtype, KINDS[kind], rows=rows, quantize=how)
         together = driver.checked(job)
         otherwise = driver.run(dataclasses.replace(job, schedule=2))

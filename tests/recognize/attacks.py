@@ -12,7 +12,10 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import msgspec.toml
 from onnx import parser
 
 import rmsnorm_export as rx
@@ -22,29 +25,12 @@ MEGABYTES = 300  # beside the 150 that the libraries take
 ADDRESSES = 3 << 30
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "f" : 1]>'
-_STORED = """float two = {2}, int64[1] ax = {-1}, float e = {1e-05}, int64[1] big = {1099511627776},
- int64 bigs = {1099511627776}, float bigf = {1e12}, float one = {1}, float[1] one1 = {1},
- int64 z0 = {0}, int64 o1 = {1}, int64[1] z1 = {0}, int64[2] pads = {0, 1099511627776},
- float[1] scales = {1e12}, bool yes = {1}, float f0 = {0}, int64[2] square = {1048576, 1048576}"""
+TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+_STORED = TABLE["stored"]
 
 _PAIR = "v1 = Concat<axis = 0>(one1, one1) "
 MAKERS = {
-    "ConstantOfShape": "w = ConstantOfShape<value = float[1] {1}>(big)",
-    "ConstantOfShape of a square": "w = ConstantOfShape<value = float[1] {1}>(square)",
-    "Range": "i = Range(z0, bigs, o1) w = Cast<to = 1>(i)",
-    "Expand": "w = Expand(one1, big)",
-    "Tile": "w = Tile(one1, big)",
-    "Pad": "w = Pad(one1, pads)",
-    "Resize": "w = Resize(one1, , scales)",
-    "OneHot": "off = Constant<value_floats = [0.0, 1.0]>() w = OneHot(z1, bigs, off)",
-    "RandomNormal": "w = RandomNormal<shape = [1099511627776]>()",
-    "HannWindow": "w = HannWindow(bigs)",
-    "Multinomial": "p = Unsqueeze(one1, z1) i = Multinomial<sample_size = 1099511627776>(p) "
-    "w = Cast<to = 1>(i)",
-    "NonZero": "c = ConstantOfShape<value = float[1] {1}>(big) i = NonZero(c) w = Cast<to = 1>(i)",
-    "Loop": "w = Loop(bigs, yes, one1) <body = b (int64 i, bool c, float[?] h) => "
-    "(bool co, float[?] h2) { co = Identity(c) h2 = Concat<axis = 0>(h, h) }>",
-    "Gather": "i = Range(z0, bigs, o1) w = Gather(one1, i)",
+    **TABLE["makers"],
     "Concat": " ".join(
         f"v{i + 1} = Concat<axis = 0>(v{i}, v{i})" for i in range(44)
     ).replace("(v0, v0)", "(one1, one1)") + " w = Identity(v44)",
@@ -67,39 +53,11 @@ MAKERS = {
 
 _NORM = """ qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) qa = Add(qm, e) qr = Sqrt(qa)
  qd = Div(h, qr)"""
-_BODY = {
-    "scale": "{maker} h = Identity(x)" + _NORM + " y = Mul(qd, w)",
-    "row": "{maker} xs = Mul(x, w) h = Identity(xs)" + _NORM + " y = Identity(qd)",
-    "shape": "{maker} ws = Shape(w) h = Reshape(x, ws)" + _NORM + " y = Identity(qd)",
-    "elements": "{maker} wi = Cast<to = 7>(w) h = Reshape(x, wi)" + _NORM + " y = Identity(qd)",
-    "between": "h = Identity(x) qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) "
-    "{maker} wm = ReduceMax<keepdims = 0>(w) wz = Mul(wm, f0) we = Add(wz, e) qa = Add(qm, we) "
-    "qr = Sqrt(qa) y = Div(h, qr)",
-    "shape between": "h = Identity(x) qs = Pow(h, two) qm = ReduceMean<keepdims = 1>(qs, ax) "
-    "{maker} ws = Size(w) wr = Mod(ws, o1) wc = Cast<to = 1>(wr) we = Add(wc, e) "
-    "qa = Add(qm, we) qr = Sqrt(qa) y = Div(h, qr)",
-    "unknown": "qb = Abs(x) ql = Log(qb) qd = Mul(ql, two) qs = Exp(qd) {maker} wm = "
-    "ReduceMax<keepdims = 0>(w) wz = Mul(wm, f0) we = Add(wz, e) qm = "
-    "ReduceMean<keepdims = 1>(qs, ax) qa = Add(qm, we) qr = Sqrt(qa) y = Div(x, qr)",
-}
-
-
 _ARGUMENTS = ", ".join(["x", *(p.split("=")[0].split()[-1] for p in _STORED.split("},"))])
-PLACES = {
-    "main": "(float[B, 8] x) => (float[] y) <{stored}> {{ {body} }}",
-    "branch": "(float[B, 8] x, bool cond) => (float[] out) <{stored}> {{ "
-    "out = If(cond) <then_branch = t () => (float[] y) {{ {body} }}, "
-    "else_branch = o () => (float[] z) {{ z = Identity(x) }}> }}",
-    "loop": "(float[B, 8] x) => (float[] out) <{stored}> {{ "
-    "out = Loop(o1, yes, x) <body = l (int64 it, bool go, float[?, ?] keep) => "
-    "(bool go2, float[] y) {{ go2 = Identity(go) {body} }}> }}",
-    "function": "(float[B, 8] x) => (float[] out) <{stored}> {{ out = f.Made({arguments}) }} "
-    '<domain: "f", opset_import: ["" : 18]> Made ({arguments}) => (y) {{ {body} }}',
-}
 
 
 def _text(body: str, place: str = "main") -> str:
-    frame = PLACES[place].format(stored=_STORED, arguments=_ARGUMENTS, body=body)
+    frame = TABLE["places"][place].format(stored=_STORED, arguments=_ARGUMENTS, body=body)
     return f"{_HEAD} g {frame}"
 
 
@@ -118,9 +76,9 @@ def _norms(count: int, elements: int, dtype: str) -> str:
 def attacks() -> Iterator[tuple[str, bytes]]:
     """Name and bytes of every file."""
     for maker, text in MAKERS.items():
-        for use, body in _BODY.items():
+        for use, body in TABLE["uses"].items():
             once = ("row", "shape between", "unknown")
-            for place in ("main",) if use in once else PLACES:
+            for place in ("main",) if use in once else TABLE["places"]:
                 model = parser.parse_model(_text(body.replace("{maker}", text), place))
                 yield f"{maker}, {use}, {place}", model.SerializeToString()
     for levels in (20, 40, 60):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
+import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -28,63 +31,7 @@ NORM = """{wide}sq = Pow({f}, two)
  n = Div({f}, s)
  {back}y = Mul({n}, w)
  """
-HALVES = "a, b = Split<axis = -1>(y)\n"
-TURN = """b1 = Neg(b)
- r = Concat<axis = -1>(b1, a)
- p = Mul(y, cos)
- q = Mul(r, sin)
- z = Add(p, q)"""
-HALF = """p = Mul(a, cos)
- q = Mul(b, sin)
- u = Sub(p, q)
- p1 = Mul(b, cos)
- q1 = Mul(a, sin)
- v = Add(p1, q1)
- """
-STEPS = """a = Slice(y, zero, end, last, two_i)
- b = Slice(y, one, end, last, two_i)
- """
-JOIN = """u1 = Unsqueeze(u, last)
- v1 = Unsqueeze(v, last)
- k = Concat<axis = -1>(u1, v1)
- z = Reshape(k, flat)"""
-PAIRS = TURN.replace("r = Concat<axis = -1>(b1, a)", JOIN.replace("z =", "r =")).replace(
-    "Unsqueeze(u,", "Unsqueeze(b1,").replace("Unsqueeze(v,", "Unsqueeze(a,")  # fmt: skip
-CUT = "c = Reshape(y, cut)\n {0}\n"
-SPELLINGS: dict[str, tuple[str, int, dict[str, int]]] = {
-    "halves": (HALVES + TURN, D, {}),
-    "halves by Slice": (
-        "a = Slice(y, zero, mid, last)\n b = Slice(y, mid, end, last)\n" + TURN, D, {},
-    ),
-    "half tables": (HALVES + HALF + "z = Concat<axis = -1>(u, v)", 4, {}),
-    "negated table": (
-        HALVES + "m1 = Neg(sin)\n" + HALF.replace("Mul(b, sin)", "Mul(b, m1)").replace("Sub", "Add")
-        + "z = Concat<axis = -1>(u, v)", 4, {},
-    ),
-    "pairs": (STEPS + PAIRS, D, {"rotary_interleaved": 1}),
-    "pairs, half tables": (STEPS + HALF + JOIN, 4, {"rotary_interleaved": 1}),
-    "pairs by Reshape": (
-        CUT.format("a0, b0 = Split<axis = -1>(c)\n a = Squeeze(a0, last)\n b = Squeeze(b0, last)")
-        + HALF + JOIN, 4, {"rotary_interleaved": 1},
-    ),
-    "pairs by Gather": (
-        CUT.format("a = Gather<axis = -1>(c, zero_s)\n b = Gather<axis = 4>(c, one_s)")
-        + PAIRS, D, {"rotary_interleaved": 1},
-    ),
-    "halves by Reshape": (
-        "c = Reshape(y, halves)\n a = Gather<axis = 3>(c, zero_s)\n"
-        "b = Gather<axis = 3>(c, one_s)\n" + TURN, D, {},
-    ),
-    "part": (
-        "y0, rest = Split<axis = -1>(y, parts)\n" + (HALVES + TURN).replace("y,", "y0,").replace(
-            "(y)", "(y0)").replace("z =", "z0 =") + "\n z = Concat<axis = -1>(z0, rest)", 6,
-        {"rotary_dim": 6},
-    ),
-    "a part of nothing passes": (
-        "rest = Slice(y, eight, end, last)\n" + (HALVES + TURN).replace("z =", "z0 =")
-        + "\n z = Concat<axis = -1>(z0, rest)", D, {},
-    ),
-}  # fmt: skip
+SPELLINGS: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 CONSTANTS = (
     "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two_i = {2}, int64[1] mid = {4}, "
     "int64[1] eight = {8}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}, "
@@ -104,7 +51,7 @@ def model(
     """A norm and its embedding; ``change``: (regular expression, text) in the embedding;
     ``tables``: their type, in which the embedding is computed; ``moved``: the norm stands in front
     of the Transpose of the heads; ``shape``: of the tables; ``more``: nodes at the end."""
-    body, width, _ = SPELLINGS[spelling]
+    body, width = SPELLINGS[spelling]["nodes"], SPELLINGS[spelling]["width"]
     for wanted, new in change:
         body, count = re.subn(wanted, new, body)
         assert count, wanted
@@ -166,7 +113,7 @@ def test_every_spelling_is_one_node_with_the_numbers_of_the_source(spelling, dty
         result = folded(source)
         (site,) = result.report.fused
         assert (site.op, site.numerics, site.rotary) == ("RotaryRMSNorm", "exact", True)
-        assert site.attributes == SPELLINGS[spelling][2]
+        assert site.attributes == SPELLINGS[spelling]["attributes"]
         assert site.proof.passed
         types = [node.op_type for node in result.model.graph]
         assert types == [*(["Transpose"] if moved else []), "RotaryRMSNorm"]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.records import DEEPEST, parse_json
 from rmsnorm_export.system.files import read_text, refusals_as, write_whole
 from rmsnorm_export.system.reading import file_within, open_regular, read_file
+from tests.cli.conftest import model
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
@@ -100,3 +104,34 @@ def test_a_file_is_written_whole_or_not(tmp_path: Path, monkeypatch: pytest.Monk
     write_whole(path, b"\x00")
     write_whole(tmp_path / "b.txt", "new", replace=False)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a.txt": b"\0", "b.txt": b"new"}
+
+
+# What a command does not use, it does not wait for; what it uses is there.
+
+PROGRAM = """
+import sys
+from rmsnorm_export.cli.main import main
+
+sys.argv[1:] = ["inspect", sys.argv[1]]
+assert main() == 0
+assert "onnx_ir" in sys.modules
+assert "sympy.core" not in sys.modules
+
+import onnx_ir
+
+half = onnx_ir.SymbolicDim("N") // 2
+assert str(half.simplify()) == str(onnx_ir.SymbolicDim("floor(N/2)").simplify())
+assert "sympy.core" in sys.modules
+import sympy
+assert sympy.Integer(2) + 1 == 3
+print("as usual")
+"""
+
+
+def test_sympy_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+    three = tmp_path / "three.onnx"
+    onnx.save(model(3), three)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, three], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("as usual\n"), done.stderr

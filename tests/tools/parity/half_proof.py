@@ -28,8 +28,8 @@ from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT16, HALF_TYPES, NormSp
 from rmsnorm_export.proof.operators import kernel_of, run_reference
 from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch_options import ExportOptions
-from tests.tools.parity import exact_rows, orders
-from tests.tools.parity.orders import QUOTIENTS, Quotient
+from tests.tools.parity import exact_rows
+from tests.tools.parity.exact_rows import QUOTIENTS, Quotient
 from toolbox.corpus.norm_classes import NormClass
 
 ELEMENT_TYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
@@ -90,7 +90,7 @@ class Subject:
     def declared(self, rows: dict[str, Array], quotient: Quotient = "x / rms") -> tuple[Array, ...]:
         """Return the outputs with every rounding that the file declares."""
         return self.evaluated(
-            rows, lambda spec, operands: orders.evaluate(spec, operands, quotient)
+            rows, lambda spec, operands: exact_rows.evaluate(spec, operands, quotient)
         )
 
 
@@ -101,8 +101,8 @@ def prove(subject: Subject) -> Proof:
     with torch.no_grad():
         results = _arrays(subject.module(*map(to_tensor, rows.values())))
     return Proof(
-        declared=orders.explanation(spec, lambda q: subject.declared(rows, q), results),
-        ours=orders.all_equal(subject.evaluated(rows, operator), subject.declared(rows)),
+        declared=exact_rows.explanation(spec, lambda q: subject.declared(rows, q), results),
+        ours=exact_rows.all_equal(subject.evaluated(rows, operator), subject.declared(rows)),
     )
 
 
@@ -126,7 +126,7 @@ def _rows(subject: Subject, spec: NormSpec) -> dict[str, Array]:
 
     def norm_of_ones(spec: NormSpec, operands: dict[str, Array]) -> tuple[Array, ...]:
         there.update(operands)
-        return orders.evaluate(spec, operands, "x / rms")
+        return exact_rows.evaluate(spec, operands, "x / rms")
 
     subject.evaluated(dict.fromkeys(norm.inputs, ones), norm_of_ones)
     # A gain in front of the norm is what the node gets for rows of ones.

@@ -4,75 +4,15 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from pathlib import Path
 
+import msgspec.toml
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, parser
 
-_HALF = """square = Mul (X, X)
-    mean = ReduceMean <keepdims = 1> (square, axes)
-    sum = Add (mean, eps)
-    root = Sqrt (sum)
-    row = Div (X, root)"""
-_WIDE = """wide = Cast <to = 1> (X)
-    square = Mul (wide, wide)
-    mean = ReduceMean <keepdims = 1> (square, axes)
-    sum = Add (mean, eps32)
-    root = Sqrt (sum)
-    row = Div (wide, root)"""
-_SUM = "h = Add (x, r)\n"
-NORMS = {
-    "half": f"{_HALF}\n n = Mul (row, scale)",
-    "half, no scale": f"{_HALF}\n n = Identity (row)",
-    "wide": f"{_WIDE}\n narrow = Cast <to = 10> (row)\n n = Mul (narrow, scale)",
-    "wide, no scale": f"{_WIDE}\n n = Cast <to = 10> (row)",
-    "scaled in float32": f"{_WIDE}\n s32 = Cast <to = 1> (scale)\n z = Mul (row, s32)\n"
-    " n = Cast <to = 10> (z)",
-    "residual": _SUM + f"{_HALF}\n n = Mul (row, scale)".replace("X", "h"),
-    "residual, wide": _SUM
-    + f"{_WIDE}\n narrow = Cast <to = 10> (row)\n n = Mul (narrow, scale)".replace("X", "h"),
-}
-"""From X (x, or the sum h of x and r) to n."""
-
-_T = "t = Transpose <perm = [1, 0, 2]>"
-PLACES = {
-    "product": f"{_T} (n)\n y = MatMul (t, w)",
-    "no transpose": "y = MatMul (n, w)",
-    "turned": "t = Transpose <perm = [1, 2, 0]> (n)\n y = MatMul (t, v)",
-    "rows and columns": "t = Transpose <perm = [0, 2, 1]> (n)\n y = MatMul (t, k)",
-    "right operand": f"{_T} (n)\n y = MatMul (u, t)",
-    "operands of one rank": f"{_T} (n)\n y = MatMul (t, w3)",
-    "two products": f"{_T} (n)\n a = MatMul (t, w)\n b = MatMul (t, w)\n y = Add (a, b)",
-    "read twice": f"{_T} (n)\n a = MatMul (t, w)\n b = MatMul (n, w)\n"
-    " c = Transpose <perm = [1, 0, 2]> (b)\n y = Add (a, c)",
-    "read by another kernel": f"{_T} (n)\n a = MatMul (t, w)\n b = Relu (t)\n c = MatMul (b, w)\n"
-    " y = Add (a, c)",
-    "transposed before": f"p = Sin (x)\n {_T} (p)\n NORM\n a = MatMul (t, w)\n b = MatMul (n, w)\n"
-    " y = Add (a, b)",
-    "bias": f"{_T} (n)\n a = MatMul (t, w)\n y = Add (a, bias)",
-    "copy before": f"q = Identity (n)\n {_T} (q)\n y = MatMul (t, w)",
-    "copy behind": f"{_T} (n)\n q = Dropout (t)\n y = MatMul (q, w)",
-    "one times": f"{_T} (n)\n q = Mul (one, t)\n y = MatMul (q, w)",
-    "nothing added": f"{_T} (n)\n q = Add (t, nothing)\n y = MatMul (q, w)",
-    "its own shape": f"{_T} (n)\n q = Reshape (t, same)\n y = MatMul (q, w)",
-    "expanded by nothing": f"{_T} (n)\n q = Expand (t, ones)\n y = MatMul (q, w)",
-    "in two steps": "q = Transpose <perm = [0, 2, 1]> (n)\n t = Transpose <perm = [2, 0, 1]> (q)\n"
-    " y = MatMul (t, w)",
-    "fused product": f"{_T} (n)\n y = com.microsoft.FusedMatMul <alpha = 2.0> (t, w)",
-    "twice": f"{_T} (n)\n a = MatMul (t, w)\n b = Transpose <perm = [1, 0, 2]> (a)\n"
-    " y = MatMul (b, back)",
-    "attention": f"{_T} (n)\n q = MatMul (t, m)\n keys = MatMul (t, m)\n"
-    " turned = Transpose <perm = [0, 2, 1]> (keys)\n s = MatMul (q, turned)\n p = Softmax (s)\n"
-    " o = MatMul (p, t)\n b = Transpose <perm = [1, 0, 2]> (o)\n y = MatMul (b, w)",
-    "sum": f"{_T} (SUM)\n a = MatMul (t, w)\n b = MatMul (n, w)\n"
-    " c = Transpose <perm = [1, 0, 2]> (b)\n y = Add (a, c)",
-    "computed between": f"{_T} (n)\n q = Sigmoid (t)\n y = MatMul (q, w)",
-    "four axes": "q = Unsqueeze (n, zero)\n t = Transpose <perm = [1, 2, 0, 3]> (q)\n"
-    " a = MatMul (t, w)\n y = Squeeze (a, two)",
-    "branch": f"{_T} (n)\n y = MatMul (t, w)",
-}
-"""From n to y; NORM is where the norm stands, if not before."""
-
+TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+NORMS, PLACES = TABLE["norms"], TABLE["places"]
 FIXED, FREE = (3, 5, 8), ("B", "S", 8)
 LABELS = tuple(
     f"{norm} | {place} | {sizes}"
