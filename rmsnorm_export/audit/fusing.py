@@ -18,7 +18,8 @@ from rmsnorm_export.audit.analytic import Branches
 from rmsnorm_export.audit.behaviour import Behaviour
 from rmsnorm_export.audit.parts import Layout, Region, arrays_of, model_of, row_of
 from rmsnorm_export.errors import BackendMissingError
-from rmsnorm_export.lower.lower import LowerContext, default_opset
+from rmsnorm_export.graph.opset import default_opset
+from rmsnorm_export.lower.lower import LowerContext
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import Array, numpy_dtype

@@ -18,11 +18,6 @@ Names = Callable[[str], str]
 """Takes a wish, returns a name that no value and no node of the model has."""
 
 
-def default_opset(model: ir.Model) -> int:
-    """Return the version of the default domain that the model imports; 0: none."""
-    return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LowerContext:
     """The facts of a model that a target needs, besides its norms.

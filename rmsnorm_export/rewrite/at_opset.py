@@ -6,11 +6,11 @@ import dataclasses
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.lower.lower import default_opset, refuse_match
+from rmsnorm_export.graph.opset import convert_opset, default_opset
+from rmsnorm_export.lower.lower import refuse_match
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import RMS_NORMALIZATION
 from rmsnorm_export.rewrite.apply import apply_plan
-from rmsnorm_export.rewrite.conversion import convert_opset
 from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import Plan, plan_rewrite

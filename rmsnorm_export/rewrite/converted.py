@@ -16,8 +16,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.errors import BackendMissingError, Error
+from rmsnorm_export.graph.opset import default_opset, not_converted, version_of
 from rmsnorm_export.graph.order import label, subgraphs, values_in
-from rmsnorm_export.lower.lower import default_opset
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import WrongError, compare_with, run_reference
@@ -26,7 +26,6 @@ from rmsnorm_export.recognize.consts import Constants, stored_tensor
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import Dim
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.conversion import not_converted, version_of
 from rmsnorm_export.runtime.session import onnxruntime
 from rmsnorm_export.runtime.support import FACTS
 

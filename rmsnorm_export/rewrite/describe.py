@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from rmsnorm_export.graph.load import LoadedModel
+from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.lower.builder import REPLACES
-from rmsnorm_export.lower.lower import Lowered, default_opset
+from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.op.spec import QUANTIZE

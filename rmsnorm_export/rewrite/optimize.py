@@ -11,7 +11,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.functions import count_nodes, own_functions
 from rmsnorm_export.graph.load import Source, load_model, no_gc
-from rmsnorm_export.lower.lower import default_opset
+from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.options import keywords
 from rmsnorm_export.proof.comparison import Prepare

@@ -12,8 +12,9 @@ import onnx_ir as ir
 from rmsnorm_export.audit.audit import audited
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import all_graphs
-from rmsnorm_export.lower.lower import LowerContext, Lowered, default_opset
+from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.dtypes import round_to

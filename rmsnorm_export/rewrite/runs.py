@@ -9,13 +9,12 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.opset import default_opset, version_of
 from rmsnorm_export.graph.order import all_graphs, graphs_in, values_in
-from rmsnorm_export.lower.lower import default_opset
 from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.recognize.functions import reached
-from rmsnorm_export.rewrite.conversion import version_of
 from rmsnorm_export.runtime import consumers
 from rmsnorm_export.runtime.support import FACTS
 

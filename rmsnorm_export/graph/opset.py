@@ -20,7 +20,6 @@ from rmsnorm_export.graph.order import (
     variables_in,
 )
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
-from rmsnorm_export.lower.lower import default_opset
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.recognize.consts import Constants
@@ -42,6 +41,11 @@ _SAME = (
 )  # fmt: skip
 """Operators of which the converter has no older version, though newer ones since opset 13 brought
 element types and attributes alone; both are looked at afterwards."""
+
+
+def default_opset(model: ir.Model) -> int:
+    """Return the version of the default domain that the model imports; 0: none."""
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
 
 
 @functools.lru_cache(maxsize=4096)

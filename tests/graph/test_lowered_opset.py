@@ -14,7 +14,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError, UsageError
-from rmsnorm_export.rewrite.conversion import convert_opset
+from rmsnorm_export.graph.opset import convert_opset
 from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.runtime.session import load_session
 
