@@ -225,11 +225,8 @@ def _drawn(feeds: dict[str, Array], seed: int) -> dict[str, Array]:
 
 def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Record]:
     """Convert a model by each tool, and compare with float32."""
-    from bench.half_models import (
-        ROWS,
-        TRAINED,
-        export,
-    )  # not in the processes of the tools: PyTorch
+    # Not in the processes of the tools: it imports PyTorch.
+    from bench.half_models import ROWS, TRAINED, export
 
     source = export(name, scaled=form == "scaled")
     assert source.path, source.reason

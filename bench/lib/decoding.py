@@ -6,22 +6,14 @@ each round: where weights lie in memory makes a graph faster or slower by more t
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
-
-def opened(path: Path) -> Any:
-    """Return a session on one thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(os.fspath(path), options)
+from rmsnorm_export.runtime.session import load_session
 
 
 def inputs(session: Any, past: int, tokens: int, heads: Sequence[int]) -> dict[str, Any]:
@@ -63,7 +55,7 @@ def logits_of(path: Path, ids: Any, heads: Sequence[int]) -> Any:
 
     Those of a graph that gives the last one alone are [1, 1, vocabulary].
     """
-    session = opened(path)
+    session = load_session(path, optimize=True, threads=1)
     feeds = inputs(session, 0, ids.shape[1], heads) | {"input_ids": ids}
     return session.run(["logits"], feeds)[0]
 
@@ -72,7 +64,8 @@ def timed(
     paths: dict[str, Path], repeats: int, past: int, tokens: int, heads: Sequence[int]
 ) -> dict[str, Any]:
     """Return the seconds of this thread for each run of graphs, in turn, in new sessions."""
-    sessions = {label: opened(path) for label, path in paths.items()}
+    how: dict[str, Any] = {"optimize": True, "threads": 1}
+    sessions = {label: load_session(path, **how) for label, path in paths.items()}
     feeds = {label: inputs(one, past, tokens, heads) for label, one in sessions.items()}
     seconds: dict[str, list[float]] = {label: [] for label in sessions}
     before = 3 if tokens == 1 else 1  # memory and caches are warm

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rmsnorm_export as rx
+from bench.gpu import onnxruntime as gpu
 from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import assign_bodies, body_key
@@ -16,6 +18,7 @@ from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
+from rmsnorm_export.runtime.support import CPU
 from tests.plugins.native_process import TYPES
 from tests.proof.sites import F32_EPSILON, LLAMA, match_of, one_node, source
 from toolbox.node_model import node_model
@@ -102,3 +105,10 @@ def test_what_is_missing_is_named(
     with pytest.raises(BackendMissingError, match="does not take the library") as refused:
         rx.optimize(source(LLAMA), prove=True, kernels=str(broken))
     assert "cut short" in refused.value.found
+
+
+def test_the_check_of_our_nodes_on_a_gpu(native_library: pathlib.Path) -> None:
+    """The step ``ours`` of ``bench.gpu onnxruntime``, here on the CPU's provider."""
+    told: list[tuple[str, Any]] = []
+    gpu.ours(gpu.Run(CPU, native_library, lambda *line: told.append(line), problems=50))
+    assert [section for section, _ in told] == ["checked"], told
