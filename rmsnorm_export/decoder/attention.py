@@ -231,7 +231,9 @@ def leave_unseen_rows(model: ir.Model) -> None:
         shown = _shown_by(attention.inputs[_BIAS], constants)
         zeros = constants.scalar(node.inputs[1]) == 0
         if zeros and shown is not None and _counted(node.inputs[0], constants) is shown:
-            node.outputs[0].replace_all_uses_with(attention.outputs[0])
+            rows, chosen = attention.outputs[0], node.outputs[0]
+            rows.type, rows.shape = chosen.type, chosen.shape  # which quantizing asks for
+            chosen.replace_all_uses_with(rows)
     passes.RemoveUnusedNodesPass()(model)
 
 
