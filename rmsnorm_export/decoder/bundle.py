@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -96,7 +96,6 @@ class _GenaiDecoder(msgspec.Struct):
     filename: str | msgspec.UnsetType = msgspec.UNSET
     inputs: dict[str, str] = {}
     outputs: dict[str, str] = {}
-    num_hidden_layers: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class _GenaiModel(msgspec.Struct):
@@ -300,7 +299,6 @@ def _check_genai(folder: Path) -> None:
             if not taken or taken.keys() != written.keys():
                 layers = (", ".join(sorted(every)) or "none" for every in (taken, written))
                 raise ValueError(f"of the {kind}s it takes layers {'; it gives '.join(layers)}")
-            _check_count(decoder.num_hidden_layers, [int(number) for number in taken])
             pairs = {taken[n]: written[n] for n in taken}
             _check_pairs(graph, pairs, shared=config.search.past_present_share_buffer)
         logits = decoder.outputs.get("logits", "logits")
@@ -319,19 +317,6 @@ def _read_as(content: object, kind: type[_Read]) -> _Read:
     except msgspec.ValidationError as error:
         text, _, place = str(error).replace("`", "").partition(" - at ")
         raise ValueError(f"{place.removeprefix('$.') or 'the content'}: {text}") from error
-
-
-def _check_count(told: int | msgspec.UnsetType, layers: Collection[int]) -> None:
-    """Refuse another number of layers than those that a graph has, from 0 on.
-
-    Layers without such a cache, e.g. with a convolution, leave a gap in their numbers.
-
-    Raises:
-        ValueError: with both.
-    """
-    count = max(layers) + 1
-    if told is not msgspec.UNSET and (told < count or told > count == len(layers)):
-        raise ValueError(f"its num_hidden_layers is {told}, and the graph has caches of {count}")
 
 
 def _check_pairs(graph: ir.Graph, pairs: Mapping[str, str], *, shared: bool) -> None:
