@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 
 import onnx
@@ -37,6 +38,9 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     for key in gone:
         for node in model.functions[key].all_nodes():
             node.name = name_of(node)  # the pass would invent one, which the file does not know
+    for node in itertools.chain.from_iterable(all_graphs(model)):
+        if (key := node.op_identifier()) in gone:  # the pass wants outputs that a call omits, too
+            node.resize_outputs(len(model.functions[key].outputs))
     try:
         model = InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
     except (PassError, RecursionError) as error:

@@ -106,8 +106,6 @@ def _without_calls(model: ir.Model) -> ir.Graph:
     for holder in holders:
         for node in holder:
             node.version = holder.opset_imports.get(node.domain)
-            if (function := copy.functions.get(node.op_identifier())) is not None:
-                node.resize_outputs(len(function.outputs))
     for function in copy.functions.values():
         function.opset_imports.update(copy.opset_imports)
     try:

@@ -80,6 +80,16 @@ def test_functions_around_one_another_hold_a_norm_or_it_is_told(given: str, root
         assert (len(report.fused), found) == (2 if given else 1, [])
 
 
+@pytest.mark.parametrize("options", [{"opset": 20}, {"dtype": "f16"}])
+def test_outputs_that_a_call_omits(options: dict[str, object]) -> None:
+    """Where functions are put in the place of their calls."""
+    mean = "q = Mul(a, a)\n m = ReduceMean<axes = [-1]>(q)"
+    body = f"{mean}\n e = Add(m, b)\n r = Sqrt(e)\n y = Div(a, r)"
+    both = function("Norm", "(a, b) => (y, m)", body, imports=_IMPORT)
+    source = model("z, s = my.Norm(x, eps)\n y = my.Norm(z, eps)", imports=_IMPORT, functions=both)
+    assert len(rx.optimize(source, **options).report.fused) == 2
+
+
 _STEPS = """two = Constant<value_float = 2.0>()
 q = Pow(x, two)
 m = ReduceMean<axes = [-1]>(q)
