@@ -20,7 +20,7 @@ from rmsnorm_export.runtime.inputs import Sample, first_run, graph_inputs, in_ty
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import run_session
 
-_MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_ONLY_MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def run_in_float32(
@@ -73,7 +73,7 @@ def run_in_float32(
 
 def _moved_from(value: ir.Value) -> ir.Value:
     """Return the value whose elements a value has, in this or another order or shape."""
-    while (node := producer_of(value, *_MOVES)) is not None and node.inputs[0] is not None:
+    while (node := producer_of(value, *_ONLY_MOVES)) is not None and node.inputs[0] is not None:
         value = node.inputs[0]
     return value
 
