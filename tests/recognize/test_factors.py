@@ -181,15 +181,19 @@ def test_a_floor_is_squared_with_its_root(dtype: str, floor: str, square: str) -
     assert (site.epsilon, site.attributes["epsilon_clamp"]) == (0.5, 1)
 
 
-@pytest.mark.parametrize("negative", ["n = Neg(r)", "n = Mul(r, minus)"])
-def test_what_is_negative_has_no_floor(negative: str) -> None:
+@pytest.mark.parametrize(
+    ("negative", "reason"), [("n = Neg(r)", "no-normalised-row"), ("n = Mul(r, minus)", "clamped")]
+)
+def test_what_is_negative_has_no_floor(negative: str, reason: str) -> None:
     source = text.model(
         f"s = Mul(x, x)\n m = ReduceMean<axes = [-1]>(s)\n r = Sqrt(m)\n {negative}\n"
         " c = Max(n, half)\n q = Mul(c, c)\n d = Sqrt(q)\n y = Div(x, d)",
         inputs="float[rows,16] x", outputs="float[rows,16] y",
         constants="float half = {0.5}, float minus = {-1}",
     )  # fmt: skip
-    assert not rx.optimize(source).report.fused
+    report = rx.optimize(source).report
+    assert not report.fused
+    assert [one.reason for one in report.refused] == [reason]
 
 
 @pytest.mark.parametrize(("shape", "norms"), [("4,1", 1), ("1,1", 0), ("1,4", 0), ("4,4", 1)])
