@@ -40,7 +40,10 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
             node.name = name_of(node)  # the pass would invent one, which the file does not know
     for node in itertools.chain.from_iterable(all_graphs(model)):
         if (key := node.op_identifier()) in gone:  # the pass wants outputs that a call omits, too
+            name = next((value.name for value in node.outputs if value.name), name_of(node))
             node.resize_outputs(len(model.functions[key].outputs))
+            for index, value in enumerate(node.outputs):
+                value.name = value.name or f"{name}.omitted_{index}"
     try:
         model = InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
     except (PassError, RecursionError) as error:

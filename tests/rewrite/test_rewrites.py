@@ -85,9 +85,12 @@ def test_outputs_that_a_call_omits(options: dict[str, object]) -> None:
     """Where functions are put in the place of their calls."""
     mean = "q = Mul(a, a)\n m = ReduceMean<axes = [-1]>(q)"
     body = f"{mean}\n e = Add(m, b)\n r = Sqrt(e)\n y = Div(a, r)"
-    both = function("Norm", "(a, b) => (y, m)", body, imports=_IMPORT)
-    source = model("z, s = my.Norm(x, eps)\n y = my.Norm(z, eps)", imports=_IMPORT, functions=both)
-    assert len(rx.optimize(source, **options).report.fused) == 2
+    gate = function("Gate", "(a) => (y, g)", "g = Sigmoid(a)\n y = Mul(g, a)", imports=_IMPORT)
+    both = function("Norm", "(a, b) => (y, m)", body, imports=_IMPORT) + gate
+    calls = "z, s = my.Norm(x, eps)\n h = my.Gate(z)\n y = my.Norm(h, eps)"
+    result = rx.optimize(model(calls, imports=_IMPORT, functions=both), **options)
+    assert len(result.report.fused) == 2
+    onnx.checker.check_model(onnx.load_from_string(result.to_bytes()), full_check=True)
 
 
 _STEPS = """two = Constant<value_float = 2.0>()
