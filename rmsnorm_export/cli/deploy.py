@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import click
 
@@ -10,9 +11,14 @@ from rmsnorm_export.cli import console
 from rmsnorm_export.cli.commands import define
 from rmsnorm_export.cli.files import Files
 from rmsnorm_export.cli.options import FILE
+from rmsnorm_export.deploy.settings import STEPS
 
 _PARAMS = [
     click.Argument(["pipeline"], type=FILE, metavar="PIPELINE.toml"),
+    click.Option(
+        ["--until"], type=click.Choice(STEPS), help="The last step to run; later ones stay."
+    ),
+    click.Option(["--dry-run"], is_flag=True, help="Say what would run and why; change nothing."),
     click.Option(
         ["--init"], is_flag=True, help="Write a commented PIPELINE.toml to start with, and end."
     ),
@@ -20,7 +26,7 @@ _PARAMS = [
 
 
 @define("deploy", params=_PARAMS)
-def command(files: Files, pipeline: str, init: bool) -> None:
+def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
     """Run the steps of PIPELINE.toml: export, optimize, build, verify, bench, package.
 
     A step that the file has a table for runs when something that its result depends on has
@@ -34,7 +40,7 @@ def command(files: Files, pipeline: str, init: bool) -> None:
       rmsnorm-export deploy decoder.toml --report decoder.html
     """
     if init:
-        if files.reports:
+        if files.reports or any(options.values()):
             raise click.UsageError("--init goes with --force and --format alone")
         _write_start(files, pipeline)
         return
@@ -43,7 +49,7 @@ def command(files: Files, pipeline: str, init: bool) -> None:
     files.check(pipeline)
     files.remember(pipeline)
     with console.progress(files.state, "Reading the pipeline") as step:
-        deployment = run_pipeline(pipeline, force=files.force, progress=step)
+        deployment = run_pipeline(pipeline, force=files.force, progress=step, **options)
     files.finish(deployment, deployment.error)
 
 

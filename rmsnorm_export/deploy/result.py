@@ -21,7 +21,7 @@ RECORD = "step.json"
 HASHED_BYTES = 1 << 30
 """Files of more are identified by their size and time."""
 
-State = Literal["done", "skipped", "failed", "not run"]
+State = Literal["done", "skipped", "failed", "not run", "would run", "may run"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class StepOutcome:
     Attributes:
         name: of the step.
         state: ``done``: it ran; ``skipped``: an earlier run made the same; ``failed``; ``not run``:
-            an earlier step failed, or the run ended before.
+            an earlier step failed, or the run ended before; of a dry run ``would run``, or ``may
+            run``: that depends on what the steps before it make.
         why: the reason of ``state``.
         seconds: that it took in this run.
         inputs: everything that its result depends on: options, files, packages; name to value.
@@ -60,6 +61,7 @@ class Deployment(Shown):
         name: of the pipeline.
         path: of the pipeline file.
         folder: where everything was written.
+        dry_run: nothing was run.
         steps: in their order, those that the file has.
         date: of the run, UTC, ISO 8601.
         seconds: that it took.
@@ -69,6 +71,7 @@ class Deployment(Shown):
     name: str
     path: Path
     folder: Path
+    dry_run: bool
     steps: tuple[StepOutcome, ...]
     date: str
     seconds: float
@@ -93,14 +96,14 @@ def read_record(folder: Path) -> StepOutcome | None:
         return None
 
 
-def out_of_date(record: StepOutcome | None, folder: Path, inputs: Mapping[str, str]) -> str:
+def out_of_date(folder: Path, inputs: Mapping[str, str]) -> str:
     """Return why a step must run; "" when it need not.
 
     Args:
-        record: of the step, see `read_record`.
         folder: of the step.
         inputs: what its result depends on now.
     """
+    record = read_record(folder)
     if record is None or record.failure is not None:
         return "it failed the last time" if record is not None else "it has not run yet"
     for name in {**inputs, **record.inputs}:

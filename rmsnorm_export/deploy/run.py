@@ -27,7 +27,7 @@ from rmsnorm_export.deploy.result import (
     out_of_date,
     read_record,
 )
-from rmsnorm_export.deploy.settings import Settings, read_settings
+from rmsnorm_export.deploy.settings import Settings, StepName, read_settings
 from rmsnorm_export.deploy.steps import STEP_CLASSES, Step
 from rmsnorm_export.errors import Error, Failure, UsageError
 from rmsnorm_export.options import Progress
@@ -92,6 +92,8 @@ def writing(folder: Path) -> contextlib.AbstractContextManager[None]:
 def run_pipeline(
     path: str | os.PathLike[str],
     *,
+    until: StepName | None = None,
+    dry_run: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Deployment:
@@ -104,6 +106,8 @@ def run_pipeline(
 
     Args:
         path: of the pipeline file. Paths in it are relative to it.
+        until: the last step to run.
+        dry_run: change nothing; say what would run and why.
         force: replace a version in the model repository that another run of ``package`` made, and
             files of it that were edited.
         progress: called with the work at hand, the steps of it that are over and its steps in all.
@@ -113,18 +117,24 @@ def run_pipeline(
         written to ``FOLDER/deploy.json``.
 
     Raises:
-        UsageError: the file has a table, key or value that cannot be used, or the folder is
-            another's or held by another run.
+        UsageError: the file has a table, key or value that cannot be used, ``until`` is a step
+            that it does not have, or the folder is another's or held by another run.
         InputError: a file cannot be read, or the folder not be written.
         BackendMissingError: a package that a step will need is not installed.
     """
     settings = read_settings(Path(os.path.abspath(path)))
+    if until is not None and until not in settings.steps:
+        fix = f"its steps are {', '.join(settings.steps)}"
+        raise UsageError("The pipeline has no such step.", found=f"--until {short(until)}", fix=fix)
     check_folder(settings.folder)
-    run = _Run(settings, force, progress)
+    run = _Run(settings, until, force, progress)
+    planned = run.plan()
+    if dry_run:
+        return run.deployment(planned, dry_run=True)
     with working_in(settings.folder):
         try:
-            for step in run.steps:
-                run.step(step)
+            for name in settings.steps:
+                run.step(name)
         except BaseException:
             with contextlib.suppress(Error):
                 run.write()
@@ -135,28 +145,52 @@ def run_pipeline(
 class _Run:
     """One run, and the outcomes of its steps so far."""
 
-    def __init__(self, settings: Settings, force: bool, progress: Progress | None) -> None:
+    def __init__(
+        self, settings: Settings, until: StepName | None, force: bool, progress: Progress | None
+    ) -> None:
         self.settings, self.progress = settings, progress or (lambda *_: None)
         self.start = time.perf_counter()
         self.outcomes: list[StepOutcome] = []
-        self.steps = [STEP_CLASSES[name](settings, force) for name in settings.steps]
-        for step in self.steps:
-            step.check()
+        last = settings.steps.index(until) + 1 if until else len(settings.steps)
+        self.steps = {name: STEP_CLASSES[name](settings, force) for name in settings.steps[:last]}
 
-    def step(self, step: Step) -> None:
+    def plan(self) -> list[StepOutcome]:
+        """Return what would become of every step; refuse what lacks a package."""
+        planned: list[StepOutcome] = []
+        before = ""
+        for step in self.steps.values():
+            step.check()
+        for name in self.settings.steps:
+            outcome = StepOutcome(name, "not run", "it comes after --until")
+            if name in self.steps and before:
+                outcome = StepOutcome(name, "may run", f"if {before} makes something else")
+            elif name in self.steps:
+                why = out_of_date(self.steps[name].home, self.steps[name].inputs())
+                outcome = StepOutcome(name, "would run", why) if why else self.skipped(name)
+                before = name if why else ""
+            planned.append(outcome)
+        return planned
+
+    def skipped(self, name: StepName) -> StepOutcome:
+        """Return the outcome of a step whose record holds."""
+        record = read_record(self.settings.folder / name)
+        assert record is not None
+        return dataclasses.replace(record, state="skipped", why="", seconds=0.0)
+
+    def step(self, name: StepName) -> None:
         """Skip or run one step."""
-        if failed := next((one.name for one in self.outcomes if one.failure is not None), None):
-            self.outcomes.append(StepOutcome(step.name, "not run", f"{failed} failed"))
+        failed = next((one.name for one in self.outcomes if one.failure is not None), None)
+        if failed or name not in self.steps:
+            why = f"{failed} failed" if failed else "it comes after --until"
+            self.outcomes.append(StepOutcome(name, "not run", why))
             return
-        begin, outcome = time.perf_counter(), StepOutcome(step.name, "failed")
+        step, begin, outcome = self.steps[name], time.perf_counter(), StepOutcome(name, "failed")
         try:
             with writing(self.settings.folder):
-                inputs, record = step.inputs(), read_record(step.home)
-                if why := out_of_date(record, step.home, inputs):
-                    outcome = dataclasses.replace(outcome, why=why)
-                    outcome = self._make(step, inputs, record, why)
-                elif record is not None:
-                    outcome = dataclasses.replace(record, state="skipped", why="")
+                inputs = step.inputs()
+                why = out_of_date(step.home, inputs)
+                outcome = dataclasses.replace(outcome, why=why)
+                outcome = self._make(step, inputs, why) if why else self.skipped(name)
         except BaseException as error:
             outcome = dataclasses.replace(outcome, failure=Failure.of(error))
             if not isinstance(error, Error):
@@ -165,15 +199,14 @@ class _Run:
             seconds = round(time.perf_counter() - begin, 3)
             self.outcomes.append(dataclasses.replace(outcome, seconds=seconds))
 
-    def _make(
-        self, step: Step, inputs: dict[str, str], before: StepOutcome | None, why: str
-    ) -> StepOutcome:
+    def _make(self, step: Step, inputs: dict[str, str], why: str) -> StepOutcome:
         """Run a step in a folder of its own, which then takes the place of the old one."""
 
         def progress(what: str, done: int, total: int) -> None:
             self.progress(f"{step.name}: {what}", done, total)
 
         progress(why, 0, 1)
+        before = read_record(step.home)
         replaced = {RECORD, *(before.outputs if before else ())}
         with next_state(step.home, replaced, step.home.parent) as folder:
             products = step.run(folder, progress)
@@ -197,6 +230,20 @@ class _Run:
         progress("done", 1, 1)
         return outcome
 
+    def deployment(self, outcomes: list[StepOutcome], *, dry_run: bool = False) -> Deployment:
+        """Return all of it."""
+        codes = (one.failure.exit_code for one in outcomes if one.failure is not None)
+        return Deployment(
+            name=self.settings.name,
+            path=self.settings.path,
+            folder=self.settings.folder,
+            dry_run=dry_run,
+            steps=tuple(outcomes),
+            date=utc_now(),
+            seconds=round(time.perf_counter() - self.start, 3),
+            exit_code=next(codes, 0),
+        )
+
     def write(self) -> Deployment:
         """Return the deployment, after it was written to ``deploy.json``.
 
@@ -205,16 +252,7 @@ class _Run:
         """
         rest = self.settings.steps[len(self.outcomes) :]  # where the run ends in the middle
         self.outcomes += [StepOutcome(name, "not run", "the run ended before") for name in rest]
-        codes = (one.failure.exit_code for one in self.outcomes if one.failure is not None)
-        deployment = Deployment(
-            name=self.settings.name,
-            path=self.settings.path,
-            folder=self.settings.folder,
-            steps=tuple(self.outcomes),
-            date=utc_now(),
-            seconds=round(time.perf_counter() - self.start, 3),
-            exit_code=next(codes, 0),
-        )
+        deployment = self.deployment(self.outcomes)
         try:
             with writing(self.settings.folder):
                 write_whole(self.settings.folder / SUMMARY, to_json(deployment))

@@ -11,7 +11,7 @@ from rmsnorm_export.compare.result import Verification
 from rmsnorm_export.deploy.repository import Packaged, PackagedModel
 from rmsnorm_export.deploy.result import Deployment, StepOutcome
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import one_line
+from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.records import from_json, kind_of, parse_json
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.show import show_blocks
@@ -53,14 +53,19 @@ def _verdict(deployment: Deployment) -> Line:
     if "failed" in states:
         failed = deployment.steps[states.index("failed")].name
         return f"{name}: {failed} FAILED ({counts})", "bad"
-    return f"{name}: complete ({counts})", "good"
+    if deployment.dry_run:
+        may = f", {states.count('may run')} more may have to" if "may run" in states else ""
+        planned = f"{states.count('would run')} of {plural(len(states), 'step')} would run{may}"
+        return f"{name}: {planned}; nothing was changed"
+    how_far = "complete" if done + skipped == len(states) else "as far as asked"
+    return f"{name}: {how_far} ({counts})", "good"
 
 
 def _texts(step: StepOutcome) -> list[str]:
     result = step.summary or step.why
     if step.failure is not None:
         result = f"{step.failure.what} {step.failure.found}".strip()
-    time = "" if step.state == "not run" else f"{step.seconds:.1f} s"
+    time = f"{step.seconds:.1f} s" if step.state in ("done", "skipped", "failed") else ""
     return [step.name, step.state, time, one_line(result)]
 
 

@@ -116,6 +116,7 @@ def test_two_at_once(tmp_path: Path) -> None:
         with pytest.raises(rx.UsageError, match="Another run works") as caught:
             rx.run_pipeline(path)
         assert f"process {process.pid}" in caught.value.found
+        assert rx.run_pipeline(path, dry_run=True).steps[0].state == "would run"
     finally:
         os.kill(process.pid, signal.SIGCONT)
         process.join(120)

@@ -68,9 +68,15 @@ def test_a_change_runs_what_depends_on_it(tmp_path: Path) -> None:
     assert done.step("optimize").why == 'numerics: "reordered" became "exact"'
     assert states(done) == {"optimize": "done", "verify": "skipped"}
     onnx.save(model(3, scale=2.0), tmp_path / "three.onnx")
-    done = rx.run_pipeline(write(tmp_path, *tables))
-    assert done.step("optimize").why == "three.onnx was changed"
-    assert ran(done) == ["optimize", "verify"]
+    path = write(tmp_path, *tables)
+    dry = rx.run_pipeline(path, dry_run=True)
+    assert states(dry) == {"optimize": "would run", "verify": "may run"}
+    assert dry.step("optimize").why == "three.onnx was changed"
+    done = rx.run_pipeline(path, until="optimize")
+    assert states(done) == {"optimize": "done", "verify": "not run"}
+    assert ran(rx.run_pipeline(path)) == ["verify"]
+    with pytest.raises(rx.UsageError, match="no such step"):
+        rx.run_pipeline(path, until="bench")
 
 
 def test_a_pipeline_for_a_server_with_a_gpu(tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_a_step_that_fails(
     assert done.error is not None
     assert done.error.what.startswith(f"Step {step}: ")
     assert done.error.exit_code == code
-    assert states(rx.run_pipeline(path))[step] == "failed"
+    assert states(rx.run_pipeline(path, until=step))[step] == "failed"
 
 
 @pytest.mark.export
