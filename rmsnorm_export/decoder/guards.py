@@ -38,8 +38,9 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
     def is_met(tokens: int) -> bool:
         tensors = {}
         for name, value in text.items():
-            sizes = (tokens if size == traced else size for size in value.shape[1:])
-            tensors[name] = torch.empty((len(value), *sizes), device="meta")
+            # Of several axes of positions the second is the rows, which may be as many.
+            last = tokens if value.shape[-1] == traced else value.shape[-1]
+            tensors[name] = torch.empty((*value.shape[:-1], last), device="meta")
         return all(_is_met(guard, tensors) for guard in guards)
 
     def holds(tokens: int) -> bool:
