@@ -46,6 +46,7 @@ using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
 using Bits = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 using Longs = std::uint64_t __attribute__((vector_size(8 * kLanes)));
 using Words = std::int16_t __attribute__((vector_size(4 * kLanes)));
+using UnsignedWords = std::uint16_t __attribute__((vector_size(4 * kLanes)));
 using Shorts = std::uint16_t __attribute__((vector_size(2 * kLanes)));
 using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
 
@@ -161,10 +162,11 @@ INLINE Bits pair_bits(Floats v) { return (Bits)v + 0x7fffU + ((Bits)v >> 16 & 1U
 INLINE Bits bfloat_bits(Floats v) { return (v == v) ? pair_bits(v) : (Bits)v | 0x400000U; }
 // Both as one, rounded likewise: up where the lower half is above 0x8000, or is it and the upper is odd.
 INLINE Bits pair(Floats even, Floats odd) {
-    const Words upper = (Words)halves((Bits)even >> 16, (Bits)odd);
+    const UnsignedWords upper = (UnsignedWords)halves((Bits)even >> 16, (Bits)odd);
     const Words lower = (Words)(halves((Bits)even, (Bits)odd << 16) ^ 0x80008000U);
-    const Words up = lower > -(upper & 1);
-    return (Bits)BY_ISA(up ? upper + 1 : upper, upper - up, upper - up);
+    const Words up = lower > -(Words)(upper & 1);
+    return (Bits)BY_ISA(up ? upper + 1 : upper, upper - (UnsignedWords)up,
+                        upper - (UnsignedWords)up);
 }
 
 template <class T>
