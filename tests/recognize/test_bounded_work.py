@@ -21,7 +21,7 @@ from tests.recognize.attacks import nested
 
 @pytest.mark.parametrize(
     ("step", "offset"),
-    [(17, 0), *(pytest.param(4, offset, marks=pytest.mark.thorough) for offset in range(4))],
+    [(17, 0), *(pytest.param(8, offset, marks=pytest.mark.thorough) for offset in range(8))],
 )
 def test_every_attack_is_answered(step: int, offset: int) -> None:
     done = subprocess.run(
