@@ -56,8 +56,8 @@ class Overflows:
             ranges: of the run.
             kept: nodes that were computed in float32.
         """
-        made = ((node, value) for node in self.nodes for value in node.outputs)
-        return [pair for pair in made if self._is_bad(pair[1], ranges.get(pair[1], 0.0), kept)]
+        outputs = ((node, value) for node in self.nodes for value in node.outputs)
+        return [pair for pair in outputs if self._is_bad(pair[1], ranges.get(pair[1], 0.0), kept)]
 
     def _is_bad(self, value: ir.Value, size: float, kept: Kept) -> bool:
         if math.isnan(size):

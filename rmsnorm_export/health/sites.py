@@ -163,9 +163,9 @@ def _scopes(graph: ir.Graph, scope: str) -> Iterator[tuple[ir.Graph | ir.Functio
 def _constants_in(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that are made of constants alone."""
     stored = (value for one in graphs_in(graph) for value in one.initializers.values())
-    made = {value for value in stored if not value.is_graph_input()}
+    constant = {value for value in stored if not value.is_graph_input()}
     for node in nodes_in(graph):
         fixed = not node.op_type.startswith("Random") and not any(subgraphs(node))
-        if fixed and made.issuperset(filter(None, node.inputs)):
-            made.update(node.outputs)
-    return made
+        if fixed and constant.issuperset(filter(None, node.inputs)):
+            constant.update(node.outputs)
+    return constant
