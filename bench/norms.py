@@ -242,8 +242,8 @@ def main() -> int:
             say(f"{key}: {counts}")
             continue
         models[key], norms[key] = counts, export.norms
-        found = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
-        say(f"{key}: {export.norms} norms; {', '.join(found)}")
+        counted = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
+        say(f"{key}: {export.norms} norms; {', '.join(counted)}")
     table = totals(models)
     report = start.facts(*PACKAGES) | {
         "norms": sum(norms.values()),

@@ -32,8 +32,9 @@ def output(what: str, *, on_disk: bool = False) -> click.Option:
             raise UsageError("The output cannot be written to stdout.", found=found, fix=fix)
         return value
 
-    how: Any = {"metavar": "OUT", "help": what, "callback": check}
-    return click.Option(["-o", "--output"], required=True, type=FILE, **how)
+    return click.Option(
+        ["-o", "--output"], required=True, type=FILE, metavar="OUT", help=what, callback=check
+    )
 
 
 def define(

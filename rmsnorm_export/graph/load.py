@@ -198,12 +198,17 @@ def _fix(name: str, otherwise: str) -> str:
     return _EXPORT if re.search(r"\.(py|pt2?|pth|safetensors|json)(:\w+)?$", name) else otherwise
 
 
-def _from_bytes(data: bytes | mmap.mmap, description: str, **source: Any) -> LoadedModel:
+def _from_bytes(
+    data: bytes | mmap.mmap,
+    description: str,
+    *,
+    path: Path | None = None,
+    identity: Identity | None = None,
+    **source: Any,
+) -> LoadedModel:
     large: dict[str, ir.TensorProtocol] = {}
     try:
-        proto, large = parse(
-            data, (source["path"], source["identity"]) if "path" in source else None
-        )
+        proto, large = parse(data, None if path is None or identity is None else (path, identity))
         problem = "" if proto.HasField("graph") else "protobuf without a graph"
     except DecodeError:
         problem = "no whole protobuf message: it is cut short, damaged, or nested too deeply"
@@ -211,7 +216,7 @@ def _from_bytes(data: bytes | mmap.mmap, description: str, **source: Any) -> Loa
         found = f"{description}: {len(data)} bytes, {problem}"
         fix = "give the .onnx file itself, no checkpoint, engine or Git LFS pointer; or get it anew"
         raise InputError("The file is not an ONNX model.", found=found, fix=_fix(description, fix))
-    return _from_proto(proto, description, large, **source)
+    return _from_proto(proto, description, large, path=path, identity=identity, **source)
 
 
 def _from_proto(

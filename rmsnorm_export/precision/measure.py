@@ -15,12 +15,10 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.precision.convert import Rounded
 from rmsnorm_export.printable import plural
 from rmsnorm_export.proof.comparison import Prepare, Reference, WrongError, compare_with, opened
-from rmsnorm_export.recognize.consts import producer_of
+from rmsnorm_export.recognize.consts import MOVES, producer_of
 from rmsnorm_export.runtime.inputs import Sample, first_run, graph_inputs, in_types_of
 from rmsnorm_export.runtime.metrics import is_float
 from rmsnorm_export.runtime.session import run_session
-
-_ONLY_MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def run_in_float32(
@@ -73,9 +71,9 @@ def run_in_float32(
 
 def _moved_from(value: ir.Value) -> ir.Value:
     """Return the value whose elements a value has, in this or another order or shape."""
-    while (node := producer_of(value, *_ONLY_MOVES)) is not None and node.inputs[0] is not None:
-        value = node.inputs[0]
-    return value
+    node = producer_of(value, "Identity", *MOVES)
+    source = None if node is None else node.inputs[0]
+    return value if source is None else _moved_from(source)
 
 
 def _stored_sizes(values: Iterable[ir.Value]) -> dict[ir.Value, float]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common as passes
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
@@ -86,21 +87,28 @@ def run_float64(
     Arguments and errors as ``run_numpy``; ``feeds`` are widened, not rounded. ``most``: elements of
     all results.
     """
-    evaluator = _Evaluator(_unrounded(model), promote=True, most=most)
+    evaluator = _Evaluator(model, promote=True, most=most)
     return Float64Result(evaluator.run(feeds), tuple(evaluator.constants))
 
 
-@functools.lru_cache(4)
-def _without_calls(model: ir.Model) -> ir.Graph:
-    """Return the graph of a model, its functions in the place of their calls, in a copy.
-
-    Of each node the version is that of the function that it is of.
+def _computed(model: ir.Model, *, unrounded: bool) -> ir.Graph:
+    """Return the graph whose nodes are computed: the model's own, or what `_rewritten` makes of it.
 
     Raises:
         InputError: it is too large, or a function does not fit a call.
     """
     if (nodes := inlined_size(model)) > _MOST_NODES:
         raise _too_much("nodes", nodes, _MOST_NODES)
+    unrounded &= any(node.op_type == "DequantizeLinear" for node in model.graph)
+    return _rewritten(model, unrounded) if unrounded or model.functions else model.graph
+
+
+@functools.lru_cache(4)  # a proof computes the same few models with many rows
+def _rewritten(model: ir.Model, unrounded: bool) -> ir.Graph:
+    """Return a copy with functions in the place of their calls, each node with its own version.
+
+    Where it is ``unrounded``, without pairs of QuantizeLinear and DequantizeLinear.
+    """
     copy = model.clone()
     holders: list[ir.Graph | ir.Function] = [copy.graph, *copy.functions.values()]
     for holder in holders:
@@ -109,31 +117,21 @@ def _without_calls(model: ir.Model) -> ir.Graph:
     for function in copy.functions.values():
         function.opset_imports.update(copy.opset_imports)
     try:
-        return inline(copy).graph
+        copy = inline(copy)
     except ValueError as error:
         fix = "verify the models as a whole in ONNX Runtime instead"
         raise cannot_evaluate("of a function", str(error), fix) from error
-
-
-def _unrounded(model: ir.Model) -> ir.Model:
-    """Return a copy without pairs of QuantizeLinear and DequantizeLinear, which only round."""
-    if all(node.op_type != "DequantizeLinear" for node in model.graph):
-        return model
-    copy = model.clone()
-    constants, nodes = Constants(), tuple(copy.graph)
-    for node in nodes:
+    constants = Constants()
+    for node in copy.graph if unrounded else ():
         if (source := constants.unrounded(node)) is not None:
             node.outputs[0].replace_all_uses_with(source, replace_graph_outputs=True)
-    for node in reversed(nodes):
-        used = any(value.uses() or value.is_graph_output() for value in node.outputs)
-        if "Quantize" in node.op_type and not used:
-            copy.graph.remove(node, safe=True)
-    return copy
+    passes.RemoveUnusedNodesPass()(copy)
+    return copy.graph
 
 
 class _Evaluator:
     def __init__(self, model: ir.Model, *, promote: bool, most: int = _MOST_IN_ALL) -> None:
-        self._graph = _without_calls(model)
+        self._graph = _computed(model, unrounded=promote)
         self._promote = promote
         self._most = most
         self.constants: list[Array] = []
@@ -183,8 +181,9 @@ class _Evaluator:
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
         floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
+        opset = node.version or self._graph.opset_imports.get("", 1)
         results: list[_Tensor | None] = []
-        for result in _outputs_of(node, arrays, node.version or 1, self._most):
+        for result in _outputs_of(node, arrays, opset, self._most):
             if result is None:
                 results.append(None)
             elif promote and is_floating(result.dtype):

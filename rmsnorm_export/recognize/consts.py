@@ -26,6 +26,10 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Reciprocal": lambda a: (1 / a.astype(np.float64)).astype(a.dtype),
 }
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
+
+MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators whose output has the elements of their input, in another order or shape."""
+
 _REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather", "Slice")
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
 _FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, *_SCALED, "Cast", "CastLike", "ReduceProd"))

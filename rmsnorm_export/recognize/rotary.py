@@ -258,13 +258,15 @@ class _Follow:
 
     def slice(self, node: ir.Node, value: ir.Value, row: _Row) -> _Row | None:
         held = [self._ctx.types.integers(v) for v in node.inputs[1:] if v is not None]
-        bounds = [integers for integers in held if integers is not None]
-        if len(bounds) < max(3, len(node.inputs) - 1):
+        if len(held) < 2 or len(held) < len(node.inputs) - 1 or None in held:
             return None
-        starts, ends, axes, *more = bounds
-        steps = more[0] if more else (1,) * len(axes)
+        starts, ends, *more = [h for h in held if h is not None]
+        axes = more[0] if more else tuple(range(len(starts)))
+        steps = more[1] if len(more) > 1 else (1,) * len(axes)
         terms = row.terms
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=False):
+        if not len(starts) == len(ends) == len(axes) == len(steps):
+            return None
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
             inner = self._inner(row, axis)
             if inner is None or step < 1:
                 return None

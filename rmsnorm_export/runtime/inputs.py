@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import quoted
-from rmsnorm_export.recognize.consts import Constants
+from rmsnorm_export.recognize.consts import MOVES, Constants
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.lengths import Length, lengths, widths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
@@ -46,11 +46,10 @@ SIZE_CHOICES: tuple[tuple[int, ...], ...] = ((2, 3, 5, 4, 7), (2,), (1, 3, 5, 4,
 # Most elements of one input that is made: beyond it the declared shape is absurd.
 _MAX_ELEMENTS = 2**28
 
-# Operators that hand indices on as they are.
-_MOVES = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand")
 _LOOKS_UP = {"Gather": "axis", "GatherBlockQuantized": "gather_axis"}
 """Operators that read from a table, and their attribute for the axis of the index."""
-_TRANSPARENT = ("Cast", "Identity", *_MOVES)
+_TRANSPARENT = ("Cast", "Expand", "Identity", *MOVES)
+"""Operators that hand indices on as they are."""
 
 
 def graph_inputs(model: ir.Model) -> dict[str, Declared]:
