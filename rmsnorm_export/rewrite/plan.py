@@ -269,7 +269,7 @@ def _named(names: Mapping[Match, Sequence[str]], patterns: Sequence[str]) -> lis
         chosen.update(fitting)
         if pattern != "*" and not fitting:
             found = repr(pattern)
-            fix = f"the names are {', '.join(every[:20]) or 'none'}"
+            fix = f"the names are {', '.join(every[:20])}" if every else "omit --site: it has none"
             raise UsageError("No node that is an RMSNorm has this name.", found=found, fix=fix)
     return [match for match, some in names.items() if not chosen.isdisjoint(some)]
 
