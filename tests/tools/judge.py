@@ -37,6 +37,8 @@ TIME_LIMIT = 30
 """Seconds that an optimization of a small model may take."""
 
 _MATHEMATICS = 1e-10
+_DEFAULT_EPSILON = float(np.float32(1e-5))
+"""Of an operator that has none."""
 _FLIPS, _STRAY = 0.02, 3
 """As in the proof: float64 sums in another order; elements at the boundary of a rounding."""
 
@@ -99,7 +101,7 @@ class Program:
         attributes = [a for node in self.nodes for a in node.attributes.values()]
         self.branches = any(a.type == ir.AttributeType.GRAPH for a in attributes)
         floats = [a for a in attributes if a.type == ir.AttributeType.FLOAT and not a.is_ref()]
-        self.floats = {float(np.float32(a.value)) for a in floats}
+        self.floats = {float(np.float32(a.value)) for a in floats} | {_DEFAULT_EPSILON}
         stored = (v.const_value for v in self.model.graph.initializers.values())
         self.numbers = [
             t.numpy() for t in stored if t and t.size == 1 and t.dtype.is_floating_point()
@@ -278,14 +280,14 @@ class _Findings:
         the root, half a rounding; none of a count or an exponent."""
         scalars = {number: off for run in runs for number, off in run.scalars.items()}
 
-        def is_epsilon(number: float) -> bool:
-            return any(abs(number - e) <= 1e-3 * abs(e) for e in epsilons)
+        def share(number: float, rounding: float) -> float:
+            within = max(1e-3, rounding) * abs(number)
+            is_epsilon = any(abs(number - e) <= within for e in epsilons)
+            if _is_exact(number) and (number in epsilons or not is_epsilon):
+                return 0.0
+            return rounding / 2 if is_epsilon else 2 * rounding
 
-        return _MATHEMATICS + sum(
-            rounding / 2 if is_epsilon(number) else 2 * rounding
-            for number, rounding in scalars.items()
-            if not _is_exact(number)
-        )
+        return _MATHEMATICS + sum(share(*scalar) for scalar in scalars.items())
 
     def bound(self, dtype: np.dtype[Any]) -> float:
         """What the rounding of each node explains."""
@@ -326,9 +328,10 @@ class _Comparison(_Findings):
         except Exception as error:
             self.add("invalid", first_line(error))
             return
+        epsilons = subject.program.floats | program.floats
         for kind, feeds, before in subject.runs:
             try:
-                self._compare(kind, before, program.run(feeds), program.floats)
+                self._compare(kind, before, program.run(feeds), epsilons)
             except InvalidError as error:
                 self.add("does not run", f"{kind}: {error}")
 
