@@ -14,17 +14,17 @@ from rmsnorm_export.recognize.consts import Constants, producer_of
 
 ATTENTION = "GroupQueryAttention"
 _PRODUCTS = ("MatMul", "FusedMatMul")
-_VIEWS = ("Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Mul", "Div", "Identity")
+VIEWS = ("Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Mul", "Div", "Identity")
 """What stands between a cache and the products of an attention that reads it."""
 _JOINS = ("Concat", "ScatterND")
 """What puts keys together of parts, e.g. those that are rotated and the others."""
+_WRITES = ("ScatterND", "ScatterElements")
 _BIAS = 10
 """The input of an attention node that is added to its scores."""
 _FAR = 16
 """More than there are nodes on a way through one attention."""
 
 UNKNOWN = "the number of its heads is computed in the graph, as TorchScript's exporter writes it"
-PROMPT = "it fills a cache of fixed size, which the node does for one row of a batch alone"
 WRITTEN = "its cache of fixed size is written by rows, which comes after fusions: export with them"
 _FORM = "its form is none that transformers' fusions know"
 _BETWEEN = {
@@ -76,15 +76,9 @@ class Attention:
             return f"its heads are {widths[0]} wide, which is no multiple of 8"
         operators = {node.op_type for node in self.between}
         named = [why for name, why in _BETWEEN.items() if name in operators]
-        return named[0] if named else self._of_fixed_size() or _FORM
-
-    def _of_fixed_size(self) -> str:
-        """Return what a cache of fixed size is a reason for, or ""."""
-        writer, shapes = self.keys.producer(), (self.keys.shape, self.query.shape)
-        sizes = [shape[2] if shape is not None else None for shape in shapes]
-        if isinstance(sizes[0], int) and not isinstance(sizes[1], int):
-            return PROMPT
-        return WRITTEN if writer is not None and writer.op_type == "ScatterElements" else ""
+        writer = self.keys.producer()
+        by_rows = writer is not None and writer.op_type == "ScatterElements"
+        return named[0] if named else WRITTEN if by_rows else _FORM
 
 
 def attentions(graph: ir.Graph) -> list[Attention]:
@@ -147,17 +141,33 @@ def _below(softmax: ir.Node) -> Iterator[ir.Node]:
 def _cached(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
     """Return the output of the graph of which keys or values are views; and whether they are more.
 
-    A prompt without a cache gives its keys, and reads them as they are.
+    A prompt without a cache gives its keys, or writes them into one, and reads them as they are.
     """
     ways = [(value, False)]
     for one, derived in ways:
-        if one is not None and one.is_graph_output():
-            return one, derived
+        cache = None if one is None else cache_of(one)
+        if cache is not None:
+            return cache, derived
         node = None if one is None else one.producer()
         if node is not None and len(ways) < 4 * _FAR:
             parts = node.inputs if node.op_type in _JOINS else node.inputs[:1]
-            ways += [(part, derived or node.op_type not in _VIEWS) for part in parts]
+            ways += [(part, derived or node.op_type not in VIEWS) for part in parts]
     return None, False
+
+
+def cache_of(keys: ir.Value) -> ir.Value | None:
+    """Return the output of the graph that keys or values are, or into which they are written."""
+    if keys.is_graph_output():
+        return keys
+    ways = [(keys, False)]
+    for value, is_written in ways:
+        if is_written and value.is_graph_output():
+            return value
+        for use in value.uses():
+            writes = use.node.op_type in _WRITES and use.idx == 2
+            if writes or use.node.op_type == "Transpose":
+                ways.append((use.node.outputs[0], is_written or writes))
+    return None
 
 
 def _last(value: ir.Value) -> int | ir.SymbolicDim | None:

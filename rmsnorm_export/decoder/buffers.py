@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
-from rmsnorm_export.decoder.attention import ATTENTION
+from rmsnorm_export.decoder.attention import ATTENTION, VIEWS, cache_of
 from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.decoder.tokens import TOKENS
 
@@ -94,6 +94,34 @@ def in_one_buffer(graph: ir.Graph, others: Collection[ir.Node] = ()) -> bool:
     states = states_of(graph)
     is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
     return not is_read and takers == {ATTENTION}
+
+
+def show_states(model: ir.Model) -> None:
+    """Make keys and values that are written into a cache outputs of a prompt's graph, in place.
+
+    transformers' fusions take the attention of a prompt for one that begins a cache where these are
+    outputs; `hide_states` has to follow.
+    """
+    for attention in [n for n in model.graph if n.op_type == "MultiHeadAttention"]:
+        states = [_written(value) for value in attention.inputs[1:3]]
+        model.graph.outputs.extend(state for state in states if state is not None)
+
+
+def hide_states(model: ir.Model, count: int) -> None:
+    """Take the outputs after the first ``count`` away, in place."""
+    del model.graph.outputs[count:]
+
+
+def _written(value: ir.Value | None) -> ir.Value | None:
+    """Return [batch, heads, tokens, width] of which a value is a view, if it goes into a cache."""
+    state, is_written = None, False
+    while value is not None and not value.is_graph_output():
+        if value.shape is not None and len(value.shape) == 4 and _fixed(value.shape, 1):
+            state = value
+        is_written = is_written or cache_of(value) is not None
+        node = value.producer()
+        value = node.inputs[0] if node is not None and node.op_type in VIEWS else None
+    return state if is_written else None
 
 
 def _readers(graph: ir.Graph) -> list[ir.Node]:

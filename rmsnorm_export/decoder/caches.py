@@ -11,6 +11,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+import torch
+
+from rmsnorm_export.decoder.encoders import replaced
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CachePart:
@@ -77,3 +81,47 @@ def whole_caches(*, static: bool) -> Iterator[None]:
         yield
     finally:
         layers.update(before)
+
+
+@contextlib.contextmanager
+def own_tokens_alone(model: Any, size: int) -> Iterator[None]:
+    """Let a prompt attend to its own tokens, not to all places of the cache that it fills.
+
+    A layer of a fixed size gives all of its places back, and the mask, [batch, heads, tokens,
+    places], hides those without a token. transformers leaves them out where there is no mask.
+    An encoder-decoder makes its mask itself, of the size that its layers say.
+
+    Args:
+        model: that is traced.
+        size: of the cache.
+    """
+    from transformers.cache_utils import StaticLayer
+
+    update, sizes = StaticLayer.update, StaticLayer.get_mask_sizes
+
+    def sized(layer: Any, tokens: int) -> tuple[int, int]:
+        return sizes(layer, tokens) if layer.is_initialized else (tokens, 0)
+
+    def updated(layer: Any, keys: Any, values: Any, *args: Any, **how: Any) -> tuple[Any, Any]:
+        is_empty = not layer.is_initialized
+        places = update(layer, keys, values, *args, **how)
+        return (keys, values) if is_empty else places
+
+    def cut(mask: Any) -> Any:
+        if isinstance(mask, Mapping):  # of layers of several kinds
+            return {kind: cut(one) for kind, one in mask.items()}
+        is_of_places = isinstance(mask, torch.Tensor) and mask.dim() == 4
+        return mask[..., : mask.shape[-2]] if is_of_places and mask.shape[-1] == size else mask
+
+    def before(_: Any, args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {name: cut(v) if name.endswith("mask") else v for name, v in given.items()}
+
+    hook = model.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        with (
+            replaced(StaticLayer, "update", updated),
+            replaced(StaticLayer, "get_mask_sizes", sized),
+        ):
+            yield
+    finally:
+        hook.remove()

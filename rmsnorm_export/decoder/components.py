@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import importlib
@@ -14,7 +15,13 @@ import onnx_ir as ir
 import torch
 
 from rmsnorm_export.decoder.bundle import state_name, states_of
-from rmsnorm_export.decoder.caches import CachePart, cache_in, cache_parts, whole_caches
+from rmsnorm_export.decoder.caches import (
+    CachePart,
+    cache_in,
+    cache_parts,
+    own_tokens_alone,
+    whole_caches,
+)
 from rmsnorm_export.decoder.encoders import Stages, encoder_calls, replaced
 from rmsnorm_export.decoder.guards import lengths_of
 from rmsnorm_export.decoder.inputs import TEXT, chunk_size, greedy, positions_of, written_name
@@ -189,7 +196,9 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
         lengths = lengths_of(program, feeds)
         return export(program, *args, **how)
 
-    with replaced(torch.onnx, "export", looked_at):
+    size = options.static_cache if name == "prefill" else None
+    attends = own_tokens_alone(module, size) if size else contextlib.nullcontext()
+    with replaced(torch.onnx, "export", looked_at), attends:
         model, metadata = exporter.export_program(module, feeds, config=config)
     if options.multi_token and lengths is not None and not lengths[0] <= 1 < lengths[1]:
         raise InputError(
@@ -202,6 +211,8 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
         "multi_token_decode": options.multi_token,
         "static_cache": options.static_cache,
     }
+    if lengths == (1, options.static_cache):
+        lengths = None  # as many as the cache holds
     tidy(model)
     if name == "prefill":
         fill_states(model)

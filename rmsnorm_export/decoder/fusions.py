@@ -211,7 +211,8 @@ def _attempts(
         how = {} if rotary else {"rotary": False}
         rest = [functools.partial(s, **how) if _may_rotate(s) else s for s in listed[attention:]]
         caps = [functools.partial(put_caps, cap=cap or 0.0, count=every)] * lifted
-        return applied([*rest, *last, *caps], common(lifted))
+        hide = functools.partial(buffers.hide_states, count=len(model.graph.outputs))
+        return applied([buffers.show_states, *rest, hide, *last, *caps], common(lifted))
 
     capped, attempts = cap is not None, dict[str, _Attempt]()
     if not goes_on:

@@ -38,9 +38,11 @@ def lengths_of(program: Any, feeds: Mapping[str, Any]) -> tuple[int, int] | None
     def is_met(tokens: int) -> bool:
         tensors = {}
         for name, value in text.items():
-            # Of several axes of positions the second is the rows, which may be as many.
-            last = tokens if value.shape[-1] == traced else value.shape[-1]
-            tensors[name] = torch.empty((*value.shape[:-1], last), device="meta")
+            # Of several axes of positions the second is the rows, which may be as many; a mask of
+            # four axes has the tokens before the places of a cache.
+            shape, axis = [*value.shape], -2 if value.dim() == 4 else -1
+            shape[axis] = tokens if shape[axis] == traced else shape[axis]
+            tensors[name] = torch.empty(shape, device="meta")
         return all(_is_met(guard, tensors) for guard in guards)
 
     def holds(tokens: int) -> bool:

@@ -9,6 +9,7 @@ The attention that reads the cache takes it as it is, too.
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes.common import IdentityEliminationPass
 from onnxscript.rewriter import RewritePass
 from onnxscript.rewriter.rules import common as rules
 
@@ -52,6 +53,7 @@ def write_rows(model: ir.Model) -> int:
         group_heads(model)
         drop_redundant(model)
         RewritePass((rules.transpose_transpose_rule, rules.no_op_transpose_rule))(model)
+        IdentityEliminationPass()(model)
     return count
 
 

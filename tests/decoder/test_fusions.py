@@ -15,7 +15,6 @@ import transformers
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.attention import (
-    PROMPT,
     UNKNOWN,
     WRITTEN,
     attentions,
@@ -145,11 +144,26 @@ def test_an_attention_that_is_left_says_why(kind: str, reason: str, tmp_path: Pa
 
 
 def test_a_cache_of_fixed_size_that_was_exported_without_fusions_says_why(tmp_path: Path) -> None:
-    """Each graph for a reason of its own."""
     rx.export_generation(decoder_of("llama", **SIZES), tmp_path / "made", static_cache=16)
     reports = rx.optimize(tmp_path / "made", fusions="cpu").reports
     reasons = {part: report.fusions.apart for part, report in reports.items() if report.fusions}
-    assert reasons == {"prefill": {PROMPT: ("0", "1")}, "decode": {WRITTEN: ("0", "1")}}
+    assert reasons == {part: {WRITTEN: ("0", "1")} for part in ("prefill", "decode")}
+
+
+def test_a_prompt_that_fills_a_cache_of_fixed_size_attends_to_its_own_tokens(
+    tmp_path: Path,
+) -> None:
+    """One node, where it would take the places behind them; a row of the two is padded."""
+    model = decoder_of("llama", **SIZES)
+    made = rx.export_generation(model, tmp_path / "made", static_cache=16, fusions="cpu")
+    operators = [report.fusions.operators for report in made.reports.values() if report.fusions]
+    assert [one["GroupQueryAttention"] for one in operators] == [(0, 2), (0, 2)]
+    cut = load_model(tmp_path / "made/prefill.onnx").model.graph
+    assert [value.name for value in cut.outputs if "unfused" in str(value.name)] == []
+    assert not any(report.notes for report in made.reports.values())
+    outcome = verify_generation(model, tmp_path / "made", {}, tokens=8)
+    assert outcome.passed
+    assert outcome.notes[0] == "16 of 16 greedy tokens are the same"
 
 
 def attention(split: str, scores: str = "product") -> ir.Model:
