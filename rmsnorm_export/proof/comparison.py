@@ -245,7 +245,8 @@ def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int]
         for slot in large:
             slot.put(placed(slot.tensor, _ZEROS, folder, None))
         content, weights = lent_content(model, folder)
-        how = {"kernels": kernels, "weights": weights, "external_folder": folder}
+        size = len(content) + sum(slot.nbytes for slot in slots)
+        how = {"size": size, "kernels": kernels, "weights": weights, "external_folder": folder}
         graph = ir.serde.deserialize_graph(executed_graph(_transposed(content), **how))
     nodes = [*graph.all_nodes()]
     return len(nodes), sum(map(is_norm, nodes))

@@ -77,7 +77,8 @@ def prove_loading(
         if options.progress:
             options.progress("loading the result", 0, 1)
         try:
-            open_session(serialize(small), threads=1, kernels=options.kernels)
+            content = serialize(small)
+            open_session(content, size=len(content), threads=1, kernels=options.kernels)
             after = executed(model, options.kernels)
             earlier = report.loading or loading  # a later step has no source of its own
             before, size = earlier.before, (earlier.bytes or (None,))[0]

@@ -30,7 +30,7 @@ from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 from rmsnorm_export.runtime.support import CPU, CUDA
 from rmsnorm_export.system.libraries import loadable
 from rmsnorm_export.system.packages import pip_install
-from rmsnorm_export.system.process import Fork, ForkEndedError, signal_name
+from rmsnorm_export.system.process import Fork, ForkEndedError, limits, signal_name
 from rmsnorm_export.system.reading import LARGEST_LIBRARY, read_file
 
 Device = Literal["cpu", "cuda"]
@@ -40,6 +40,9 @@ _NOT_RUN = "ONNX Runtime cannot run the model on these inputs."
 _OTHER_INPUTS = "give inputs, or their shapes, that the model accepts"
 _CHECK_MODEL = "check the model with onnx.checker, or update onnxruntime"
 _RUNTIME_ENDED = "run it in another release of onnxruntime, and report the model to its maintainers"
+
+_MEMORY, _SECONDS = 2**30, 10
+"""What loading an empty model may take."""
 
 _cuda_used = False
 """CUDA was started here, and cannot be used in a fork any more."""
@@ -75,11 +78,16 @@ class Session:
 
     Args:
         load: returns the ``InferenceSession``, there.
+        size: bytes of the model, by which memory and time are limited; None: they are not. A few
+            hundred bytes can ask for shapes of 2**40 axes, or call functions 2**20 times.
     """
 
-    def __init__(self, load: Callable[[], Any]) -> None:
+    def __init__(self, load: Callable[[], Any], size: int | None) -> None:
         def make() -> Callable[..., dict[str, Array]]:
-            return functools.partial(run_session, load())
+            if size is None:
+                return functools.partial(run_session, load())
+            with limits(_MEMORY + 4 * size, _SECONDS + size // 10_000):
+                return functools.partial(run_session, load())
 
         with _translated(_NOT_LOADED, _CHECK_MODEL):
             self._fork = Fork(make)
@@ -91,18 +99,21 @@ class Session:
             return answer
 
 
-def open_session(source: bytes | str | os.PathLike[str], **options: Any) -> Any:
+def open_session(
+    source: bytes | str | os.PathLike[str], *, size: int | None = None, **options: Any
+) -> Any:
     """Return a session in a process of its own, for `run_session`.
 
     Args:
         source, **options: as for `load_session`.
+        size: as of `Session`.
 
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as `load_session`; or
             ONNX Runtime itself ends.
     """
     load = functools.partial(load_session, source, **options)
-    return load() if _keeps_processes(options.get("device", "cpu")) else Session(load)
+    return load() if _keeps_processes(options.get("device", "cpu")) else Session(load, size)
 
 
 def _keeps_processes(device: Device) -> bool:
@@ -204,7 +215,9 @@ def _translated(what: str, fix: str) -> Iterator[None]:
 def _end_of(code: int | None) -> str:
     """Return how ONNX Runtime ended."""
     if code is not None and code < 0:
-        return f"ONNX Runtime itself ended with signal {-code} ({signal_name(-code)})"
+        name = signal_name(-code)
+        too_long = ", as it took too long" if name == "SIGXCPU" else ""
+        return f"ONNX Runtime itself ended with signal {-code} ({name}{too_long})"
     return "ONNX Runtime itself ended" + ("" if code is None else f" with exit code {code}")
 
 
@@ -250,7 +263,7 @@ def executed_graph(
 
     Args:
         model: as ``source`` of ``open_session``.
-        **options: kernels, weights and external_folder, as there.
+        **options: size, kernels, weights and external_folder, as there.
 
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as ``open_session``.

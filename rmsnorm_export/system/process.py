@@ -22,7 +22,8 @@ import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.system.lazy import sympy_when_used
@@ -143,6 +144,34 @@ class Fork:
         if raised:
             raise answer
         return answer
+
+
+@contextlib.contextmanager
+def limits(memory: int, seconds: int) -> Iterator[None]:
+    """Let this process allocate so many bytes more, and take so much time of the processor in all.
+
+    A library that asks for more memory raises, and one that takes more time is ended by SIGXCPU.
+    Linux alone has both limits.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    wanted = {
+        resource.RLIMIT_AS: pages * os.sysconf("SC_PAGE_SIZE") + memory,
+        resource.RLIMIT_CPU: int(time.process_time()) + seconds,
+    }
+    before = {kind: resource.getrlimit(kind) for kind in wanted}
+    for kind, (soft, hard) in before.items():
+        least = wanted[kind] if soft == resource.RLIM_INFINITY else min(wanted[kind], soft)
+        resource.setrlimit(kind, (least, hard))
+    try:
+        yield
+    finally:
+        for kind, limit in before.items():
+            resource.setrlimit(kind, limit)
 
 
 _open_forks: weakref.WeakSet[Connection] = weakref.WeakSet()
