@@ -34,6 +34,8 @@ QUICK = ("llama", "gemma3", "mamba2", "imagegpt", "nanochat", "t5_encoder", "gpt
 SAMPLE = {(name, TYPES[i % len(TYPES)]) for i, name in enumerate(QUICK)}
 IN_FLOAT32 = {name for name, dtype in SAMPLE if dtype == "float32"}
 COMPUTES_IN_HALF = {"imagegpt"}
+WITHOUT_MODULE = {"qwen3_next": 1}
+"""Queries of linear attention over their length, times a factor: an RMSNorm that no hook counts."""
 TARGETS = ("portable", "onnx", "ort")
 
 # Relative to the largest logit. f32: some 50 operators deep, each a few 2**-24, and cancellation in
@@ -71,7 +73,8 @@ def test_every_norm_is_one_node(name: str, dtype: str) -> None:
             result = rx.optimize(path, target=target, numerics="upcast", prove=True)
             report = result.report
         assert not report.unfused
-        assert len(report.fused) + len(report.kept) == made.norms, target
+        norms = made.norms + WITHOUT_MODULE.get(name, 0)
+        assert len(report.fused) + len(report.kept) == norms, target
         assert all(site.proof is not None and site.proof.passed for site in report.fused)
         after = logits(result.to_bytes(), made)
         assert np.isfinite(after).all()
@@ -107,4 +110,5 @@ def test_found_without_any_stored_shape(name: str) -> None:
     """Types and shapes are then inferred, by local rules or by ONNX."""
     model = onnx.load(path_of(name, "float32"))
     del model.graph.value_info[:]
-    assert len(rx.inspect(model).fused) == exported(name, "float32").norms
+    norms = exported(name, "float32").norms + WITHOUT_MODULE.get(name, 0)
+    assert len(rx.inspect(model).fused) == norms

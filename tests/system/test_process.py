@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.system.process import Fork, ForkEndedError, ask
+from rmsnorm_export.system.process import Fork, ForkEndedError, ask, limits
 
 Request = dict[str, Any]
 
@@ -151,3 +153,18 @@ def test_forks_end_with_their_object_and_with_their_caller(tmp_path: Path) -> No
     caller.kill()
     caller.wait()
     assert all(map(is_gone, map(int, place.read_text().split())))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has the limits")
+def test_limits_of_memory_and_time_hold_where_they_are_set() -> None:
+    def limited(function: Any) -> Any:
+        with limits(memory=2**28, seconds=1):
+            return function()
+
+    fork = Fork(lambda: limited)
+    assert len(fork(partial(bytes, 2**20))) == 2**20
+    with pytest.raises(MemoryError):
+        fork(partial(bytes, 2**29))
+    with pytest.raises(ForkEndedError) as error:
+        fork(partial(sum, itertools.count()))
+    assert error.value.code == -signal.SIGXCPU
