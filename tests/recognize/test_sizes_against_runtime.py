@@ -142,6 +142,8 @@ def _binary(p: Program) -> None:
     divides, array = op in ("Div", "Mod"), p.values[second]
     if divides and ((array == 0).any() or (dtype.kind == "i" and (array == -1).any())):
         return  # ONNX Runtime dies of it
+    if op in ("Min", "Max") and (array == 2**31).any():
+        return  # ONNX Runtime 1.31 takes it for less than 264
     straight = p.random.random() < 0.8 or divides
     p.add(op, [first, second] if straight else [second, first])
 
