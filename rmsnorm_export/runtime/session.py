@@ -82,7 +82,7 @@ class Session:
             hundred bytes can ask for shapes of 2**40 axes, or call functions 2**20 times.
     """
 
-    def __init__(self, load: Callable[[], Any], size: int | None) -> None:
+    def __init__(self, load: Callable[[], Any], size: int | None = None) -> None:
         def make() -> Callable[..., dict[str, Array]]:
             if size is None:
                 return functools.partial(run_session, load())
