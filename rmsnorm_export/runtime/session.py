@@ -99,19 +99,17 @@ class Session:
             return answer
 
 
-def open_session(
-    source: bytes | str | os.PathLike[str], *, size: int | None = None, **options: Any
-) -> Any:
+def open_session(source: bytes | str | os.PathLike[str], **options: Any) -> Any:
     """Return a session in a process of its own, for `run_session`.
 
     Args:
-        source, **options: as for `load_session`.
-        size: as of `Session`.
+        source, **options: as for `load_session`; size: as of `Session`.
 
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as `load_session`; or
             ONNX Runtime itself ends.
     """
+    size = options.pop("size", None)
     load = functools.partial(load_session, source, **options)
     return load() if _keeps_processes(options.get("device", "cpu")) else Session(load, size)
 
