@@ -159,13 +159,13 @@ def limits(memory: int, seconds: int) -> Iterator[None]:
     import resource
 
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    wanted = {
+    bounds = {
         resource.RLIMIT_AS: pages * os.sysconf("SC_PAGE_SIZE") + memory,
         resource.RLIMIT_CPU: int(time.process_time()) + seconds,
     }
-    before = {kind: resource.getrlimit(kind) for kind in wanted}
+    before = {kind: resource.getrlimit(kind) for kind in bounds}
     for kind, (soft, hard) in before.items():
-        least = wanted[kind] if soft == resource.RLIM_INFINITY else min(wanted[kind], soft)
+        least = bounds[kind] if soft == resource.RLIM_INFINITY else min(bounds[kind], soft)
         resource.setrlimit(kind, (least, hard))
     try:
         yield

@@ -155,12 +155,12 @@ def test_a_prompt_that_fills_a_cache_of_fixed_size_attends_to_its_own_tokens(
 ) -> None:
     """One node, where it would take the places behind them; a row of the two is padded."""
     model = decoder_of("llama", **SIZES)
-    made = rx.export_generation(model, tmp_path / "made", static_cache=16, fusions="cpu")
-    operators = [report.fusions.operators for report in made.reports.values() if report.fusions]
+    export = rx.export_generation(model, tmp_path / "made", static_cache=16, fusions="cpu")
+    operators = [report.fusions.operators for report in export.reports.values() if report.fusions]
     assert [one["GroupQueryAttention"] for one in operators] == [(0, 2), (0, 2)]
     cut = load_model(tmp_path / "made/prefill.onnx").model.graph
     assert [value.name for value in cut.outputs if "unfused" in str(value.name)] == []
-    assert not any(report.notes for report in made.reports.values())
+    assert not any(report.notes for report in export.reports.values())
     outcome = verify_generation(model, tmp_path / "made", {}, tokens=8)
     assert outcome.passed
     assert outcome.notes[0] == "16 of 16 greedy tokens are the same"
