@@ -158,8 +158,8 @@ def test_a_prompt_that_fills_a_cache_of_fixed_size_attends_to_its_own_tokens(
     export = rx.export_generation(model, tmp_path / "made", static_cache=16, fusions="cpu")
     operators = [report.fusions.operators for report in export.reports.values() if report.fusions]
     assert [one["GroupQueryAttention"] for one in operators] == [(0, 2), (0, 2)]
-    cut = load_model(tmp_path / "made/prefill.onnx").model.graph
-    assert [value.name for value in cut.outputs if "unfused" in str(value.name)] == []
+    prefill = load_model(tmp_path / "made/prefill.onnx").model.graph
+    assert [value.name for value in prefill.outputs if "unfused" in str(value.name)] == []
     assert not any(report.notes for report in export.reports.values())
     outcome = verify_generation(model, tmp_path / "made", {}, tokens=8)
     assert outcome.passed
