@@ -128,6 +128,8 @@ class Program:
         Raises:
             InvalidError: it does not run.
         """
+        if self._session is None and (other := self._other_shapes(feeds)):
+            raise InvalidError(f"other shapes than are declared: {', '.join(other)}")
         try:
             outputs = None if self._session is None else dict(run_session(self._session, feeds))
         except rx.Error as error:
@@ -150,6 +152,19 @@ class Program:
             and np.isfinite(number := float(a.flat[0])) and number
         }  # fmt: skip
         return Run(declared if outputs is None else outputs, declared, exact.outputs, scalars)
+
+    def _other_shapes(self, feeds: Feeds) -> list[str]:
+        """Return the inputs whose shape is not what the model declares, which ONNX Runtime refuses
+        where it has kernels."""
+        declared = {str(value.name): value.shape for value in self.model.graph.inputs}
+        return [name for name, array in feeds.items() if not _fits(array, declared.get(name))]
+
+
+def _fits(array: Array, shape: ir.Shape | None) -> bool:
+    if shape is None or len(shape) != array.ndim:
+        return shape is None
+    sizes = zip(shape, array.shape, strict=True)
+    return all(size == own for size, own in sizes if isinstance(size, int))
 
 
 class Subject:
