@@ -14,6 +14,11 @@ def cpu_name() -> str:
     return _field("/proc/cpuinfo", "model name") or platform.machine()
 
 
+def address_space() -> int:
+    """Return how many bytes of addresses this process has; Linux alone tells."""
+    return 1024 * int(_field("/proc/self/status", "VmSize").split()[0])
+
+
 def cores() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0))

@@ -23,10 +23,10 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.system.lazy import sympy_when_used
+from rmsnorm_export.system.machine import address_space
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -158,9 +158,8 @@ def limits(memory: int, seconds: int) -> Iterator[None]:
         return
     import resource
 
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     bounds = {
-        resource.RLIMIT_AS: pages * os.sysconf("SC_PAGE_SIZE") + memory,
+        resource.RLIMIT_AS: address_space() + memory,
         resource.RLIMIT_CPU: int(time.process_time()) + seconds,
     }
     before = {kind: resource.getrlimit(kind) for kind in bounds}
