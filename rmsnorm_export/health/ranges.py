@@ -112,7 +112,7 @@ def measure(
     copy, marks = marked(model, own, rounding)
     declared = graph_inputs(copy)
     try:
-        with opened(copy, frugal=True) as session:
+        with opened(copy) as session:
             _, seen = first_run(
                 candidates(), lambda feeds: run_session(session, in_types_of(declared, feeds))
             )

@@ -43,7 +43,7 @@ def run_in_float32(
     names = [value.name or "" for value in model.graph.outputs]
     copy, marks = marked(model, wanted, Rounding(), finite=True)
     declared, sizes, references = graph_inputs(copy), dict.fromkeys(wanted, 0.0), []
-    with opened(copy, frugal=True) as session:
+    with opened(copy) as session:
         for candidates, origin in samples:
 
             def run(feeds: dict[str, Array], prepared: bool = "random" in origin) -> Reference:
@@ -106,7 +106,7 @@ def compare(
     copy, _ = marked(copy, (), Rounding(values))
     try:
         compared = (one for one in references if one.outputs)
-        seen = [compare_with(one, copy, rtol=np.inf, frugal=True) for one in compared]
+        seen = [compare_with(one, copy, rtol=np.inf) for one in compared]
     except WrongError as error:
         return "", "", f"infinities or NaN are where float32 has none, or the other way: {error}"
     unknown = next((one.unknown for one in seen if one.unknown), "")

@@ -7,7 +7,9 @@ import copy
 import dataclasses
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +19,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.contract import Contract
-from rmsnorm_export.graph.external import placed
+from rmsnorm_export.graph.external import placed, store
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs, values_in
 from rmsnorm_export.graph.pieces import MappedTensor
@@ -37,11 +39,10 @@ from rmsnorm_export.runtime.session import (
     executed_graph,
     is_norm,
     open_session,
-    ort_value,
     run_session,
 )
 from rmsnorm_export.runtime.sizes import Dims
-from rmsnorm_export.system.files import StrPath
+from rmsnorm_export.system.files import StrPath, refusals_as
 
 Defined = Mapping[str, tuple[slice, ...]]
 """The part of an output that is defined, by name; of others all is."""
@@ -49,8 +50,10 @@ Prepare = Callable[[dict[str, Array]], Defined]
 """Changes random inputs, in place, to such as a model is made for."""
 
 
-_ZEROS = "zeros"
-"""A file without blocks."""
+_ZEROS, _WEIGHTS = "zeros", "weights"
+"""Files: one without blocks, and one of weights that were in memory."""
+_FEW_BYTES = 1 << 26
+"""Of large weights that a message may hold beside others in a file."""
 _PIECE = 1 << 18
 """Elements that are compared at a time: in float64, and by their bits, they take much memory."""
 
@@ -146,7 +149,6 @@ def compare_with(
     *,
     device: Device = "cpu",
     rtol: float | None = None,
-    frugal: bool = False,
 ) -> Comparison:
     """Return how far the outputs of a model are from those of another one before a pass.
 
@@ -155,7 +157,6 @@ def compare_with(
         model: of the same inputs and outputs.
         device: for the model.
         rtol: the largest share that is allowed; None: that of ``verify`` for the type.
-        frugal: as for `opened`.
 
     Raises:
         WrongError: an output is further off than is allowed.
@@ -164,7 +165,7 @@ def compare_with(
         return Comparison(unknown=reference.problem)
     expected = reference.outputs
     try:
-        with opened(model, device, frugal=frugal) as session:
+        with opened(model, device) as session:
             computed = run_session(session, reference.feeds)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
@@ -180,36 +181,47 @@ def compare_with(
 
 
 @contextlib.contextmanager
-def opened(model: ir.Model, device: Device = "cpu", *, frugal: bool = False) -> Iterator[Any]:
-    """Provide a session of a model, which needs as little memory as can be where it is frugal."""
-    folders = {folder_of(slot.tensor) for slot in tensor_slots(model)} - {None, ""}
-    folder = folders.pop() if frugal and len(folders) == 1 else None
-    content, weights = lent_content(model, folder)
-    options = {"device": device, "external_folder": folder, "frugal": frugal}
-    yield open_session(content, weights=weights, **options)
+def opened(model: ir.Model, device: Device = "cpu") -> Iterator[Any]:
+    """Provide a session of a model, which maps its large weights from a file.
+
+    ONNX Runtime copies weights that it is given in memory, so these are written to a file first.
+
+    Raises:
+        InputError: there is no room for that file.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as spare:
+        fix = "let TMPDIR be a folder with room for the weights"
+        with refusals_as("Weights cannot be written for ONNX Runtime.", Path(spare), fix=fix):
+            content, folder = mapped(model, spare)
+        yield open_session(content, device=device, external_folder=folder, frugal=True)
 
 
-def lent_content(model: ir.Model, folder: str | None = None) -> tuple[bytes, dict[str, Any]]:
-    """Return a model for a session, and its large weights, which stay in memory.
-
-    They are to be kept as long as the session is.
+def mapped(model: ir.Model, spare: str) -> tuple[bytes, str]:
+    """Return a model for a session, and the folder of the file that its large weights are in.
 
     Args:
         model: left as it is.
-        folder: whose external data the session reads itself.
+        spare: a folder for the file, where large weights are in none, or in several.
     """
-    weights = {}
     with lent_slots(model) as slots:
+        large = [slot for slot in slots if slot.nbytes >= LARGE_BYTES and _is_weight(slot, model)]
+        sizes = Counter({spare: 0})
+        for slot in large:
+            sizes[folder_of(slot.tensor) or spare] += slot.nbytes
+        folder = max(sizes, key=sizes.__getitem__)
+        others = [slot for slot in large if folder_of(slot.tensor) != folder]
+        if folder != spare and sum(slot.nbytes for slot in others) > _FEW_BYTES:
+            folder, others = spare, large
         for slot in slots:
-            if folder_of(slot.tensor) == folder is not None:
+            if folder_of(slot.tensor) == folder:
                 slot.put(_external(slot.tensor) or slot.tensor)
-                continue
-            if slot.nbytes >= LARGE_BYTES and _is_weight(slot, model):
-                weights[slot.name] = ort_value(slot.tensor.numpy())
-                slot.put(placed(slot.tensor, "in memory", "", None))
             elif slot.is_external:
                 slot.put(ir.Tensor(slot.tensor.numpy(), slot.tensor.dtype, name=slot.tensor.name))
-        return serialize(model), weights
+        if folder == spare:
+            places = store(others, Path(spare, _WEIGHTS), {})
+            for slot, place in zip(others, places, strict=True):
+                slot.put(placed(slot.tensor, _WEIGHTS, spare, place))
+        return serialize(model), folder
 
 
 def folder_of(tensor: ir.TensorProtocol) -> str | None:
@@ -244,9 +256,9 @@ def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int]
             file.truncate(max((slot.nbytes for slot in large), default=0))
         for slot in large:
             slot.put(placed(slot.tensor, _ZEROS, folder, None))
-        content, weights = lent_content(model, folder)
+        content, _ = mapped(model, folder)
         size = len(content) + sum(slot.nbytes for slot in slots)
-        how = {"size": size, "kernels": kernels, "weights": weights, "external_folder": folder}
+        how = {"size": size, "kernels": kernels, "external_folder": folder}
         graph = ir.serde.deserialize_graph(executed_graph(_transposed(content), **how))
     nodes = [*graph.all_nodes()]
     return len(nodes), sum(map(is_norm, nodes))

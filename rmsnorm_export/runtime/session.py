@@ -44,6 +44,9 @@ _RUNTIME_ENDED = "run it in another release of onnxruntime, and report the model
 _MEMORY, _SECONDS = 2**30, 10
 """What loading an empty model may take."""
 
+_ROUNDING = b"accuracy_level"
+"""An attribute of MatMulNBits: how activations are rounded."""
+
 _cuda_used = False
 """CUDA was started here, and cannot be used in a fork any more."""
 
@@ -129,7 +132,6 @@ def load_session(
     external_folder: str | None = None,
     device: Device = "cpu",
     kernels: str | os.PathLike[str] | None = None,
-    weights: Mapping[str, Any] | None = None,
     frugal: bool = False,
     written: str | None = None,
 ) -> Any:
@@ -142,10 +144,9 @@ def load_session(
         external_folder: where the external data of serialised bytes lies.
         device: ``cuda``: the CUDA provider without TF32, and the CPU for what it has no kernel for.
         kernels: a library of custom operators to register.
-        weights: values of `ort_value` for initializers with external data, by name; to be kept as
-            long as the session is.
         frugal: keep no memory that is not in use, and run the nodes as they stand; else what is an
-            output alone runs at the end, and what it reads is kept.
+            output alone runs at the end, and what it reads is kept. Weights are not packed, but
+            where products round what they multiply: ONNX Runtime rounds in packed ones alone.
         written: where the graph that it executes is to be written, its large weights beside it.
 
     Raises:
@@ -161,14 +162,12 @@ def load_session(
         # Buffers are freed after their last use in any case; to plan which share one takes time
         # that grows with the square of the nodes.
         options.enable_mem_reuse = False
-        if external_folder is not None:  # where weights are mapped; others would be copied
+        if not (isinstance(source, bytes) and _ROUNDING in source):
             options.add_session_config_entry("session.disable_prepacking", "1")
     if external_folder is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", external_folder
         )
-    if weights:
-        options.add_external_initializers(list(weights), list(weights.values()))
     if written is not None:
         options.optimized_model_filepath = written
         apart = "session.optimized_model_external_initializers_"
@@ -261,7 +260,7 @@ def executed_graph(
 
     Args:
         model: as ``source`` of ``open_session``.
-        **options: size, kernels, weights and external_folder, as there.
+        **options: size, kernels and external_folder, as there.
 
     Raises:
         BackendMissingError, NoKernelError, NotRunError, VerificationError: as ``open_session``.

@@ -84,6 +84,17 @@ def test_products_are_quantized_behind_norms_of_one_node(kind: Literal["int4", "
     assert any(node.op_type == "Transpose" for node in ir.from_proto(model).graph), "left as it was"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frugal_session_rounds_as_others_do(kind: Literal["int4", "int8"]) -> None:
+    """What is compared is what is used: ONNX Runtime rounds activations in packed products."""
+    content = rx.optimize(normed_product(), quantize=kind).to_bytes()
+    x = {"x": np.random.default_rng(2).standard_normal((5, 64)).astype(np.float32)}
+    usual, frugal = (
+        run_session(load_session(content, frugal=how), x)["y"] for how in (False, True)
+    )
+    assert np.array_equal(usual, frugal)
+
+
 def test_one_large_activation_takes_no_steps_of_the_others() -> None:
     """Activations of a trained model reach 22,552: they are rounded where that loses little."""
     for kind in KINDS:
