@@ -33,7 +33,7 @@ from rmsnorm_export.audit.parts import (
 )
 from rmsnorm_export.audit.places import TOP, Place, common, source
 from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.printable import plural
+from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, same_attributes
@@ -71,8 +71,8 @@ def audited(model: ir.Model, recognition: Recognition) -> tuple[list[Match], tup
 
     A part of the graph that sums, takes a root and is a function of one value x, of whose shape its
     output is, is evaluated on rows, where no match covers it. A norm takes the place of what
-    recognition said of it, as a match where a proof holds. What cannot be evaluated, because it
-    depends on another value than x or is too large, is passed over.
+    recognition said of it, as a match where a proof holds. What depends on another value than x, or
+    is too large, is passed over; what cannot be evaluated otherwise is told.
 
     Args:
         model: not changed.
@@ -107,6 +107,8 @@ class _Audit:
         self._known: dict[tuple[object, ...], Any] = {}
         self._equal: dict[tuple[object, ...], list[ir.Node]] = {}
         self._twins: dict[ir.Value, ir.Value] = {}
+        self._failed: dict[tuple[ir.Value, ir.Value], tuple[Region, Exception]] = {}
+        self._evaluated: set[tuple[ir.Value, ir.Value]] = set()
         self._work = _WORK
         self._fusing = Fusing(model, recognition.types)
         self.matches: list[Match] = []
@@ -123,7 +125,13 @@ class _Audit:
             if key in functions:
                 scope = "::".join(part for part in key if part)
                 self._operators.calls[key] = self._visit(functions[key], scope)
+        self._failed.clear()  # what a function computes is evaluated where it is called, too
         self._visit(self._model.graph, "main")
+        for ends, (region, error) in self._failed.items():
+            sums = self._sums.intersection(region.nodes)
+            if ends not in self._evaluated and sums.isdisjoint(self.mistaken):
+                self.refusals.append(self._unknown(region, error))
+                self.mistaken |= sums
 
     def _may_find(self, graph: ir.Graph) -> bool:
         """Return whether a sum and a root are on one way anywhere; most files have none."""
@@ -319,8 +327,10 @@ class _Audit:
                     return None
                 compute = functools.partial(run, model, arrays_of(region, layout, self._types))
                 self._known[key] = judge(compute, layout.shape, about)
+            self._evaluated.add((region.x, region.y))
             return self._known[key]
-        except Exception:  # of any part of any file: what NumPy does not compute is not audited
+        except Exception as error:  # of any part of any file
+            self._failed.setdefault((region.x, region.y), (region, error))
             return None
 
     def _report(self, region: Region, norm: Behaviour, layout: Layout) -> None:
@@ -363,6 +373,15 @@ class _Audit:
             f"{why}",
             "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
             "is one to be followed", self._scope,
+        )  # fmt: skip
+
+    def _unknown(self, region: Region, error: Exception) -> Refusal:
+        begin, end = (repr(source_name(node)) for node in (region.nodes[0], region.nodes[-1]))
+        return refuse(
+            region.nodes[-1], "not-evaluated",
+            f"sums and takes a root, by nodes from {begin} to {end}, and cannot be evaluated: it "
+            "may be an RMSNorm", getattr(error, "found", "") or first_line(error),
+            "if it is one, write it as x / Sqrt(ReduceMean(x * x) + epsilon)", self._scope,
         )  # fmt: skip
 
     def _described(self, x: ir.Value) -> str:

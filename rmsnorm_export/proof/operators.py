@@ -229,6 +229,17 @@ def _scaled(op_type: str) -> Kernel:
     return kernel
 
 
+def _cumulative_sum(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
+    """ONNX Runtime takes an axis in a vector as well, which ``onnx.reference`` refuses."""
+    feeds = {"x": _present(inputs[0]), "axis": _present(inputs[1]).reshape(())}
+    return run_reference(onnx.helper.make_node("CumSum", [*feeds], ["y"], **attributes), 14, feeds)
+
+
+def _compress(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
+    array, condition = (_present(one) for one in inputs)
+    return [np.compress(condition, array, attributes.get("axis"))]
+
+
 _SKIP = (MICROSOFT_DOMAIN, SKIP_SIMPLIFIED)
 _KERNELS: dict[str, Kernel] = {
     "Add": _elementwise(np.add),
@@ -244,6 +255,8 @@ _KERNELS: dict[str, Kernel] = {
     "ReduceSumSquare": _reduction(_square_sum),
     "ReduceL2": _reduction(lambda a, axes, keep: np.sqrt(_square_sum(a, axes, keep))),
     **{op_type: _scaled(op_type) for op_type in ("QuantizeLinear", "DequantizeLinear")},
+    "CumSum": _cumulative_sum,
+    "Compress": _compress,
     "LpNormalization": _lp_normalization,
     RMS_NORMALIZATION: _rms_normalization(before_cast=False),
     SIMPLIFIED: _rms_normalization(before_cast=True),

@@ -89,6 +89,11 @@ FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
         built(changed((MEAN, "t = ReduceSum(q, last)\n k = Shape<start = -1>(x)\n "
                              "c = Cast<to = 1>(k)\n m = Div(t, c)\n "))), 8, 1e-5, {},
     ),
+    "an axis in a vector": (
+        built(changed((MEAN, "t = CumSum(q, last)\n i = Constant<value_ints = [7]>()\n "
+                             "g = Gather<axis = -1>(t, i)\n k = Constant<value_float = 8.0>()\n "
+                             "m = Div(g, k)\n "))), 8, 1e-5, {},
+    ),
     "two axes": (
         built(changed(("[-1]", "[2, 3]")), "float[B,6,3,4]"), 12, 1e-5, {"axis": -2}
     ),
@@ -169,6 +174,11 @@ TRAPS: dict[str, tuple[onnx.ModelProto, str]] = {
     "clamp": (
         built(changed((MEAN, "b = Constant<value_float = 1e30>()\n c = Min(q, b)\n "
                              "m = ReduceMean<axes = [-1]>(c)\n "))), "Min 'c' may do otherwise",
+    ),
+    "chosen elements": (
+        built(changed((MEAN, "b = Equal(w, w)\n c = Compress<axis = -1>(q, b)\n "
+                             "m = ReduceMean<axes = [-1]>(c)\n "))),
+        "Compress 'c' may do otherwise",
     ),
     "late rows": (built(changed((MEAN, _LATE))), "Slice 'h' may do otherwise"),
     "many rows": (built(changed((MEAN, _COUNTED))), "Cast 'u' may do otherwise"),

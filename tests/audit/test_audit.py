@@ -16,7 +16,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.audit import audit, parts
 from rmsnorm_export.rewrite import plan
 from tests.audit import grammar, traps
-from tests.audit.cases import FUSED, LAST, NAMED, SQUARE, TRAPS, built, changed
+from tests.audit.cases import FUSED, LAST, MEAN, NAMED, SQUARE, TRAPS, built, changed
 from tests.recognize.text_models import CONSTANTS, check_same, model, norm
 from toolbox.corpus.architectures import export_architecture
 
@@ -105,6 +105,15 @@ def test_a_norm_is_named_with_its_nodes_and_numbers(name: str) -> None:
         assert (report.fused, report.look_alikes) == ((), ())
         assert refusal.reason == REASON
         assert words in refusal.message
+
+
+def test_a_part_that_cannot_be_evaluated_may_be_a_norm() -> None:
+    source = built(changed((MEAN, "pieces = SplitToSequence<axis = -1>(q)\n "
+                                  "c = ConcatFromSequence<axis = -1>(pieces)\n "
+                                  "m = ReduceMean<axes = [-1]>(c)\n ")))  # fmt: skip
+    (refusal,) = rx.optimize(source).report.refused
+    assert (refusal.reason, refusal.kind) == ("not-evaluated", "norm")
+    assert refusal.found == "nothing says how large its result is"
 
 
 @pytest.mark.parametrize("name", FUSED)
