@@ -71,8 +71,8 @@ def audited(model: ir.Model, recognition: Recognition) -> tuple[list[Match], tup
 
     A part of the graph that sums, takes a root and is a function of one value x, of whose shape its
     output is, is evaluated on rows, where no match covers it. A norm takes the place of what
-    recognition said of it, as a match where a proof holds. What depends on another value than x, or
-    is too large, is passed over; what cannot be evaluated otherwise is told.
+    recognition said of it, as a match where a proof holds. What depends on another value than x is
+    passed over; what cannot be evaluated otherwise is told.
 
     Args:
         model: not changed.
@@ -252,7 +252,8 @@ class _Audit:
     def _is_clear(self, x: Place, start: ir.Value, end: ir.Value) -> bool:
         """Say of a norm that it is one; return whether it is clear what ``end`` is."""
         self._work -= _COST
-        region = region_of(start, end, self._twins_of(start)) if self._work > 0 else None
+        done = self._work <= 0 and self._failed  # one part is told, then
+        region = None if done else region_of(start, end, self._twins_of(start))
         if region is None:
             return False
         norm = self._norm(region)
@@ -324,7 +325,7 @@ class _Audit:
             if key not in self._known:
                 self._work -= len(region.nodes) * math.prod(layout.shape) * _RUNS
                 if self._work < 0:
-                    return None
+                    raise RuntimeError("all work that a file of this size may take is done")
                 compute = functools.partial(run, model, arrays_of(region, layout, self._types))
                 self._known[key] = judge(compute, layout.shape, about)
             self._evaluated.add((region.x, region.y))

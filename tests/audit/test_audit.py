@@ -280,7 +280,9 @@ def test_what_is_beyond_the_bound_is_not_evaluated(
     assert len(named(rx.inspect(NAMED["length"][0]))) == 1
     done = len(evaluations)
     monkeypatch.setattr(audit, "_WORK_OF_NODE", 0)
-    assert rx.inspect(NAMED["length"][0]).refused == ()
+    (refusal,) = rx.inspect(NAMED["length"][0]).refused
+    assert refusal.reason == "not-evaluated"
+    assert refusal.found == "all work that a file of this size may take is done"
     assert len(evaluations) == done
 
 
@@ -288,7 +290,7 @@ def test_what_is_beyond_the_bound_is_not_evaluated(
     "step",
     ["m = my.Unknown(q)", "m = Det(q)", "m = Reshape(q, joined)", "m = Concat<axis = 7>(q, q)"],
 )
-def test_what_cannot_be_evaluated_is_passed_over(step: str) -> None:
+def test_what_does_not_sum_is_passed_over(step: str) -> None:
     source = FUSED["plain"][0]
     text = onnx.printer.to_text(source).replace("m = ReduceMean <axes: ints = [-1]> (q)", step)
     text = text.replace('"" : 17', '"" : 17, "my" : 1')
