@@ -92,6 +92,7 @@ class _Audit:
         }
         told = recognition.told.items()
         settled = (c for c, r in told if r.reason in _SETTLED)
+        self._told = {c.node for c, _ in told}
         self._refused = {c.node for c, r in told if r.kind == "norm"}
         for candidate in (*recognition.sums, *settled):
             self._explained |= {candidate.node, candidate.root}
@@ -129,7 +130,7 @@ class _Audit:
         self._visit(self._model.graph, "main")
         for ends, (region, error) in self._failed.items():
             sums = self._sums.intersection(region.nodes)
-            if ends not in self._evaluated and sums.isdisjoint(self.mistaken):
+            if ends not in self._evaluated and sums.isdisjoint(self.mistaken | self._told):
                 self.refusals.append(self._unknown(region, error))
                 self.mistaken |= sums
 
