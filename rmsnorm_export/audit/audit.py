@@ -72,7 +72,7 @@ def audited(model: ir.Model, recognition: Recognition) -> tuple[list[Match], tup
     A part of the graph that sums, takes a root and is a function of one value x, of whose shape its
     output is, is evaluated on rows, where no match covers it. A norm takes the place of what
     recognition said of it, as a match where a proof holds. What depends on another value than x is
-    passed over; what cannot be evaluated otherwise is told.
+    passed over; what cannot be evaluated for another reason is refused as what may be one.
 
     Args:
         model: not changed.
@@ -253,8 +253,9 @@ class _Audit:
     def _is_clear(self, x: Place, start: ir.Value, end: ir.Value) -> bool:
         """Say of a norm that it is one; return whether it is clear what ``end`` is."""
         self._work -= _COST
-        done = self._work <= 0 and self._failed  # one part is told, then
-        region = None if done else region_of(start, end, self._twins_of(start))
+        if self._work <= 0 and self._failed:  # one part says that the work is done
+            return False
+        region = region_of(start, end, self._twins_of(start))
         if region is None:
             return False
         norm = self._norm(region)
