@@ -330,10 +330,12 @@ class _Audit:
                     raise RuntimeError("all work that a file of this size may take is done")
                 compute = functools.partial(run, model, arrays_of(region, layout, self._types))
                 self._known[key] = judge(compute, layout.shape, about)
-            self._evaluated.add((region.x, region.y))
+            if judge is norm_of:
+                self._evaluated.add((region.x, region.y))
             return self._known[key]
         except Exception as error:  # of any part of any file
-            self._failed.setdefault((region.x, region.y), (region, error))
+            if judge is norm_of:
+                self._failed.setdefault((region.x, region.y), (region, error))
             return None
 
     def _report(self, region: Region, norm: Behaviour, layout: Layout) -> None:

@@ -35,6 +35,12 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
             " + ".join(ctx.describe(value) for value in node.inputs),
             "square the whole row, which is divided, and take its mean",
         ))  # fmt: skip
+    elif ctx.of_one_source(other, radial.x.root):
+        flaws.append((
+            "epsilon-of-the-row",
+            "what is added to the mean square is computed from the values of the row",
+            ctx.describe(other), "an RMSNorm adds a constant",
+        ))  # fmt: skip
     elif array is None or number is None:
         flaws.append((
             "epsilon-not-constant", "epsilon is not a constant scalar",

@@ -28,6 +28,9 @@ _UNDONE = frozenset((
 _MOST_BETWEEN = 16
 """Nodes between a value and the one that gives it back."""
 
+_MOST_SOURCES = 64
+"""Values that another one is computed from."""
+
 
 def same_attributes(a: ir.Node, b: ir.Node) -> bool:
     """Certainly the same; graphs and tensors are not looked into."""
@@ -192,6 +195,22 @@ class Context:
                 between.add(reader)
                 stack.extend(reader.outputs)
         return True
+
+    def of_one_source(self, a: ir.Value, b: ir.Value) -> bool:
+        """Both are computed from the elements of one value, which may be one of them."""
+        return not self._sources(a).isdisjoint(self._sources(b))
+
+    def _sources(self, value: ir.Value) -> set[ir.Value]:
+        """A value, and the nearest values that its elements are computed from; no constants."""
+        sources, stack = {value}, [value]
+        while stack and len(sources) <= _MOST_SOURCES:
+            node = stack.pop().producer()
+            if node is None or standard(node) in ("Shape", "Size"):
+                continue
+            before = {one for one in node.inputs if one is not None} - sources
+            sources |= before
+            stack.extend(before)
+        return {one for one in sources if self.constants.array(one) is None}
 
     def in_branch_of(self, graph: object, outer: object) -> bool:
         """``graph`` is ``outer``, or runs at most once for it: it is a branch of an If in it."""

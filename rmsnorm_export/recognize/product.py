@@ -118,6 +118,13 @@ def add(ctx: Context, node: ir.Node) -> None:
 
 
 def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
+    if ctx.of_one_source(other, radial.x.root):
+        ctx.spoil(
+            node, radial, "count-of-the-row",
+            "the sum of squares is scaled by what is computed from the values of the row",
+            ctx.describe(other), "an RMSNorm divides it by the row length",
+        )  # fmt: skip
+        return
     ctx.spoil(
         node, radial, "count-not-constant",
         "the sum of squares is scaled by a number that is not constant", ctx.describe(other),

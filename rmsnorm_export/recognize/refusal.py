@@ -50,8 +50,9 @@ class Refusal:
 
 
 LOOK_ALIKES = frozenset((
-    "all-axes", "axes-dropped", "clamped", "different-numerator",
-    "empty-row", "epsilon-after-inverse", "epsilon-negative", "exponent-not-two", "layer-norm",
+    "all-axes", "axes-dropped", "clamped", "count-of-the-row", "different-numerator",
+    "empty-row", "epsilon-after-inverse", "epsilon-negative", "epsilon-of-the-row",
+    "exponent-not-two", "layer-norm",
     "no-normalised-row", "not-the-mean",
     "power-of-mean-square", "second-inverse", "second-root", "subtraction", "two-epsilons",
     "variance",

@@ -112,7 +112,7 @@ def leave(ctx: Context, owner: ir.Node, graph: ir.Graph) -> None:
 def gather(ctx: Context, node: ir.Node) -> None:
     """One step of what a loop has computed."""
     fact = ctx.fact(node.inputs[0])
-    if isinstance(fact, Square) or (isinstance(fact, Radial) and fact.spoiled):
+    if (isinstance(fact, Square) and fact.flaw) or (isinstance(fact, Radial) and fact.spoiled):
         _lost(ctx, node, fact, node.outputs[0])
 
 

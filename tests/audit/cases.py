@@ -89,6 +89,12 @@ FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
         built(changed((MEAN, "t = ReduceSum(q, last)\n k = Shape<start = -1>(x)\n "
                              "c = Cast<to = 1>(k)\n m = Div(t, c)\n "))), 8, 1e-5, {},
     ),
+    "a count that is the same for every row": (
+        built("o = Sub(x, x)\n h = Exp(o)\n c = ReduceSum(h, last)\n q = Mul(x, x)\n "
+              "s = ReduceSum(q, last)\n m = Div(s, c)\n e = Add(m, eps)\n r = Sqrt(e)\n "
+              f"{LAST}"),
+        8, 1e-5, {},
+    ),
     "an axis in a vector": (
         built(changed((MEAN, "t = CumSum(q, last)\n i = Constant<value_ints = [7]>()\n "
                              "g = Gather<axis = -1>(t, i)\n k = Constant<value_float = 8.0>()\n "
