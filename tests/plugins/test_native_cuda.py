@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -25,8 +26,9 @@ from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
 from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, run, run_all
 from tests.plugins.test_native_codes import HOWS, coded
-from tests.plugins.test_native_runtimes import VERSIONS, run_in
+from tests.plugins.test_native_isas import VERSIONS, in_version
 from tests.proof.sites import LLAMA, source
+from toolbox.command import module_command
 from toolbox.corpus import cache
 from toolbox.driver import assert_between
 from toolbox.node_model import node_model
@@ -222,15 +224,12 @@ def test_a_proof_runs_the_kernels_and_says_where(nodes: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_earlier_runtimes_take_the_same_nodes(
-    nodes: pathlib.Path, tmp_path: pathlib.Path, version: str
-) -> None:
+def test_other_versions_of_onnxruntime_take_the_same_nodes(version: str) -> None:
     """Those of the CPU with the stream of its context, those of CUDA left alone."""
-    x = np.random.default_rng(0).normal(0, 1, (3, 64)).astype(np.float16)
-    model, feeds = node_model(NormSpec(epsilon=2.0**-7), x, None, None, None)
-    done, outputs = run_in(version, nodes, tmp_path, [(model, feeds)])
-    assert (done.returncode, done.stdout) == (0, f"{version}\n"), done.stderr
-    assert outputs[0][0].tobytes() == run(nodes, model, feeds)["y"].tobytes()
+    test = f"{__file__}::{test_rows_that_lie_apart_and_of_several_axes.__name__}"
+    command = module_command("pytest", "-q", "-p", "no:cacheprovider", test)
+    done = subprocess.run(command, env=os.environ | in_version(version), stdout=subprocess.PIPE)
+    assert b"1 passed" in done.stdout, done.stdout.decode()
 
 
 @pytest.mark.thorough
