@@ -240,10 +240,7 @@ def test_creators_have_the_attributes_as_fields(player: Player) -> None:
     assert {tuple(row[1:3]) for row in rows} == {(PLUGIN_NAMESPACE, PLUGIN_VERSION)}
     assert sorted(row[0] for row in rows) == sorted(creator_names())
     for name, _, _, *fields in rows:
-        own = NormSpec(kind=Node(name).kind).attributes()
-        attributes = [name for name in own if name in spec.IN_KERNELS]
-        attributes += ["quantize"] * name.startswith("Quantized")
-        assert [field.split(":")[0] for field in fields] == attributes
+        assert [field.split(":")[0] for field in fields] == [*Node(name).fields]
 
 
 def test_creators_are_the_names_that_optimize_writes() -> None:

@@ -32,19 +32,6 @@ def _ones(*shape: int, dtype: Any = np.float32) -> Any:
     return np.ones(shape, dtype)
 
 
-@pytest.mark.parametrize("dtype", TYPES.values())
-@pytest.mark.parametrize("shape", [(1,), (3, 1), (7, 3), (5, 123), (2, 3, 4, 199), (1, 4104)])
-def test_rows_of_every_length_with_any_number_of_threads(
-    native_library: pathlib.Path, dtype: Any, shape: tuple[int, ...]
-) -> None:
-    one = defined(
-        NormSpec(epsilon=EPSILON), _normal(*shape, dtype=dtype), _normal(shape[-1], seed=2)
-    )
-    for threads in (1, 2, 5):
-        y = run(native_library, one.model, one.feeds, threads)["y"]
-        assert y.tobytes() == one.expected[0].tobytes()
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, TYPES[16]])
 @pytest.mark.parametrize("n", [64, 4096])
 def test_sums_of_many_rows(native_library: pathlib.Path, dtype: Any, n: int) -> None:
@@ -77,13 +64,6 @@ def test_a_row_is_the_same_in_any_call(
         assert array.tobytes() == whole[name][-9:].tobytes()
 
 
-def test_a_sum_that_overflows_f32_does_not(native_library: pathlib.Path) -> None:
-    """Each square fits, their sum does not: it is taken in f64, as the reference's."""
-    one = defined(NormSpec(epsilon=0.0), np.full((1, 64), 1.5e19, np.float32))
-    y = run(native_library, one.model, one.feeds)["y"]
-    assert ulp_distance(y, one.expected[0]).max() == 0
-
-
 @pytest.mark.parametrize("kind", ["RMSNorm", "SkipRMSNorm", "GatedRMSNorm", "gate_first"])
 @pytest.mark.parametrize("dtype", TYPES.values())
 @pytest.mark.parametrize("shape", [(2, 37, 5, 7), (3, 64, 1000), (1, 8, 1, 33), (2, 5, 1)])
@@ -95,8 +75,7 @@ def test_rows_that_lie_apart(
     spec = NormSpec(kind="GatedRMSNorm" if first else kind, epsilon=EPSILON, gate_first=first)
     x, second = (_normal(*shape, dtype=dtype, seed=seed) for seed in (0, 1))
     scale = _normal(shape[1], *[1] * (len(shape) - 2))
-    given = None if kind == "RMSNorm" else second
-    model, feeds = node_model(spec, x, scale, None, given)
+    model, feeds = node_model(spec, x, scale, None, second)
     set_attributes(model, axis=1 - len(shape), last_axis=1 - len(shape))
     apart = run(native_library, model, feeds, threads=3)
     moved = {name: np.moveaxis(array, 1, -1) for name, array in feeds.items()}
@@ -105,19 +84,6 @@ def test_rows_that_lie_apart(
     together = run(native_library, model, moved)
     for name, array in apart.items():
         assert np.moveaxis(array, 1, -1).tobytes() == together[name].tobytes()
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("shape", [(2, 5, 3, 16), (2, 1, 3, 16), (1, 5, 1, 8), (5, 1, 16), (16,)])
-def test_tables_of_any_broadcast_turn_the_norm(
-    native_library: pathlib.Path, shape: tuple[int, ...], interleaved: bool
-) -> None:
-    attributes = {"epsilon": EPSILON, "rotary_dim": 16, "rotary_interleaved": interleaved}
-    spec = NormSpec(kind="RotaryRMSNorm", **attributes)
-    tables = (_normal(*shape, seed=1), _normal(*shape, seed=2))
-    one = defined(spec, _normal(2, 5, 3, 20, dtype=np.float16), tables=tables)
-    y = run(native_library, one.model, one.feeds, threads=3)["y"]
-    assert y.tobytes() == one.expected[0].tobytes()
 
 
 def test_a_suffixed_name_has_the_kernel_and_a_literal_keeps_its_body(
@@ -181,9 +147,7 @@ def test_tensors_that_do_not_fit_are_named(
     tensors: dict[str, Any],
 ) -> None:
     x = _ones(2, 8)
-    second = x if kind == "SkipRMSNorm" else None
-    tables = (_ones(8), _ones(8)) if kind == "RotaryRMSNorm" else None
-    given = {"scale": None, "bias": None, "second": second, "tables": tables, **tensors}
+    given = {"scale": None, "bias": None, "second": x, "tables": (_ones(8), _ones(8)), **tensors}
     model, feeds = node_model(NormSpec(kind=kind), x, *given.values())
     set_attributes(model, **attributes)
     words = words.replace("[", r"\[").replace("]", r"\]")

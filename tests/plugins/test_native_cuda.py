@@ -24,7 +24,7 @@ from rmsnorm_export.tensorrt.plugin.libraries import Built, open_library
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
-from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, run, run_all
+from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, run, run_all, turned
 from tests.plugins.test_native_codes import HOWS, coded
 from tests.plugins.test_native_isas import VERSIONS, in_version
 from tests.proof.sites import LLAMA, source
@@ -85,19 +85,9 @@ def test_every_attribute_reaches_the_kernel(nodes: pathlib.Path, dtype: int, kin
             _check(nodes, defined(spec, x, second=second), ulp=ulp)
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("shape", [(2, 5, 3, 16), (2, 1, 3, 8), (5, 1, 16), (16,)])
-def test_tables_of_any_broadcast(
-    nodes: pathlib.Path, shape: tuple[int, ...], interleaved: bool
-) -> None:
-    random = np.random.default_rng(0)
-    attributes = {"epsilon": 2.0**-7, "rotary_dim": 16, "rotary_interleaved": interleaved}
-    spec = NormSpec(kind="RotaryRMSNorm", **attributes)
-    for of_x, of_table in ((1, 1), (10, 1), (16, 16)):
-        x = random.normal(0, 1, (2, 5, 3, 20)).astype(TYPES[of_x])
-        cos, sin = (random.normal(0, 1, shape).astype(TYPES[of_table]) for _ in range(2))
-        scale = random.normal(0, 1, 20).astype(np.float32)
-        _check(nodes, defined(spec, x, scale, tables=(cos, sin)), 8.0)  # each of two products
+def test_tables_of_any_broadcast(nodes: pathlib.Path) -> None:
+    for case in turned():
+        _check(nodes, case, 8.0)  # each of two products
 
 
 def test_rows_that_lie_apart_and_of_several_axes(nodes: pathlib.Path) -> None:
@@ -152,9 +142,8 @@ def test_codes_are_those_of_the_norm(nodes: pathlib.Path, kind: Kind, n: int, dt
     x, second = (random.normal(0, 2, (4, n)).astype(TYPES[dtype]) for _ in range(2))
     x[0], x[1, 3], x[2, n - 1], x[3, :5] = 0, np.nan, np.inf, -0.0
     scale = random.normal(1, 1, n).astype(TYPES[dtype])
-    given = None if kind == "RMSNorm" else second
     spec = NormSpec(kind=kind, epsilon=2.0**-7)
-    for how, norm, (codes, *more) in _coded(nodes, spec, x, scale, None, given):
+    for how, norm, (codes, *more) in _coded(nodes, spec, x, scale, None, second):
         expected, *scales = reference_codes(norm[0], how, 0.02)
         if how == "int8":  # a NaN is 0, as of QuantizeLinear on CUDA
             expected[np.isnan(norm[0].astype(np.float32))] = 0
