@@ -41,13 +41,14 @@ UNDEFINED = ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-O0")
 # Checks as calls: written out at every access, those of unrolled loops take g++ an hour.
 ADDRESS = (*kernel_build.SANITIZERS, "--param=asan-instrumentation-with-call-threshold=0")
 
-each_isa = pytest.mark.parametrize(
-    "isa",
-    [
-        pytest.param(isa, marks=pytest.mark.skipif(not {*flags.split()} <= _PRESENT, reason=isa))
-        for isa, flags in ISAS.items()
-    ],
-)
+
+def _each(isas: dict[str, str]) -> pytest.MarkDecorator:
+    lacks = {isa: not {*flags.split()} <= _PRESENT for isa, flags in isas.items()}
+    skips = {isa: pytest.mark.skipif(lack, reason=isa) for isa, lack in lacks.items()}
+    return pytest.mark.parametrize("isa", [pytest.param(isa, marks=skips[isa]) for isa in isas])
+
+
+each_isa = _each(ISAS)
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="no g++ on PATH: install g++ 10 or later"
 )
@@ -66,7 +67,7 @@ def _swept(library: pathlib.Path, **environment: str) -> list[str]:
     ]
 
 
-@each_isa
+@_each({**ISAS, "neon": "asimd"})
 def test_every_attribute_type_and_code(native_library: pathlib.Path, isa: str) -> None:
     printed = [f"{count} by {onnxruntime.__version__}\n" for count in (1387, 84)]
     assert _swept(native_library, RMSNORM_EXPORT_ISA=isa) == printed
