@@ -71,8 +71,7 @@ def _models(norm: str, dtype: int, rows: int, n: int) -> tuple[onnx.ModelProto, 
     spec = NormSpec(epsilon=2.0**-17, **NORMS[norm])
     random, stored = np.random.default_rng(0), numpy_dtype(dtype)
     x, second = (random.normal(size=(rows, n)).astype(stored) for _ in range(2))
-    operand = None if spec.kind == "RMSNorm" else second
-    own, feeds = node_model(spec, x, np.ones(n, stored), None, operand)
+    own, feeds = node_model(spec, x, np.ones(n, stored), None, second)
     own.opset_import[0].version = _OPSET
     key = body_key(spec, dtype=dtype, scale_dtype=dtype, bias_dtype=None, opset=_OPSET)
     own.functions.append(ir.serde.serialize_function(build_function(spec.kind, key, _OPSET)))

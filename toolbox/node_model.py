@@ -27,12 +27,15 @@ def node_model(
     Args:
         spec: the norm.
         x, scale, bias: operands of every kind.
-        second: residual or gate.
-        tables: cos and sin.
+        second: residual or gate, of the kinds that have one.
+        tables: cos and sin, likewise.
         quantize, step: the node gives codes, of this scale where theirs is given.
     """
-    operands = {"x": x} if second is None else {"x": x, "second": second}
-    operands |= dict(zip(("cos", "sin"), tables or (), strict=False))
+    operands: dict[str, Array | None] = {"x": x}
+    if second is not None and spec.kind in ("SkipRMSNorm", "GatedRMSNorm"):
+        operands["second"] = second
+    if tables is not None and spec.kind == "RotaryRMSNorm":
+        operands |= {"cos": tables[0], "sin": tables[1]}
     operands |= {"scale": scale, "bias": bias}
     names = [name if array is not None else "" for name, array in operands.items()]
     while not names[-1]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import sys
 import tempfile
@@ -397,7 +398,8 @@ def _from_ort(value: Any) -> Array:
     dtype = _BY_BYTES.get(value.element_type()) if value.is_tensor() else None
     if dtype is None:
         return np.asarray(value.numpy())
-    size = value.tensor_size_in_bytes()
+    shape = tuple(value.shape())
+    size = math.prod(shape) * dtype.itemsize
     content = ctypes.string_at(value.data_ptr(), size) if size else b""
     array: Array = np.frombuffer(content, dtype=dtype)
-    return array.reshape(tuple(value.shape()))
+    return array.reshape(shape)

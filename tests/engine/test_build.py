@@ -80,17 +80,13 @@ def test_external_data_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "f").exists()
 
 
-def test_names_that_look_like_patterns(tmp_path: Path) -> None:
+def test_several_profiles_of_names_that_look_like_patterns(tmp_path: Path) -> None:
     model = model_of(f'x = Sub ("x[0]", "x*") {NORM}', inputs=("x[0]", "x*"))
-    record = build_engine(model, tmp_path / "e", dims="rows=1,2,3").record
-    assert [*record.profiles[0][2].values()] == [(3, N), (3, N)]
-    assert record.norms[0].how == "fused"
-
-
-def test_several_profiles(one_norm: Path, tmp_path: Path) -> None:
-    shapes = [SHAPES, {"x": [(256, N), (256, N), (512, N)]}]
-    record = build_engine(one_norm, tmp_path / "e", shapes=shapes).record
-    assert [usual["x"] for _, usual, _ in record.profiles] == [(4, N), (256, N)]
+    shapes = [
+        {name: [(n, N) for n in of] for name in ("x[0]", "x*")} for of in ((1, 4, 8), (9, 16, 64))
+    ]
+    record = build_engine(model, tmp_path / "e", shapes=shapes).record
+    assert [[*usual.values()] for _, usual, _ in record.profiles] == [[(4, N)] * 2, [(16, N)] * 2]
     assert {layer.profile for layer in record.layers} == {0, 1}
     assert (record.norms[0].how, record.norms[0].kernels) == ("fused", 1)
 

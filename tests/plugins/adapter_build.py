@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
-import shutil
 import subprocess
-import sysconfig
 
 import pytest
 from filelock import FileLock
 
+from rmsnorm_export.tensorrt.plugin.building import _which
 from tests.plugins.kernel_build import NO_NVCC, PLUGINS, find_nvcc
 from toolbox.corpus import cache
 
@@ -40,21 +39,15 @@ def missing_tools() -> str | None:
     """Programs that are needed besides the headers and not here."""
     if find_nvcc() is None:
         return NO_NVCC
-    missing = [name for name in ("g++", "cmake", "ninja") if tool(name) is None]
+    missing = [name for name in ("g++", "cmake", "ninja") if not _which(name)]
     return f"needs {', '.join(missing)}" if missing else None
-
-
-def tool(name: str) -> str | None:
-    """A program beside this Python, else on PATH."""
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-    return shutil.which(name, path=path)
 
 
 def cmake(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run CMake in an environment that names no TensorRT and no CUDA."""
     names = ("TENSORRT_INCLUDE_DIR", "TENSORRT_ROOT", "CUDA_HOME", "CUDAARCHS")
     clean = {name: value for name, value in os.environ.items() if name not in names}
-    command = [tool("cmake") or "cmake", *map(str, arguments)]
+    command = [_which("cmake") or "cmake", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=clean, check=False)
 
 
@@ -68,7 +61,7 @@ def configure(folder: pathlib.Path, *options: str) -> subprocess.CompletedProces
 
     With these options and none of those before; architectures stay those of the first time.
     """
-    programs = (f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", f"-DCMAKE_CUDA_COMPILER={find_nvcc()}")
+    programs = (f"-DCMAKE_MAKE_PROGRAM={_which('ninja')}", f"-DCMAKE_CUDA_COMPILER={find_nvcc()}")
     forgotten = ("-UTENSORRT_*", "-URMSNORM_*")
     return cmake("-S", PLUGINS, "-B", folder, "-G", "Ninja", *programs, *forgotten, *options)
 

@@ -6,6 +6,7 @@ An entry of the cache is a folder that appears whole or not at all, as in the co
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pathlib
 import platform
@@ -24,6 +25,7 @@ PTX = PLUGINS / "tests" / "ptx"
 DRIVER = PLUGINS / "tests" / "kernels" / "driver.cpp"
 TUNE = DRIVER.with_name("tune.cu")
 NODES = PLUGINS / "onnxruntime"
+C_API = PLUGINS / "torch" / "c_api.cpp"
 
 NO_NVCC = "no nvcc: pip install 'rmsnorm-export[plugin]'"
 
@@ -75,9 +77,10 @@ def source_hash(*folders: pathlib.Path, settings: Iterable[object] = ()) -> str:
     return digest.hexdigest()
 
 
-def run(command: Iterable[object]) -> str:
-    """Both streams of a command that has to succeed."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+def run(command: Iterable[object], folder: pathlib.Path | None = None) -> str:
+    """Both streams of a command that has to succeed, and begins in a folder."""
+    words = [*map(str, command)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.args}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -102,13 +105,13 @@ def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
     return built / f"{name}.o", (built / "ptxas.txt").read_text(encoding="utf-8")
 
 
+def _version() -> str:
+    return "".join(run([one, "--version"]) for one in (find_nvcc(), "g++") if one)
+
+
 def _compiler() -> list[object]:
     """g++ for what calls the kernels, and for the interpreter."""
     return ["g++", *_FLAGS, "-I", KERNELS, "-I", PTX, "-isystem", find_headers()]
-
-
-def _version() -> str:
-    return run([find_nvcc(), "--version"]) + run(["g++", "--version"])
 
 
 def interpreter() -> list[pathlib.Path]:
@@ -154,62 +157,48 @@ def kernels(*, sanitized: bool = False) -> list[pathlib.Path]:
     return [built / f"{'sanitized' if sanitized else 'plain'}-{unit}.o" for unit in UNITS]
 
 
-def driver() -> pathlib.Path:
-    """The program of plugins/tests/kernels/driver.cpp, interpreted, its host code sanitised."""
-    parts = [*kernels(sanitized=True), *interpreter()]
-    command = [*_compiler(), "-Og", *SANITIZERS, DRIVER, *parts, "-o"]
+def made(name: str, *commands: Sequence[object], of: Iterable[pathlib.Path]) -> pathlib.Path:
+    """What the last of the commands makes of the sources in folders; each begins in its folder."""
 
     def fill(folder: pathlib.Path) -> None:
-        run([*command, folder / "driver"])
+        for command in commands:
+            run(command, folder)
 
-    key = source_hash(KERNELS, PTX, DRIVER.parent, settings=command)
-    return cache.entry("kernels", "driver", key, fill) / "driver"
+    key = source_hash(*of, settings=(_version(), *itertools.chain(*commands)))
+    return cache.entry("kernels", name, key, fill) / name
+
+
+def driver() -> pathlib.Path:
+    """The program of plugins/tests/kernels/driver.cpp, interpreted, its host code sanitised."""
+    parts = [DRIVER, *kernels(sanitized=True), *interpreter()]
+    command = [*_compiler(), "-Og", *SANITIZERS, *parts, "-o", "driver"]
+    return made("driver", command, of=(KERNELS, PTX, DRIVER.parent))
 
 
 def defects() -> pathlib.Path:
     """The program of plugins/tests/ptx/defects.cu, on the interpreter."""
-    source, code = PTX / "defects.cu", "-gencode=arch=compute_90,code=compute_90"
-    nvcc = [find_nvcc(), "-std=c++17", "--no-compress", code, "-I", PTX, "-I", KERNELS, "--cuda"]
-
-    def fill(folder: pathlib.Path) -> None:
-        run([*nvcc, source, "-o", folder / "defects.ii"])
-        host = ["g++", "-std=c++17", "-fpreprocessed", "-x", "c++", folder / "defects.ii"]
-        run([*host, "-x", "none", *interpreter(), "-o", folder / "defects"])
-
-    key = source_hash(PTX, KERNELS, settings=(_version(), *nvcc))
-    return cache.entry("kernels", "defects", key, fill) / "defects"
-
-
-def _library(name: str, entry: str, parts: Sequence[object], *more: pathlib.Path) -> pathlib.Path:
-    """A library of sources, of the kernels' folders and ``more``, and objects."""
-    command = [*_compiler(), "-shared", *parts]
-    key = source_hash(KERNELS, PTX, *more, settings=command)
-
-    def fill(folder: pathlib.Path) -> None:
-        run([*command, "-o", folder / name])
-
-    return cache.entry("kernels", entry, key, fill) / name
+    nvcc = [*_ptx_command(90), "-I", PTX, PTX / "defects.cu", "-o", "defects.ii"]
+    host = ["g++", "-std=c++17", "-fpreprocessed", "-x", "c++", "defects.ii", "-x", "none"]
+    return made("defects", nvcc, [*host, *interpreter(), "-o", "defects"], of=(KERNELS, PTX))
 
 
 def library() -> pathlib.Path:
     """The C functions of plugins/torch, on the interpreter."""
-    source = PLUGINS / "torch" / "c_api.cpp"
-    parts = ["-Og", source, *kernels(), *interpreter()]
-    return _library("librmsnorm_torch.so", "library", parts, source.parent)
+    parts = [C_API, *kernels(), *interpreter()]
+    command = [*_compiler(), "-shared", "-Og", *parts, "-o", "librmsnorm_torch.so"]
+    return made("librmsnorm_torch.so", command, of=(KERNELS, PTX, C_API.parent))
 
 
 def tune_library() -> pathlib.Path:
     """The variants of the row kernel, on the interpreter, of one architecture."""
-    nvcc, name = _ptx_command(90), "librmsnorm_tune.so"
-    parts = [*_compiler(), "-shared", "-Og", PLUGINS / "torch" / "c_api.cpp", kernels()[0]]
-
-    def fill(folder: pathlib.Path) -> None:
-        run([*nvcc, TUNE, "-o", folder / "tune.ii"])
-        run([*_PTX_TO_HOST, folder / "tune.ii", "-o", folder / "tune.o"])
-        run([*parts, folder / "tune.o", *interpreter(), "-o", folder / name])
-
-    key = source_hash(KERNELS, PTX, TUNE.parent, settings=(_version(), *nvcc, *parts))
-    return cache.entry("kernels", "tune", key, fill) / name
+    parts = [C_API, kernels()[0], "tune.o", *interpreter()]
+    return made(
+        "librmsnorm_tune.so",
+        [*_ptx_command(90), TUNE, "-o", "tune.ii"],
+        [*_PTX_TO_HOST, "tune.ii", "-o", "tune.o"],
+        [*_compiler(), "-shared", "-Og", *parts, "-o", "librmsnorm_tune.so"],
+        of=(KERNELS, PTX, TUNE.parent, C_API.parent),
+    )
 
 
 def node_library(*, sanitized: bool = False) -> pathlib.Path:
@@ -217,13 +206,13 @@ def node_library(*, sanitized: bool = False) -> pathlib.Path:
 
     Sanitised it is for a process with ``sanitizer_environment``.
     """
-    own, registered = NODES / "cuda" / "nodes.cpp", PLUGINS / "tests" / "onnxruntime" / "nodes.cpp"
+    name, own = "librmsnorm_onnxruntime_cuda.so", NODES / "cuda" / "nodes.cpp"
+    registered = PLUGINS / "tests" / "onnxruntime" / "nodes.cpp"
     sources = [NODES / "operator.cpp", NODES / "library.cpp", own, registered]
     how = SANITIZERS if sanitized else ("-Wl,-z,defs",)
-    parts = ["-Og", *how, *sources, *kernels(sanitized=sanitized), *interpreter()]
-    folders = (NODES, own.parent, registered.parent)
-    entry = "nodes-sanitized" if sanitized else "nodes"
-    return _library("librmsnorm_onnxruntime_cuda.so", entry, parts, *folders)
+    parts = [*how, *sources, *kernels(sanitized=sanitized), *interpreter()]
+    command = [*_compiler(), "-shared", "-Og", *parts, "-o", name]
+    return made(name, command, of=(KERNELS, PTX, NODES, own.parent, registered.parent))
 
 
 def sanitizer_environment() -> dict[str, str]:

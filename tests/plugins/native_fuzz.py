@@ -113,9 +113,8 @@ class Fuzz:
         rotary = kind == "RotaryRMSNorm"
         how: Any = str(self.random.choice(HOWS)) if not rotary and self.chance(3) else None
         step = self.any_bits(np.float32, ()) if how and scaled_by(how) == "tensor" else None
-        more = (None if rotary or kind == "RMSNorm" else second, tables if rotary else None)
         x = self.any_bits(TYPES[dtype], shape)
-        model, feeds = node_model(NormSpec(kind=kind), x, scale, bias, *more, how, step)
+        model, feeds = node_model(NormSpec(kind=kind), x, scale, bias, second, tables, how, step)
         set_attributes(model, **self.attributes(kind))
         self.run(model, feeds)
 
@@ -126,12 +125,7 @@ class Fuzz:
         shape = tuple(map(int, self.random.integers(0, 21, self.random.integers(1, 5))))
         x, second = (self.random.normal(0, 1, shape).astype(dtype) for _ in range(2))
         scale = self.random.normal(0, 1, shape[-1:]).astype(np.float32)
-        tensors = (
-            x,
-            scale if self.chance(2) else None,
-            None,
-            None if kind == "RMSNorm" else second,
-        )
+        tensors = (x, scale if self.chance(2) else None, None, second)
         attributes = self.attributes(kind)
         model, feeds = node_model(NormSpec(kind=kind), *tensors)
         del model.graph.node[0].attribute[:]

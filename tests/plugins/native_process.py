@@ -3,7 +3,7 @@
     python -m tests.plugins.native_process LIBRARY
 
 prints a line for each norm that is further from the reference than it may be, then how many were
-compared. Which instruction set or ONNX Runtime it runs is a matter of the environment.
+compared by which ONNX Runtime. That, and the instruction set, is a matter of the environment.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
+from onnx.compose import add_prefix
 
 from rmsnorm_export.op.dtypes import Array, element_type
 from rmsnorm_export.op.native import ROW_KINDS
@@ -30,6 +31,8 @@ from tests.tools import variants
 from toolbox.node_model import node_model
 
 TYPES: dict[int, type] = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16, 11: np.float64}
+if not hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type"):  # before 1.20
+    del TYPES[16]
 
 VARIANTS: list[dict[str, Any]] = variants.VARIANTS["native"]
 GATES: list[dict[str, Any]] = variants.VARIANTS["gates"]
@@ -77,13 +80,9 @@ def defined(
         "GatedRMSNorm": {"gate": second},
         "RotaryRMSNorm": dict(zip(("cos", "sin"), tables or (), strict=False)),
     }.get(spec.kind, {})
-    own = (
-        None if spec.kind in ("RMSNorm", "RotaryRMSNorm") else second,
-        tables if spec.kind == "RotaryRMSNorm" else None,
-    )
     result = reference_exact(spec, x, scale, bias, **named)
     outputs = result if isinstance(result, tuple) else (result,)
-    return Case(spec, *node_model(spec, x, scale, bias, *own), outputs)
+    return Case(spec, *node_model(spec, x, scale, bias, second, tables), outputs)
 
 
 def case(dtype: int, spec: NormSpec, seed: int) -> Case:
@@ -93,7 +92,7 @@ def case(dtype: int, spec: NormSpec, seed: int) -> Case:
     x, second = (random.normal(0, 2, (6, N)).astype(stored) for _ in range(2))
     x[1], x[2, 3], x[3, 4], x[4, :5] = 0, np.nan, np.inf, -0.0
     x[5] = (random.normal(0, 1, N) * 1e-20).astype(stored)
-    of_scale, of_bias = (list(TYPES.values())[seed // step % 4] for step in (1, 4))
+    of_scale, of_bias = (list(TYPES.values())[seed // step % len(TYPES)] for step in (1, 4))
     scale = random.normal(0, 1, N).astype(of_scale)
     bias = random.normal(0, 1, N).astype(of_bias) if seed % 3 else None
     # Cos and sin of any numbers: of each row or of all, whole or half, of X's type or float32.
@@ -101,6 +100,32 @@ def case(dtype: int, spec: NormSpec, seed: int) -> Case:
     of_table = TYPES[1] if dtype in (10, 16) and seed // 6 % 2 else stored
     cos, sin = (random.normal(0, 1, shape).astype(of_table) for _ in range(2))
     return defined(spec, x, scale, bias, second, (cos, sin))
+
+
+_SHAPES = ((1,), (3, 1), (7, 3), (5, 123), (2, 3, 4, 199), (1, 4104))
+_TABLES = ((2, 5, 3, 16), (2, 1, 3, 16), (2, 1, 3, 8), (1, 5, 1, 8), (5, 1, 16), (16,))
+
+
+def shaped() -> Iterator[Case]:
+    """Rows of every length, one whose squares fit f32 and whose sum does not, any tables."""
+    random = np.random.default_rng(0)
+    for shape, stored in itertools.product(_SHAPES, TYPES.values()):
+        x, scale = random.normal(0, 1, shape), random.normal(0, 1, shape[-1])
+        yield defined(NormSpec(epsilon=EPSILON), x.astype(stored), scale.astype(np.float32))
+    yield defined(NormSpec(epsilon=0.0), np.full((1, 64), 1.5e19, np.float32))
+    yield from turned()
+
+
+def turned() -> Iterator[Case]:
+    """Tables of any broadcast, of the type of X and of float32."""
+    random = np.random.default_rng(0)
+    types = [of for of in ((1, 1), (10, 1), (16, 16)) if {*of} <= TYPES.keys()]
+    for shape, (of_x, of_table), interleaved in itertools.product(_TABLES, types, (False, True)):
+        attributes = {"epsilon": EPSILON, "rotary_dim": 16, "rotary_interleaved": interleaved}
+        x, scale = random.normal(0, 1, (2, 5, 3, 20)), random.normal(0, 1, 20).astype(np.float32)
+        cos, sin = (random.normal(0, 1, shape).astype(TYPES[of_table]) for _ in range(2))
+        spec = NormSpec(kind="RotaryRMSNorm", **attributes)
+        yield defined(spec, x.astype(TYPES[of_x]), scale, tables=(cos, sin))
 
 
 def run(
@@ -111,7 +136,9 @@ def run(
     return run_session(onnxruntime.InferenceSession(model.SerializeToString(), options), feeds)
 
 
-def run_all(library: pathlib.Path | str, cases: Sequence[Case]) -> Iterator[tuple[Array, ...]]:
+def run_all(
+    library: pathlib.Path | str, cases: Sequence[Case], threads: int = 1
+) -> Iterator[tuple[Array, ...]]:
     """The outputs of each, from one session: to open one takes as long as a thousand norms."""
     whole = onnx.ModelProto()
     whole.CopyFrom(cases[0].model)
@@ -119,15 +146,9 @@ def run_all(library: pathlib.Path | str, cases: Sequence[Case]) -> Iterator[tupl
     whole.graph.name = "norms"
     feeds = {}
     for i, one in enumerate(cases):
-        graph = one.model.graph
-        graph.node[0].name = f"norm {i}"
-        for value in (*graph.input, *graph.output):
-            value.name = f"{i}.{value.name}"
-        for names in (graph.node[0].input, graph.node[0].output):
-            names[:] = [name and f"{i}.{name}" for name in names]
-        whole.graph.MergeFrom(graph)
+        whole.graph.MergeFrom(add_prefix(one.model, f"{i}.").graph)
         feeds.update({f"{i}.{name}": array for name, array in one.feeds.items()})
-    outputs = iter(run(library, whole, feeds).values())
+    outputs = iter(run(library, whole, feeds, threads).values())
     for one in cases:
         yield tuple(itertools.islice(outputs, len(one.expected)))
 
@@ -197,15 +218,18 @@ def sweep(library: str) -> Iterator[str]:
     error = error_of_the_sigmoid(library)
     if not error < 1.1:
         yield f"{error} ulp: the sigmoid"
-    for stored, activation in itertools.product((TYPES[10], TYPES[16]), ("sigmoid", "silu")):
+    halves = [stored for stored in TYPES.values() if np.dtype(stored).itemsize == 2]
+    for stored, activation in itertools.product(halves, ("sigmoid", "silu")):
         if far := far_activations(library, stored, activation):
             yield f"{far} gates: {activation} of {np.dtype(stored)}"
     cases = [case(dtype, spec, seed) for seed, (dtype, spec) in enumerate(specs())]
-    for one, outputs in zip(cases, run_all(library, cases), strict=True):
-        ulp = distance(one, outputs)
-        if not ulp <= bound(one):
-            yield f"{ulp} ulp: {one.feeds['x'].dtype}, {one.spec}"
-    yield f"{len(cases)} norms"
+    exact = [*shaped()]
+    for of, threads in ((cases, 1), (exact, 1), (exact, 2), (exact, 5)):
+        for one, outputs in zip(of, run_all(library, of, threads), strict=True):
+            ulp = distance(one, outputs)
+            if not ulp <= (0 if of is exact else bound(one)):
+                yield f"{ulp} ulp: {one.feeds['x'].dtype} {one.feeds['x'].shape}, {one.spec}"
+    yield f"{len(cases) + len(exact)} by {onnxruntime.__version__}"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from rmsnorm_export.op.spec import IN_KERNELS, PLUGIN_NAMESPACE, NormSpec
+from rmsnorm_export.op.spec import PLUGIN_NAMESPACE
+from tests.plugins.player import Node
 
 
 def say(*words: object) -> None:
@@ -56,10 +57,7 @@ def create(trt: Any) -> None:
     ours = {c.name: c for c in creators if c.plugin_namespace == PLUGIN_NAMESPACE}
     assert len(ours) == sum(c.plugin_namespace == PLUGIN_NAMESPACE for c in creators)
     for name, creator in ours.items():
-        own = NormSpec(kind=name.removeprefix("Quantized").split("_")[0]).attributes()
-        values = {name: value for name, value in own.items() if name in IN_KERNELS}
-        if name.startswith("Quantized"):
-            values["quantize"] = "int8_per_row"
+        values = Node(name).fields
         assert [field.name for field in creator.field_names] == [*values]
         for wrong in ({"epsilon": -1.0}, {"axis": 0}, {"epsilon": 1}, {"of_the_future": 0}):
             assert create_plugin(trt, creator, values | wrong) is None

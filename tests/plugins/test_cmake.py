@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from rmsnorm_export.tensorrt.plugin import building
 from tests.plugins import adapter_build
 
 
@@ -65,7 +66,7 @@ def test_a_named_folder_must_have_headers_that_are_new(
     assert sentence.format(tmp_path) in " ".join(process.stderr.split())
 
 
-@pytest.mark.skipif(adapter_build.tool("cmake") is None, reason="needs CMake: pip install cmake")
+@pytest.mark.skipif(not building._which("cmake"), reason="needs CMake: pip install cmake")
 def test_cuda_home_without_nvcc(tmp_path: pathlib.Path) -> None:
     folders = ("-S", adapter_build.PLUGINS, "-B", tmp_path / "build")
     process = adapter_build.cmake(*folders, f"-DCUDAToolkit_ROOT={tmp_path}")

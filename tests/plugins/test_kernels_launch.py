@@ -52,13 +52,12 @@ def test_taken(driver: Driver) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on PATH: install g++ 11 or later")
-def test_every_row_has_a_kernel(tmp_path: pathlib.Path) -> None:
+def test_every_row_has_a_kernel() -> None:
     """By a program that knows the launch table, and nothing of CUDA."""
     source = kernel_build.DRIVER.with_name("launch_table_test.cpp")
-    program = tmp_path / "launch_table_test"
     flags = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-I", kernel_build.KERNELS)
-    kernel_build.run(["g++", *flags, source, "-o", program])
-    assert kernel_build.run([program]) == ""
+    command, of = ["g++", *flags, source, "-o", source.stem], (kernel_build.KERNELS, source.parent)
+    assert kernel_build.run([kernel_build.made(source.stem, command, of=of)]) == ""
 
 
 def test_the_host_asks_the_device_once(driver: Driver) -> None:

@@ -46,8 +46,8 @@ def _edge(name: str, x: Array) -> None:
 
 
 ZEROS = ("zeros", "negative zeros")
-UNBOUND = ("NaN", "infinity", "negative infinity at the end")
-EDGES = (*ZEROS, "denormals", "large", "the largest of f16", "its square overflows f32", *UNBOUND)
+EDGES = (*ZEROS, "denormals", "large", "the largest of f16", "its square overflows f32")
+EDGES += ("NaN", "infinity", "negative infinity at the end")
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -67,73 +67,63 @@ def test_scale_of_an_edge_row(driver: Driver, dtype: np.dtype[Any], edge: str) -
     for n, codes in itertools.product(SIZES, (FP8, INT8)):
         job = job_for(n, dtype, quantize="per_row", codes=codes)
         _edge(edge, job.x)
-        outcome = driver.run(job)
-        assert outcome.row_scale is not None
-        if edge in ZEROS:
-            assert outcome.row_scale[1] == 1
-            assert not outcome.y[1].astype(np.float32).any()
-        if edge in UNBOUND:
-            assert np.isnan(outcome.row_scale[1])
-            assert codes == INT8 or np.isnan(outcome.y[1].astype(np.float32)).all()
-        assert np.isfinite(outcome.row_scale[[0, 2]]).all()
+        codes_of_edge = driver.checked(job).y[1].astype(np.float32)
+        assert edge not in ZEROS or not codes_of_edge.any()
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_zeros_without_epsilon_and_infinities_outside_a_mean(
-    driver: Driver, dtype: np.dtype[Any]
-) -> None:
+def test_zeros_without_epsilon(driver: Driver, dtype: np.dtype[Any]) -> None:
     """0 / 0 is NaN; with a partial mean of 0 the rest of the row is infinite."""
     for n, variant in itertools.product((7, 64, 1000), ("plain", "partial", "epsilon outside")):
         job = job_for(n, dtype, VARIANTS[variant] | {"epsilon": 0.0})
         job.x[1, : n // 3] = 0
         job.x[2] = 0
         driver.checked(job)
-    job = job_for(1024, dtype, VARIANTS["partial"])
-    job.x[:2, -1] = (np.inf, np.nan)
-    driver.checked(job)
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("kind", ["Gated", "Gated by sigmoid"])
-def test_every_gate(driver: Driver, dtype: np.dtype[Any], kind: str) -> None:
+def _every_gate(dtype: np.dtype[Any], activation: str) -> Iterator[Job]:
     """Gates to +-100: the tail of silu is there below -88, where exp(-z) overflows."""
     gates = np.linspace(-104, 104, 2048, dtype=np.float32).reshape(2, 1024).astype(dtype)
-    driver.checked(job_for(1024, dtype, KINDS[kind], rows=2, other=gates))
+    yield job_for(1024, dtype, KINDS["Gated"] | {"activation": activation}, rows=2, other=gates)
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
-@pytest.mark.parametrize("n", [8192, 1001])
-def test_denormal_products_with_the_gate(
-    driver: Driver, dtype: np.dtype[Any], activation: str, n: int
-) -> None:
+def _denormal_products(dtype: np.dtype[Any], activation: str) -> Iterator[Job]:
     """T(x * act(gate)), a denormal of T, is multiplied by a rounded 1 / rms of 316.
 
     Were the product rounded to the neighbour, y would be off by more than one ulp, for small ones
     by hundreds.
     """
-    rng = np.random.default_rng(n)
-    shape = (98304 // n, n)
-    gates = rng.uniform(-9, 4, shape).astype(dtype)
-    z = gates.astype(np.float64)
-    factors = (z if activation == "silu" else 1.0) / (1 + np.exp(-z))
-    denormals = rng.uniform(-1, 1, shape) * {F16: 2.0**-14, BF16: 2.0**-126}[dtype]
-    attributes = KINDS["Gate first"] | {"activation": activation, "round_rstd": True}
-    operands = {"x": (denormals / factors).astype(dtype), "other": gates, "scale": None}
-    driver.checked(job_for(n, dtype, attributes | {"epsilon": 1e-5}, **operands))
+    for n in (8192, 1001):
+        rng = np.random.default_rng(n)
+        shape = (98304 // n, n)
+        gates = rng.uniform(-9, 4, shape).astype(dtype)
+        z = gates.astype(np.float64)
+        factors = (z if activation == "silu" else 1.0) / (1 + np.exp(-z))
+        denormals = rng.uniform(-1, 1, shape) * {F16: 2.0**-14, BF16: 2.0**-126}[dtype]
+        attributes = KINDS["Gate first"] | {"activation": activation, "round_rstd": True}
+        operands = {"x": (denormals / factors).astype(dtype), "other": gates, "scale": None}
+        yield job_for(n, dtype, attributes | {"epsilon": 1e-5}, **operands)
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
-def test_sigmoids_that_are_denormal_in_f32(
-    driver: Driver, dtype: np.dtype[Any], activation: str
-) -> None:
-    """Their fast value has few bits left, however large the product with x."""
+def _denormal_sigmoids(dtype: np.dtype[Any], activation: str) -> Iterator[Job]:
+    """In f32: their fast value has few bits left, however large the product with x."""
     gates = np.linspace(-104, -80, 4096).astype(dtype)[None]
     x = np.geomspace(1, {F16: 6e4, BF16: 3e38}[dtype], 4096).astype(dtype)[None]
     attributes = KINDS["Gate first"] | {"round_rstd": True, "activation": activation}
     for stash in (False, True):
-        driver.checked(job_for(4096, dtype, attributes, stash=stash, x=x, other=gates, scale=None))
+        yield job_for(4096, dtype, attributes, stash=stash, x=x, other=gates, scale=None)
+
+
+_OF_HALVES = (_every_gate, _denormal_products, _denormal_sigmoids)
+
+
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+@pytest.mark.parametrize(
+    ("dtype", "jobs"), [(F32, _every_gate), *itertools.product(HALVES, _OF_HALVES)]
+)
+def test_gates(driver: Driver, dtype: np.dtype[Any], jobs: Any, activation: str) -> None:
+    for job in jobs(dtype, activation):
+        driver.checked(job)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

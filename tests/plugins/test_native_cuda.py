@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import subprocess
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnxruntime
@@ -19,14 +19,15 @@ from rmsnorm_export.op.native import ROW_KINDS
 from rmsnorm_export.op.spec import Kind, NormSpec, Quantize, scaled_by
 from rmsnorm_export.runtime.session import place_of_kernels
 from rmsnorm_export.runtime.support import CUDA
-from rmsnorm_export.tensorrt.plugin.libraries import Built, open_library
+from rmsnorm_export.tensorrt.plugin.libraries import open_library
 from tests.op.test_codes import at_every_place, reference_codes, same
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
-from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, run, run_all
+from tests.plugins.native_process import GATES, TYPES, VARIANTS, Case, defined, run, run_all, turned
 from tests.plugins.test_native_codes import HOWS, coded
-from tests.plugins.test_native_runtimes import VERSIONS, run_in
+from tests.plugins.test_native_isas import VERSIONS, in_version
 from tests.proof.sites import LLAMA, source
+from toolbox.command import module_command
 from toolbox.corpus import cache
 from toolbox.driver import assert_between
 from toolbox.node_model import node_model
@@ -42,13 +43,6 @@ pytestmark = pytest.mark.skipif(
 def nodes() -> pathlib.Path:
     """A library whose CUDA nodes run on the CPU; they are registered for CUDA as well."""
     return kernel_build.node_library()
-
-
-def _run(nodes: pathlib.Path, *operands: Any, **attributes: Any) -> dict[str, Array]:
-    """Spec, x, scale, bias, second, tables, way of codes, their step."""
-    model, feeds = node_model(*operands)
-    set_attributes(model, **attributes)
-    return run(nodes, model, feeds)
 
 
 def _check(nodes: pathlib.Path, case: Case, terms: Any = 0.0, ulp: int = 4) -> None:
@@ -83,19 +77,9 @@ def test_every_attribute_reaches_the_kernel(nodes: pathlib.Path, dtype: int, kin
             _check(nodes, defined(spec, x, second=second), ulp=ulp)
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("shape", [(2, 5, 3, 16), (2, 1, 3, 8), (5, 1, 16), (16,)])
-def test_tables_of_any_broadcast(
-    nodes: pathlib.Path, shape: tuple[int, ...], interleaved: bool
-) -> None:
-    random = np.random.default_rng(0)
-    attributes = {"epsilon": 2.0**-7, "rotary_dim": 16, "rotary_interleaved": interleaved}
-    spec = NormSpec(kind="RotaryRMSNorm", **attributes)
-    for of_x, of_table in ((1, 1), (10, 1), (16, 16)):
-        x = random.normal(0, 1, (2, 5, 3, 20)).astype(TYPES[of_x])
-        cos, sin = (random.normal(0, 1, shape).astype(TYPES[of_table]) for _ in range(2))
-        scale = random.normal(0, 1, 20).astype(np.float32)
-        _check(nodes, defined(spec, x, scale, tables=(cos, sin)), 8.0)  # each of two products
+def test_tables_of_any_broadcast(nodes: pathlib.Path) -> None:
+    for case in turned():
+        _check(nodes, case, 8.0)  # each of two products
 
 
 def test_rows_that_lie_apart_and_of_several_axes(nodes: pathlib.Path) -> None:
@@ -120,19 +104,6 @@ def test_a_sum_that_nobody_asks_for(nodes: pathlib.Path, width: int, how: Any) -
         assert array.tobytes() == both[name].tobytes()
 
 
-@pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
-def test_empty_tensors(nodes: pathlib.Path, shape: tuple[int, ...]) -> None:
-    x = np.zeros(shape, np.float16)
-    outputs = _run(nodes, NormSpec(kind="SkipRMSNorm"), x, None, None, x)
-    assert [array.shape for array in outputs.values()] == [shape, shape]
-    codes = (NormSpec(), x, None, None, None, None, "int8_per_row")
-    if shape[1]:
-        assert [array.shape for array in _run(nodes, *codes).values()] == [(0, 8), (0, 1)]
-        return
-    with pytest.raises(Exception, match="node 'a norm': a row must have elements"):
-        _run(nodes, *codes)
-
-
 def _coded(
     nodes: pathlib.Path, spec: NormSpec, *tensors: Any
 ) -> Iterator[tuple[Quantize, tuple[Array, ...], tuple[Array, ...]]]:
@@ -150,9 +121,8 @@ def test_codes_are_those_of_the_norm(nodes: pathlib.Path, kind: Kind, n: int, dt
     x, second = (random.normal(0, 2, (4, n)).astype(TYPES[dtype]) for _ in range(2))
     x[0], x[1, 3], x[2, n - 1], x[3, :5] = 0, np.nan, np.inf, -0.0
     scale = random.normal(1, 1, n).astype(TYPES[dtype])
-    given = None if kind == "RMSNorm" else second
     spec = NormSpec(kind=kind, epsilon=2.0**-7)
-    for how, norm, (codes, *more) in _coded(nodes, spec, x, scale, None, given):
+    for how, norm, (codes, *more) in _coded(nodes, spec, x, scale, None, second):
         expected, *scales = reference_codes(norm[0], how, 0.02)
         if how == "int8":  # a NaN is 0, as of QuantizeLinear on CUDA
             expected[np.isnan(norm[0].astype(np.float32))] = 0
@@ -199,8 +169,10 @@ def test_what_the_kernels_lack_is_refused_with_node_and_attribute(
     nodes: pathlib.Path, words: str, spec: NormSpec, tensors: Any, attributes: dict[str, Any]
 ) -> None:
     operands = (*(tensors or (_ones(2, 8),)), *[None] * 6)[:6]
+    model, feeds = node_model(spec, *operands)
+    set_attributes(model, **attributes)
     with pytest.raises(Exception, match=f"RMSNorm node 'a norm': on a GPU .*{words}"):
-        _run(nodes, spec, *operands, **attributes)
+        run(nodes, model, feeds)
 
 
 def test_codes_need_a_place_for_their_scales(nodes: pathlib.Path) -> None:
@@ -222,15 +194,12 @@ def test_a_proof_runs_the_kernels_and_says_where(nodes: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_earlier_runtimes_take_the_same_nodes(
-    nodes: pathlib.Path, tmp_path: pathlib.Path, version: str
-) -> None:
+def test_other_versions_of_onnxruntime_take_the_same_nodes(version: str) -> None:
     """Those of the CPU with the stream of its context, those of CUDA left alone."""
-    x = np.random.default_rng(0).normal(0, 1, (3, 64)).astype(np.float16)
-    model, feeds = node_model(NormSpec(epsilon=2.0**-7), x, None, None, None)
-    done, outputs = run_in(version, nodes, tmp_path, [(model, feeds)])
-    assert (done.returncode, done.stdout) == (0, f"{version}\n"), done.stderr
-    assert outputs[0][0].tobytes() == run(nodes, model, feeds)["y"].tobytes()
+    test = f"{__file__}::{test_rows_that_lie_apart_and_of_several_axes.__name__}"
+    command = module_command("pytest", "-q", "-p", "no:cacheprovider", test)
+    done = subprocess.run(command, env=os.environ | in_version(version), stdout=subprocess.PIPE)
+    assert b"1 passed" in done.stdout, done.stdout.decode()
 
 
 @pytest.mark.thorough
@@ -240,17 +209,11 @@ def test_any_node_is_launched_or_refused() -> None:
     fuzz_in_a_process(library, 500, "wild", **kernel_build.sanitizer_environment())
 
 
-@pytest.fixture(scope="module")
-def built() -> Iterator[Built]:
-    if kernel_build.find_nvcc() is None:
-        pytest.skip("no nvcc: pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl")
-    with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache.root())}):
-        yield rx.plugin.build(runtime="onnxruntime", cuda=True, arch="90")
-
-
 @pytest.mark.thorough
-def test_the_built_library_needs_no_cuda(built: Built) -> None:
+def test_the_built_library_needs_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """It loads in ONNX Runtime for the CPU, whose nodes then run by the CPU's kernels."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.root()))
+    built = rx.plugin.build(runtime="onnxruntime", cuda=True, arch="90")
     assert built.runtime == "onnxruntime-cuda"
     library = built.path("register")
     assert library == rx.plugin.onnxruntime_library(cuda=True)

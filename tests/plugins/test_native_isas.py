@@ -1,10 +1,11 @@
-"""The CPU kernels for ONNX Runtime, one instruction set at a time, in processes of their own: every
-attribute, type and code; and any node, any tensors, under sanitizers."""
+"""The CPU kernels for ONNX Runtime in processes of their own, of each instruction set and version:
+every attribute, type and code; and any node, any tensors, under sanitizers."""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from rmsnorm_export.op.dtypes import element_type
@@ -39,48 +41,69 @@ UNDEFINED = ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-O0")
 # Checks as calls: written out at every access, those of unrolled loops take g++ an hour.
 ADDRESS = (*kernel_build.SANITIZERS, "--param=asan-instrumentation-with-call-threshold=0")
 
-each_isa = pytest.mark.parametrize(
-    "isa",
-    [
-        pytest.param(isa, marks=pytest.mark.skipif(not {*flags.split()} <= _PRESENT, reason=isa))
-        for isa, flags in ISAS.items()
-    ],
-)
+
+def _each(isas: dict[str, str]) -> pytest.MarkDecorator:
+    lacks = {isa: not {*flags.split()} <= _PRESENT for isa, flags in isas.items()}
+    skips = {isa: pytest.mark.skipif(lack, reason=isa) for isa, lack in lacks.items()}
+    return pytest.mark.parametrize("isa", [pytest.param(isa, marks=skips[isa]) for isa in isas])
+
+
+each_isa = _each(ISAS)
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="no g++ on PATH: install g++ 10 or later"
 )
 
 
-@each_isa
-@pytest.mark.parametrize(
-    ("module", "printed"), [("native_process", "1326 norms\n"), ("test_native_codes", "62\n")]
-)
-def test_every_attribute_type_and_code(
-    native_library: pathlib.Path, module: str, printed: str, isa: str
-) -> None:
-    command = module_command(f"tests.plugins.{module}", str(native_library))
-    env = {**module_environment(), "RMSNORM_EXPORT_ISA": isa, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+SWEEPS = ("native_process", "test_native_codes")
+
+
+def _swept(library: pathlib.Path, **environment: str) -> list[str]:
+    """What each sweep prints."""
+    env = {**module_environment(), "OMP_NUM_THREADS": "1", **environment}
+    commands = (module_command(f"tests.plugins.{name}", str(library)) for name in SWEEPS)
+    return [
+        subprocess.run(one, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+        for one in commands
+    ]
+
+
+@_each({**ISAS, "neon": "asimd"})
+def test_every_attribute_type_and_code(native_library: pathlib.Path, isa: str) -> None:
+    printed = [f"{count} by {onnxruntime.__version__}\n" for count in (1387, 84)]
+    assert _swept(native_library, RMSNORM_EXPORT_ISA=isa) == printed
+
+
+def in_version(version: str) -> dict[str, str]:
+    """The environment of a process with an ONNX Runtime of that version; skip without one."""
+    place = cache.root().parent / "runtimes" / f"onnxruntime-{version}"
+    if not place.is_dir():
+        pytest.skip(f"pip install --target {place} onnxruntime=={version} 'numpy<2'")
+    return {"PYTHONPATH": f"{place}{os.pathsep}{module_environment()['PYTHONPATH']}"}
+
+
+VERSIONS = {"1.17.3": (781, 70), **dict.fromkeys(("1.20.1", "1.23.2", "1.32.0"), (1387, 84))}
+"""How many norms and codes Python can hand over: no bfloat16 before 1.20."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_other_versions_of_onnxruntime(native_library: pathlib.Path, version: str) -> None:
+    printed = [f"{count} by {version}\n" for count in VERSIONS[version]]
+    assert _swept(native_library, **in_version(version)) == printed
 
 
 def _sanitized(sanitizer: tuple[str, ...]) -> pathlib.Path:
-    flags = (*_FLAGS, *sanitizer)
-    name = "librmsnorm_onnxruntime.so"
-    version = kernel_build.run(["g++", "--version"]).splitlines()[0]
-
-    def fill(folder: pathlib.Path) -> None:
-        jobs = [(source, []) for source in SOURCES.glob("*.cpp") if source != ROWS]
-        for isa, own in ISAS.items():
-            options = [f"-m{flag}" for flag in own.split()]
-            jobs.append((ROWS, [*options, f"-DRMSNORM_KERNELS=kernels_{isa}"]))
-        objects = [folder / f"{i}.o" for i in range(len(jobs))]
-        for (source, options), target in zip(jobs, objects, strict=True):
-            kernel_build.run(["g++", *flags, *options, "-c", source, "-o", target])
-        kernel_build.run(["g++", *flags, "-shared", *objects, "-o", folder / name])
-
-    key = kernel_build.source_hash(SOURCES, kernel_build.KERNELS, settings=(version, *flags))
-    return cache.entry("native", "sanitized", key, fill) / name
+    flags, name = (*_FLAGS, *sanitizer), "librmsnorm_onnxruntime.so"
+    jobs = [[source] for source in sorted(SOURCES.glob("*.cpp")) if source != ROWS]
+    for isa, own in ISAS.items():
+        jobs.append(
+            [*(f"-m{flag}" for flag in own.split()), f"-DRMSNORM_KERNELS=kernels_{isa}", ROWS]
+        )
+    objects = [f"{i}.o" for i in range(len(jobs))]
+    compiled = (
+        ["g++", *flags, "-c", *job, "-o", to] for job, to in zip(jobs, objects, strict=True)
+    )
+    linked = ["g++", *flags, "-shared", *objects, "-o", name]
+    return kernel_build.made(name, *compiled, linked, of=(SOURCES, kernel_build.KERNELS))
 
 
 @needs_compiler
@@ -113,14 +136,10 @@ PASSED = {"scale_before_cast", "round_rstd", "group_size"}
 
 def _of_aarch64() -> pathlib.Path:
     """For aarch64, with all sources of the library."""
-
-    def fill(folder: pathlib.Path) -> None:
-        compiler = [sys.executable, "-m", "ziglang", "c++", *FLAGS.split(), "-Wno-psabi"]
-        sources = [PROGRAM, *sorted(SOURCES.glob("*.cpp"))]
-        kernel_build.run([*compiler, *sources, "-o", folder / "numbers"])
-
-    key = kernel_build.source_hash(SOURCES, kernel_build.KERNELS, PROGRAM.parent, settings=(FLAGS,))
-    return cache.entry("native", "aarch64", key, fill) / "numbers"
+    sources = [PROGRAM, *sorted(SOURCES.glob("*.cpp")), "-Wno-psabi", "-o", "numbers"]
+    compiler = [sys.executable, "-m", "ziglang", "c++", *FLAGS.split(), *sources]
+    of = (SOURCES, kernel_build.KERNELS, PROGRAM.parent)
+    return kernel_build.made("numbers", compiler, of=of)
 
 
 def _cases() -> Iterator[Case]:

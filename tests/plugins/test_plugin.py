@@ -50,8 +50,9 @@ def _build(**options: object) -> Built:
 
 
 def test_a_build_is_made_once_and_found(project: Path) -> None:
-    with pytest.raises(BackendMissingError, match="not built"):
+    with pytest.raises(BackendMissingError, match="not built") as missing:
         rx.session_options()
+    assert missing.value.fix == "rmsnorm-export plugin build --runtime onnxruntime"
     with ThreadPoolExecutor(3) as pool:
         built = next(pool.map(lambda _: _build(), range(3)))
     library = plugin.onnxruntime_library()

@@ -122,7 +122,7 @@ def test_the_parser_finds_the_plugin(
     Why a node is refused, the sentence of the plugin, is in the user's own log, not on stderr.
     """
     x, scale = np.ones((2, 5, 64), np.float16), np.full(64, 1.5, np.float16)
-    source, _ = node_model(NormSpec(kind=kind), x, scale, None, None if kind == "RMSNorm" else x)
+    source, _ = node_model(NormSpec(kind=kind), x, scale, None, x)
     path, refused = tmp_path / "model.onnx", tmp_path / "refused.onnx"
     rx.optimize(rx.optimize(source, target="plain").model, target="portable").save(path)
     model = onnx.load(path)
