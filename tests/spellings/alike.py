@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from .case import NUMPY, ONNX, Case
+from .case import NUMPY, Case
 from .graph import Graph
 
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -51,7 +51,8 @@ class Alike:
 
     def overridable(self, hint: str, given: np.ndarray, default: np.ndarray) -> str:
         """An initializer that is a graph input too: the feed counts."""
-        name = self.input(hint, values=given, dtype=ONNX[default.dtype])
+        dtype = helper.np_dtype_to_tensor_dtype(default.dtype)
+        name = self.input(hint, values=given, dtype=dtype)
         self.g.initializers.append(numpy_helper.from_array(default, name))
         return name
 
@@ -88,24 +89,16 @@ class Alike:
         return self.g.op("Sqrt", x)
 
     def chain(
-        self,
-        x: str,
-        *,
-        square: Step | None = None,
-        mean: Step | None = None,
-        stabilise: Step | None = None,
-        root: Step | None = None,
-        divide: Step | None = None,
-        weight: str | None = None,
+        self, x: str, *, divide: Step | None = None, weight: str | None = None, **own: Step
     ) -> str:
-        """The ordinary norm of ``x`` with the given steps in place of its own.
+        """The ordinary norm of ``x`` with steps of its own: square, mean, stabilise or root.
 
         ``divide`` takes the root to the normalised value; ``weight`` "" leaves the gain out.
         """
-        value = (square or self.square)(x)
-        value = (mean or self.mean)(value)
-        value = (stabilise or self.stabilise)(value)
-        value = (root or self.root)(value)
+        value = x
+        for name in ("square", "mean", "stabilise", "root"):
+            value = own.pop(name, getattr(self, name))(value)
+        assert not own
         y = divide(value) if divide else self.g.op("Div", x, value)
         if weight == "":
             return y
