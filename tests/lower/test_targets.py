@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from source_graphs import Source, build, feed, run
+from source_graphs import Source, build, feed
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower import targets
@@ -20,6 +20,7 @@ from rmsnorm_export.lower.plugin import plugin_refuses
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
+from tests.recognize.text_models import run
 
 
 def _lower_to_l2(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:

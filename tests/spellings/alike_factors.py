@@ -212,8 +212,7 @@ def _normalized(a: Alike) -> str:
 
 # Times sqrt(n + 1): a norm with a scale of one number.
 look_alikes(
-    most=1,
-    normalize_times_another_root=lambda a: a.g.op("Mul", _normalized(a), a.scalar(3.0)),
+    most=1, normalize_times_another_root=lambda a: a.g.op("Mul", _normalized(a), a.scalar(3.0))
 )
 # An L2 norm, clamped.
 look_alikes(refusal=False, torch_normalize=_normalized)

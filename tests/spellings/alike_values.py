@@ -194,9 +194,7 @@ look_alikes(
 replaced(
     count_is_one_less={"mean": then(total, op("Div", 7.0))},
     count_is_a_little_off={"mean": then(total, op("Mul", 0.1252))},
-    count_divides_the_wrong_way={
-        "mean": lambda a, v: a.g.op("Div", a.scalar(8.0), total(a, v)),
-    },
+    count_divides_the_wrong_way={"mean": lambda a, v: a.g.op("Div", a.scalar(8.0), total(a, v))},
     mean_with_momentum={"mean": then(mean, op("Mul", 0.9))},
 )
 
