@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from .alike import FLOAT, Alike, LookAlike
+from .alike import FLOAT, Alike, LookAlike, Steps, chain_of
 from .case import Case
-from .steps import VALUE, Step, Steps, chain_of, epsilon, mean, op, reduced, same, then, total
+from .steps import VALUE, Step, epsilon, mean, op, reduced, same, then, total
 
 N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from .graph import Graph
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 Step = Callable[[str], str]
+Steps = Mapping[str, Any]
+"""Steps of ``steps.py`` by the names of those that they stand for."""
 Body = Callable[["Alike"], str | Sequence[str]]
 
 
@@ -105,6 +108,20 @@ class Alike:
         return self.g.op("Mul", y, self.weight() if weight is None else weight)
 
 
+def chain_of(steps: Steps) -> Body:
+    """The ordinary norm of a row with these steps in place of its own."""
+    given = ("first", "row", "other", "weight")
+
+    def body(a: Alike) -> str:
+        a.other = steps["first"](a) if "first" in steps else ""
+        a.x = steps.get("row", Alike.input)(a)
+        a.other = steps["other"](a) if "other" in steps else a.other
+        own = {k: functools.partial(s, a) for k, s in steps.items() if k not in given}
+        return a.chain(a.x, weight=steps.get("weight"), **own)
+
+    return body
+
+
 @dataclasses.dataclass(frozen=True)
 class LookAlike:
     """A registered builder with its ground truth (see ``Case``)."""
@@ -159,9 +176,9 @@ def look_alikes(
     refusal: bool | None = None,
     opsets: Sequence[int] = (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
     dtype: int = FLOAT,
-    **bodies: Body,
+    **bodies: Body | Steps,
 ) -> None:
-    """Registers builders, by name, of which the same is true.
+    """Registers builders, or their steps, by name, of which the same is true.
 
     ``refusal`` is by default what follows from the rest: a chain of which nothing may be taken
     must be refused, aloud.
@@ -170,7 +187,8 @@ def look_alikes(
     must = largest == 0 if refusal is None else refusal
     for name, body in bodies.items():
         assert name not in LOOK_ALIKES, name
-        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), dtype)
+        built = body if callable(body) else chain_of(body)
+        LOOK_ALIKES[name] = LookAlike(name, built, norms, largest, must, tuple(opsets), dtype)
 
 
 def look_alike(**truth: Any) -> Callable[[Body], Body]:
