@@ -50,15 +50,14 @@ TYPES = {"float": np.float32, "float16": np.float16}
 OWN = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization")
 
 
-def _ran(model: bytes, dtype: Any, scale: Any = None) -> list[np.ndarray]:
+def _ran(model: bytes, dtype: Any) -> list[np.ndarray]:
     """The outputs of ONNX Runtime, of the file as it is: no fusion of its own takes part."""
     rng = np.random.default_rng(3)
     session = load_session(model, threads=1)
     feeds = {}
     for entry in session.get_inputs():
         shape = [size if isinstance(size, int) else 3 for size in entry.shape]
-        kind = scale if entry.name == "w" and scale else dtype
-        feeds[entry.name] = np.asarray(rng.standard_normal(shape) * 2).astype(kind)
+        feeds[entry.name] = np.asarray(rng.standard_normal(shape) * 2).astype(dtype)
     return [np.asarray(array) for array in session.run(None, feeds)]
 
 

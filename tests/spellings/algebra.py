@@ -24,10 +24,10 @@ N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)
 
 
-def built(steps: Steps, dtype: int = FLOAT, opset: int = 18) -> Case:
+def built(steps: Steps, dtype: int = FLOAT) -> Case:
     """The ordinary norm of rows of eight with these steps in place of its own."""
     body = chain_of(steps)
-    return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(opset,), dtype=dtype).build()
+    return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(18,), dtype=dtype).build()
 
 
 def times(k: float) -> Step:
