@@ -43,7 +43,6 @@ class Outcome:
     error: str
     placed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     runs: Sequence[Sequence[str]] = ()
-    providers: Sequence[str] = ()
     outputs: Sequence[Any] = ()
     stream: str = ""
 
