@@ -13,15 +13,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec.toml
 import pytest
 from packaging.requirements import Requirement
 
 from rmsnorm_export.system.packages import TRANSFORMERS, untried
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 TREES = [ast.parse(path.read_text()) for path in (ROOT / "rmsnorm_export").rglob("*.py")]
@@ -117,9 +113,8 @@ def test_the_installed_release_has_it(name: str) -> None:
 
 
 def test_extras_go_as_far_as_what_was_tried() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())["project"]
+    extras = project["optional-dependencies"]
     declared = [Requirement(line) for lines in extras.values() for line in lines]
     bounds = {str(one) for one in declared if one.name == "transformers"}
     assert {Requirement(line) for line in bounds} == {Requirement(TRANSFORMERS)}

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spellings.case import Case
-from spellings.choices import FRAME_OPTIONS, SINGLE, single
+from spellings.choices import FRAME_OPTIONS, SINGLE, shown, single
 from spellings.look_alikes import LOOK_ALIKES
 from spellings.place import build
 from spellings.strategy import look_alikes, true_norms
@@ -25,10 +25,6 @@ from tests.tools.judge import Subject, UnrunnableError, disagreements, judge
 
 TARGETS = ("portable", "onnx", "ort")
 NUMERICS = ("exact", "reordered", "upcast")
-
-
-def shown(value: object) -> str:
-    return "+".join(sorted(value)) or "none" if isinstance(value, frozenset) else str(value)
 
 
 # Every target is held against the same models.

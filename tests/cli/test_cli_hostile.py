@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graph.folders import snapshot
-from hostile_models import HOSTILE, SHAPE, norm_model, write
+from hostile.frames import SHAPE, norm_model, write
+from hostile.registry import HOSTILE
 
 from rmsnorm_export.errors import InputError
 

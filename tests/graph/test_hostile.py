@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hostile.frames import branch, if_nodes
-from hostile_models import GAIN, external_model, nested_bytes, norm_model, norm_nodes
+from hostile import frames
+from hostile.frames import GAIN, branch, external_model, if_nodes, norm_model, norm_nodes
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.load import load_model
@@ -69,7 +69,8 @@ def _deep_ir() -> ir.Model:
 
 
 @pytest.mark.parametrize(
-    "build", [_deep_proto, _deep_ir, *(lambda n=n: nested_bytes(n) for n in (32, 33, 34, 1000))]
+    "build",
+    [_deep_proto, _deep_ir, *(lambda n=n: frames.nested_bytes(n) for n in (32, 33, 34, 1000))],
 )
 def test_a_nest_is_too_deep_and_not_read(build: Callable[[], object]) -> None:
     """In memory, and around the limit of the parser."""

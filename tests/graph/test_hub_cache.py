@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 from onnx import numpy_helper
 
@@ -18,21 +17,12 @@ import rmsnorm_export as rx
 from rmsnorm_export.deploy.result import files_of
 from rmsnorm_export.graph.load import load_model
 from tests.graph.folders import snapshot as contents
+from tests.recognize import text_models as text
 
 hub = pytest.importorskip("huggingface_hub.file_download")
 
 REVISION = "0" * 40
-NET = """<ir_version: 10, opset_import: ["": 18]>
-graph (float[B, 64] x) => (float[B, 96] y)
-<float two = {2}, float epsilon = {1e-5}, int64[1] axes = {-1}> {
-    square = Pow (x, two)
-    mean = ReduceMean (square, axes)
-    stable = Add (mean, epsilon)
-    root = Sqrt (stable)
-    row = Div (x, root)
-    scaled = Mul (row, gain)
-    y = MatMul (scaled, weight)
-}"""
+ENDS = {"inputs": "float[B,64] x", "constants": text.CONSTANTS}
 
 
 def put(home: Path, name: str, content: bytes) -> Path:
@@ -55,7 +45,8 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture(params=["onnx/", ""])
 def model(home: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A model with external data, as most of the hub's: in a folder, or right in the snapshot."""
-    net, plain = onnx.parser.parse_model(NET), tmp_path / "plain"
+    body = text.norm("x", "scaled", weight="gain") + "y = MatMul(scaled, weight)"
+    net, plain = text.model(body, outputs="float[B,96] y", **ENDS), tmp_path / "plain"
     plain.mkdir()
     random = np.random.default_rng(0)
     for name, shape in (("gain", (64,)), ("weight", (64, 96))):
@@ -204,8 +195,8 @@ def test_one_rule_for_all_files_of_a_folder(tmp_path: Path, name: str, command: 
     folder, elsewhere = tmp_path / "net", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()
-    net = NET.replace("MatMul (scaled, weight)", "Identity (row)").replace("gain", "row")
-    onnx.save(onnx.parser.parse_model(net), folder / "model.onnx")
+    net = text.model(text.norm("x", "y", weight=None), outputs="float[B,64] y", **ENDS)
+    onnx.save(net, folder / "model.onnx")
     for config in ("config.json", "genai_config.json"):
         (folder / config).write_text('{"model": {"decoder": {}}}')
     (folder / name).rename(elsewhere / name)

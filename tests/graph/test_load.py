@@ -14,7 +14,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from hostile_models import GAIN, external_gain, external_model, norm_model, write
+from hostile.frames import GAIN, external_gain, external_model, norm_model, write
 from onnx import TensorProto, helper
 
 import rmsnorm_export as rx

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hostile_models import GAIN, constants, external_gain, external_model, norm_model, write
+from hostile.frames import GAIN, constants, external_gain, external_model, norm_model, write
 
 import rmsnorm_export as rx
 from graph.folders import snapshot

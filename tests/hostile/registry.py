@@ -17,7 +17,7 @@ Change = Callable[[onnx.ModelProto], object]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One hostile or odd input; see ``hostile_models``."""
+    """One hostile or odd input; see the package."""
 
     make: Maker
     error: type[Exception] | None

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
@@ -21,24 +19,20 @@ from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, Target
+from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.numerics import Numerics
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
+from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import recognize
 from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.metrics import ulp_distance
-from rmsnorm_export.runtime.session import load_session, run_session
-
-Array = npt.NDArray[Any]
-NUMPY: dict[int, Any] = {
-    FLOAT: np.float32, FLOAT16: np.float16, DOUBLE: np.float64, BFLOAT16: ml_dtypes.bfloat16
-}  # fmt: skip
+from tests.recognize.text_models import run
 
 
 def tensor(name: str, values: Any, dtype: int) -> TensorProto:
-    array = np.asarray(values).astype(NUMPY[dtype])
+    array = np.asarray(values).astype(numpy_dtype(dtype))
     return TensorProto(name=name, data_type=dtype, dims=array.shape, raw_data=array.tobytes())
 
 
@@ -174,26 +168,21 @@ def spliced(built: Built, lowered: Lowered) -> onnx.ModelProto:
     return proto
 
 
-def run(model: onnx.ModelProto, feed: dict[str, Array], *, optimized: bool = False) -> list[Array]:
-    session = load_session(model.SerializeToString(), optimize=optimized, threads=1)
-    return list(run_session(session, feed).values())
-
-
-def feed(source: Source, seed: int = 0) -> dict[str, Array]:
+def feed(source: Source) -> dict[str, Array]:
     """Ordinary, tiny, large and zero rows, rounded to the norm's type."""
-    rng, result = np.random.default_rng(seed), {}
+    rng, result = np.random.default_rng(0), {}
     for name in ["xi", "ri"] if source.residual else ["xi"]:
         x = rng.standard_normal(source.shape)
         scales = np.resize([1.0, 3.0, 1e-3, 300.0, 0.0, 0.1], source.shape[: source.spec.axis])
         x *= scales.reshape(*scales.shape, *[1] * -source.spec.axis)
-        result[name] = x.astype(NUMPY[source.dtype]).astype(NUMPY[source.edge])
+        result[name] = x.astype(numpy_dtype(source.dtype)).astype(numpy_dtype(source.edge))
     return result
 
 
 def ulps(a: Array, b: Array, dtype: int) -> Array:
     """Return the distance in representable numbers of ``dtype``."""
     assert (np.isfinite(a) & np.isfinite(b)).all()
-    return ulp_distance(a.astype(NUMPY[dtype]), b.astype(NUMPY[dtype]))
+    return ulp_distance(a.astype(numpy_dtype(dtype)), b.astype(numpy_dtype(dtype)))
 
 
 # What every lowering must hold: the numbers of its class, and a well-formed result.
@@ -230,7 +219,7 @@ def check(source: Source, built: Built, lowered: Lowered) -> None:
         after = run(proto, feeds, optimized=optimized)
         _compare_runs(source, lowered, before[0], after[0], rounded, truth)
         for total, expected in zip(after[1:], before[1:], strict=True):
-            dtype = NUMPY[source.dtype]
+            dtype = numpy_dtype(source.dtype)
             np.testing.assert_array_equal(total.astype(dtype), expected.astype(dtype))
 
 
@@ -264,7 +253,7 @@ def _compare_runs(
     elif lowered.numerics != "upcast":
         assert ulps(new, old, source.dtype).max() <= 1
     else:
-        assert _error(new.astype(NUMPY[source.dtype]), truth) <= _error(rounded, truth)
+        assert _error(new.astype(numpy_dtype(source.dtype)), truth) <= _error(rounded, truth)
 
 
 def _error(y: Array, truth: Array) -> float:

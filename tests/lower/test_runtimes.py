@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from source_graphs import NUMPY, Array, run, tensor, ulps
+from source_graphs import tensor, ulps
 
 from rmsnorm_export.errors import VerificationError
+from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES, NormSpec
 from rmsnorm_export.runtime.support import CPU, CUDA, TABLE, Support, everywhere, support
+from tests.recognize.text_models import run
 
 TYPES = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
 OPERATORS = (RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED)
@@ -46,13 +48,13 @@ def _compute(
     """Run one node between Casts at the edge of the graph."""
     edge = DOUBLE if DOUBLE in (row.x_type, row.scale_type) else FLOAT
     # Rounded here: ONNX Runtime drops a Cast to f16 when it inserts the opposite one behind it.
-    feed = {"xi": x.astype(NUMPY[row.x_type]).astype(NUMPY[edge])}
+    feed = {"xi": x.astype(numpy_dtype(row.x_type)).astype(numpy_dtype(edge))}
     nodes = [helper.make_node("Cast", ["xi"], ["x"], to=row.x_type)]
     names, outputs, domain = ["x", "g"], ["y"], ""
     if row.operator == SKIP_SIMPLIFIED:
         domain = "com.microsoft"
         skip = np.zeros_like(x) if skip is None else skip
-        feed["si"] = skip.astype(NUMPY[row.x_type]).astype(NUMPY[edge])
+        feed["si"] = skip.astype(numpy_dtype(row.x_type)).astype(numpy_dtype(edge))
         nodes.append(helper.make_node("Cast", ["si"], ["s"], to=row.x_type))
         names, outputs = ["x", "s", "g"], ["y", "", "", "sum"]
     attributes |= {"domain": domain, "epsilon": EPSILON}
@@ -92,7 +94,7 @@ def test_the_table_has_exactly_the_types_that_run(operator: str, types: tuple[in
 def _close(row: Support, y: Array, x: Array, scale: Array, axis: int = -1) -> None:
     """The numbers are those of the norm, rounded as the row says."""
     spec = NormSpec(epsilon=EPSILON, axis=axis, stash_type=_stash(row))
-    typed, g = x.astype(NUMPY[row.x_type]), scale.astype(NUMPY[row.scale_type])
+    typed, g = x.astype(numpy_dtype(row.x_type)), scale.astype(numpy_dtype(row.scale_type))
     if row.x_type in HALF_TYPES and row.scale_type == row.x_type:
         spec = dataclasses.replace(spec, scale_before_cast=True)
         expected = reference_exact(spec, typed, np.broadcast_to(g, x.shape[spec.axis :]))
@@ -152,7 +154,7 @@ def test_scale_shapes(row: Support, shape: tuple[int, ...]) -> None:
             _compute(row, x, scale)
         return
     y = _compute(row, x, scale)[0]
-    dtype = NUMPY[row.x_type]
+    dtype = numpy_dtype(row.x_type)
     spec = NormSpec(epsilon=EPSILON, stash_type=_stash(row), scale_before_cast=True)
     plain = reference_float64(spec, x.astype(dtype))
     expected = plain * scale.astype(dtype).astype(np.float64)
@@ -198,7 +200,7 @@ def test_the_residual_operator_normalises_the_unrounded_sum(dtype: int) -> None:
     assert row is not None
     x, skip, scale = _data((8, 16, 768)), _data((8, 16, 768), 1) * 2, _data((768,), 2)
     y, total = _compute(row, x, scale, skip=skip)
-    half = NUMPY[dtype]
+    half = numpy_dtype(dtype)
     unrounded = x.astype(half).astype(np.float32) + skip.astype(half).astype(np.float32)
     rounded = unrounded.astype(half).astype(np.float32)
     np.testing.assert_array_equal(total, rounded)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
-from source_graphs import Source, build, feed, run
+from source_graphs import Source, build, feed
 
 import rmsnorm_export as rx
 from rmsnorm_export.lower import targets
@@ -21,6 +20,7 @@ from rmsnorm_export.lower.plugin import plugin_refuses
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
+from tests.recognize.text_models import run
 
 
 def _lower_to_l2(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Refusal]:
@@ -58,54 +58,6 @@ def test_a_new_target_is_a_row_and_a_module(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # Nodes name the TensorRT plugin only when it takes them: a plugin that refuses ends the build.
-
-
-def model(x_type: str, weight_type: str, n: str = "64", *, weight: bool = True) -> onnx.ModelProto:
-    """LLaMA's norm in ``x_type`` with a weight that is cast to it."""
-    scaled = f"cast = Cast<to = {_CODES[x_type]}>(w)  y = Mul(v, cast)"
-    text = f"""
-        <ir_version: 10, opset_import: ["" : 18]>
-        g ({x_type}[2, {n}] x{f", {weight_type}[64] w" if weight else ""}) => ({x_type}[2, {n}] y)
-        <{x_type} two = {{2}}, {x_type} epsilon = {{0.00001}}, int64[1] axes = {{-1}}>
-        {{
-            square = Pow(x, two)
-            mean = ReduceMean(square, axes)
-            stabilised = Add(mean, epsilon)
-            rms = Sqrt(stabilised)
-            {"v" if weight else "y"} = Div(x, rms)
-            {scaled if weight else ""}
-        }}"""
-    return onnx.parser.parse_model(text)
-
-
-_CODES = {"float": 1, "double": 11}
-
-
-@pytest.mark.parametrize(
-    ("x_type", "weight_type", "why"),
-    [("float", "float", ""), ("float", "float16", "no float16 scale"),
-     ("double", "double", "float64")],
-)  # fmt: skip
-def test_only_what_the_plugin_takes_names_it(x_type, weight_type, why):
-    result = rx.optimize(model(x_type, weight_type), prove=True)
-    (site,) = result.report.fused
-    (node,) = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
-    assert ("plugin_namespace" in node.attributes) == (not why)
-    assert [why in note for note in site.notes if "TensorRT plugin" in note] == [True] * bool(why)
-
-
-def test_a_bare_norm_of_unknown_length_has_a_body_of_its_own():
-    """For a scale that is neutral and as long as its rows the file does not say enough."""
-    both = onnx.compose.merge_models(
-        onnx.compose.add_prefix(model("float", "float"), "a_"),
-        onnx.compose.add_prefix(model("float", "float", "N", weight=False), "b_"),
-        io_map=[],
-    )
-    result = rx.optimize(both)
-    nodes = [node for node in result.model.graph if node.domain == "rmsnorm_export"]
-    assert [len(node.inputs) for node in nodes] == [2, 1]
-    assert sorted("plugin_namespace" in node.attributes for node in nodes) == [False, True]
-
 
 WEIGHTS = (("scale", FLOAT, (64,)),)
 LIMITS = [

@@ -39,9 +39,9 @@ g (float[n, 40] x, bool c) => (float[n, 40] y) {
 }"""
 
 
-def _model(lines: str, weight: np.ndarray, name: str = "weight") -> ir.Model:
+def _model(lines: str, weight: np.ndarray) -> ir.Model:
     model = onnx.parser.parse_model(_ONE.format(lines=lines))
-    model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    model.graph.initializer.append(numpy_helper.from_array(weight, "weight"))
     return ir.from_proto(model)
 
 

@@ -94,11 +94,16 @@ def test_wrong_axis_that_broadcasts() -> None:
     caught(right, Lowered(match.nodes, [(right.output, match.output)], "exact", right), NEW)
 
 
+def _takes_for_two(number: float, match: Match) -> Lowered:
+    """A norm that is right but where the weight is this number."""
+    new = f"  n = Constant <value_float = {number}> ()\n  two_ = Constant <value_float = 2.0> ()\n"
+    new += "  same = Equal (w, n)\n  g = Where (same, two_, w)\n  y = {norm} (x, g)"
+    return written(match, new)
+
+
 def test_the_stored_weight_is_tried_too() -> None:
     match = sites.site_of("float")
-    new = "  three = Constant <value_float = 3.0> ()\n  two_ = Constant <value_float = 2.0> ()\n"
-    new += "  same = Equal (w, three)\n  g = Where (same, two_, w)\n  y = {norm} (x, g)"
-    lowered = written(match, new)
+    lowered = _takes_for_two(3.0, match)
     assert prove(match, lowered).passed  # no random weight is exactly 3
     assert prove(match, lowered, stored_scale=np.full(96, 2, np.float32)).passed
     caught(match, lowered, "with a stored weight", stored_scale=np.full(96, 3, np.float32))
@@ -107,9 +112,7 @@ def test_the_stored_weight_is_tried_too() -> None:
 def test_sites_of_one_form_share_drawn_scales_and_have_their_own() -> None:
     """Layers of one model, of which one has the scale that is taken for another."""
     match = sites.site_of("float")
-    new = "  seven = Constant <value_float = 7.0> ()\n  two_ = Constant <value_float = 2.0> ()\n"
-    new += "  same = Equal (w, seven)\n  g = Where (same, two_, w)\n  y = {norm} (x, g)"
-    lowered = written(match, new)
+    lowered = _takes_for_two(7.0, match)
     proving = Proving(
         Types(ir.Model(match.nodes[-1].graph, ir_version=10), Constants()),
         {"": 18, "com.microsoft": 1},

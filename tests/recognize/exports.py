@@ -24,28 +24,22 @@ Formula = Callable[[Tensor, nn.Module], Tensor]
 
 
 class Norm(nn.Module):
-    """``formula(x, self)``, with a weight and a bias of N features."""
+    """``formula(x, self)``, with a weight of N features."""
 
     def __init__(self, formula: Formula) -> None:
         super().__init__()
         self.formula = formula
         self.weight = nn.Parameter(torch.linspace(0.5, 1.5, N))
-        self.bias = nn.Parameter(torch.linspace(-1, 1, N))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.formula(x, self)
 
 
-def export(
-    formula: Formula,
-    exporter: str,
-    shape: tuple[int, ...] = (2, 5, N),
-    dtype: torch.dtype = torch.float32,
-) -> onnx.ModelProto:
+def export(formula: Formula, exporter: str, dtype: torch.dtype = torch.float32) -> onnx.ModelProto:
     """Return the model that an exporter makes of a formula, cached until its file is another."""
 
     def fill(folder: Path) -> None:
-        module, x = Norm(formula).eval().to(dtype), torch.randn(shape, dtype=dtype)
+        module, x = Norm(formula).eval().to(dtype), torch.randn(2, 5, N, dtype=dtype)
         path = str(folder / "model.onnx")
         with collected():
             torch.onnx.export(module, (x,), path, input_names=["input0"], **EXPORTERS[exporter])
@@ -54,5 +48,5 @@ def export(
     code, bound = formula.__code__, inspect.getclosurevars(formula).nonlocals
     own = (code.co_firstlineno, code.co_code, code.co_consts, bound)
     name = f"{formula.__name__.strip('<>')}-{exporter}"
-    folder = cache.entry("formulas", name, f"{sources} {own} {shape} {dtype}", fill)
+    folder = cache.entry("formulas", name, f"{sources} {own} {dtype}", fill)
     return onnx.load(folder / "model.onnx")

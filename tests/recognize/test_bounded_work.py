@@ -60,7 +60,8 @@ def test_functions_that_call_functions_are_walked_once(target: Any) -> None:
 @pytest.mark.parametrize("levels", [150, 3000])
 def test_functions_may_call_functions_very_deeply(levels: int) -> None:
     report = rx.inspect(_model("h = f.F0(x)\n" + BEHIND, calls=nested(levels)))
-    assert len(report.fused) + len(report.refused) == 1
+    told = [one.reason for one in report.refused]
+    assert (report.fused, told) == ((), ["type-unknown", "not-evaluated"])
 
 
 @pytest.mark.parametrize("target", text.TARGETS)
@@ -75,18 +76,6 @@ def test_ones_of_a_size_that_a_file_merely_declares_are_not_made(target: Any) ->
     report = rx.optimize(_model(NORM, HUGE), target=target).report
     assert [refusal.reason for refusal in report.refused] == ["row-too-long"]
     assert f"{2**36:,}" in report.refused[0].found
-
-
-def test_portable_needs_no_ones_alone_or_beside_a_norm_that_has_a_scale() -> None:
-    """Both call one function, so that the one without a scale passes ones."""
-    assert len(rx.optimize(_model(NORM, HUGE)).report.fused) == 1
-    bounds = "zero = Constant<value_ints = [0]>()\n eight = Constant<value_ints = [8]>()\n"
-    bounds += "last = Constant<value_ints = [-1]>()\n h = Slice(x, zero, eight, last)\n"
-    source = _model(bounds + text.norm("h", "scaled", "h_") + NORM, HUGE)
-    source.graph.output.add(name="scaled").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    result = rx.optimize(source)
-    assert len(result.report.fused) == 2
-    assert len(result.to_bytes()) < 10_000
 
 
 ROW = "float[b, 16]"

@@ -65,21 +65,17 @@ def test_in_float32_the_squares_of_small_halves_are_other_numbers(numerics, stas
     assert np.array_equal(before, after) == (numerics == "reordered")
 
 
-def normalize(
-    floor="Max",
-    bound="float bound = {1e-12}",
-    root=ROOT,
-    last="normed = Mul(unit, root)\n y = Mul(normed, gamma)",
-):
+def normalize(floor="Max"):
     """Return the graph itself, rows and all of its steps open."""
     gamma = ", ".join(map(str, np.linspace(0.5, 1.5, N)))
     return text.model(
         "length = ReduceL2<axes = [-1], keepdims = 1>(x)\n"
-        f"divisor = {floor}(length, bound)\n unit = Div(x, divisor)\n {last}",
-        inputs=f"float[rows,{N}] x",
-        outputs=f"float[rows,{N}] y",
-        constants=f"{bound}, float root = {{{root}}}, float[{N}] gamma = {{{gamma}}}",
-    )
+        f"divisor = {floor}(length, bound)\n unit = Div(x, divisor)\n"
+        "normed = Mul(unit, root)\n y = Mul(normed, gamma)",
+        inputs=f"float[rows,{N}] x", outputs=f"float[rows,{N}] y",
+        constants=f"float bound = {{1e-12}}, float root = {{{ROOT}}}, "
+        f"float[{N}] gamma = {{{gamma}}}",
+    )  # fmt: skip
 
 
 def rows():

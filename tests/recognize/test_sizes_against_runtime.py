@@ -82,12 +82,15 @@ def _model(graph: onnx.GraphProto) -> ir.Model:
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=9))
 
 
-def program(seed: int, length: int = 14) -> Program:
-    """A program of up to ``length`` nodes that ran."""
+_LENGTH = 14
+
+
+def program(seed: int) -> Program:
+    """A program of up to 14 nodes that ran."""
     built = Program(seed)
     built.add("Shape", ["x"])
-    for _ in range(3 * length):
-        if len(built.nodes) >= length:
+    for _ in range(3 * _LENGTH):
+        if len(built.nodes) >= _LENGTH:
             break
         with contextlib.suppress(IndexError):  # no value that the step could take
             built.random.choice(STEPS)(built)

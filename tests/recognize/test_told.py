@@ -13,22 +13,7 @@ from rmsnorm_export.recognize import scan
 from rmsnorm_export.recognize.context import FLOATS, widens
 from tests.recognize import text_models as text
 
-from .text_models import function, model, norm, optimized
-
-MY = ', "my" : 1'
-
-
-def test_a_namesake_does_not_tell_shapes() -> None:
-    """my::Relu transposes: with the shape rule of Relu the Add would seem to keep its shape."""
-    source = model(
-        "h = my.Relu(x)\n t = my.Relu(h)\n a = Add(t, r)\n" + norm("a", "y"),
-        inputs="float[2,8,1] x, float[2,1,8] r",
-        outputs="float[2,8,8] y",
-        imports=MY,
-        functions=function("Relu", "(a) => (b)", "b = Transpose<perm = [0, 2, 1]>(a)"),
-    )
-    report, _ = optimized(source, "portable")
-    assert [site.op for site in report.fused] == ["RMSNorm"]
+from .text_models import model, norm
 
 
 def test_the_length_of_a_whole_tensor_is_not_that_of_a_row() -> None:

@@ -91,13 +91,13 @@ STORED = (
 )
 
 
-def _model(opset: int, body: str, *, size: str = "2,4,6,8", stored: str = STORED) -> bytes:
+def _model(opset: int, body: str, *, size: str = "2,4,6,8") -> bytes:
     norm = NORM if opset < 18 else NORM.replace("<axes = [3]> (s)", "(s, axis)")
     more = ", int64[1] axis = {3}" if opset >= 18 else ""
     extra = ", int64[N] shape" if "(t, shape)" in body else ""
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[{size}] x{extra}) => (float y)'
-        f" <{stored}{more}> {{ {norm} {body} }}"
+        f" <{STORED}{more}> {{ {norm} {body} }}"
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
     return model.SerializeToString()

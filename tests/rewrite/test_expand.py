@@ -39,19 +39,13 @@ def test_every_form_becomes_plain_operators(target: Target, dtype: int) -> None:
     assert set(result.model.opset_imports) <= {"", "com.microsoft"}
     onnx.checker.check_model(onnx.load_from_string(result.to_bytes()), full_check=True)
     bound = BOUNDS["float16" if dtype == HALF else "float32"]
+    if target == "portable":  # it is the function body that ran before, rounding by rounding
+        bound = 0
     np.testing.assert_allclose(_run(result.to_bytes()), _run(fused), rtol=0, atol=bound)
     again = rx.optimize(result.to_bytes(), target=target)
     assert [site.op for site in again.report.fused] == [
         site.op for site in rx.inspect(fused, target=target).kept
     ]
-
-
-def test_portable_is_expanded_to_the_same_numbers() -> None:
-    """It is the function body that ran before, rounding by rounding."""
-    fused = rx.optimize(block(HALF)).to_bytes()
-    np.testing.assert_array_equal(
-        _run(rx.optimize(fused, target="plain", sites=["*"]).to_bytes()), _run(fused)
-    )
 
 
 def test_some_sites_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +44,13 @@ CODES = {"float": 1, "float16": 10, "bfloat16": 16}
 
 
 def model(
-    spelling: str, *change: tuple[str, str], dtype: str = "float", tables: str = "",
+    spelling: str, *, dtype: str = "float", tables: str = "",
     moved: bool = False, shape: str = "B,1,S", more: str = "",
 ) -> onnx.ModelProto:  # fmt: skip
-    """A norm and its embedding; ``change``: (regular expression, text) in the embedding;
-    ``tables``: their type, in which the embedding is computed; ``moved``: the norm stands in front
-    of the Transpose of the heads; ``shape``: of the tables; ``more``: nodes at the end."""
+    """A norm and its embedding; ``tables``: their type, in which the embedding is computed;
+    ``moved``: the norm stands in front of the Transpose of the heads; ``shape``: of the tables;
+    ``more``: nodes at the end."""
     body, width = SPELLINGS[spelling]["nodes"], SPELLINGS[spelling]["width"]
-    for wanted, new in change:
-        body, count = re.subn(wanted, new, body)
-        assert count, wanted
     half = dtype != "float"
     text = NORM.format(
         wide="f = Cast<to = 1>(x)\n " if half else "", f="f" if half else "x",

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from hostile_models import HOSTILE
+from hostile.registry import HOSTILE
 from onnx.reference import ReferenceEvaluator
 from recognize.text_models import TARGETS
 from spellings.choices import SINGLE, single

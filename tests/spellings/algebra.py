@@ -11,22 +11,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from .alike import FLOAT, Alike, LookAlike
+from .alike import FLOAT, Alike, LookAlike, Steps, chain_of
 from .case import Case
-from .steps import Step, Steps, chain_of, epsilon, mean, op, reduced, same, then, total
+from .steps import VALUE, Step, epsilon, mean, op, reduced, same, then, total
 
 N, EPSILON = 8, 1e-5
 ROOT = math.sqrt(N)
 
 
-def built(steps: Steps, dtype: int = FLOAT, opset: int = 18) -> Case:
+def built(steps: Steps, dtype: int = FLOAT) -> Case:
     """The ordinary norm of rows of eight with these steps in place of its own."""
     body = chain_of(steps)
-    return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(opset,), dtype=dtype).build()
+    return LookAlike("algebra", body, 0, 1, refusal=False, opsets=(18,), dtype=dtype).build()
 
 
 def times(k: float) -> Step:
@@ -41,32 +42,27 @@ def product(left: Step, right: Step) -> Step:
     return lambda a, x: a.g.op("Mul", left(a, x), right(a, x))
 
 
-def einsum(equation: str, left: Step = same, right: Step | None = None) -> Step:
-    """A product of two multiples of x; or the sum of one tensor."""
-
-    def step(a: Alike, x: str) -> str:
-        operands = [left(a, x), *([] if right is None else [right(a, x)])]
-        return a.g.op("Einsum", *operands, equation=equation)
-
-    return step
+def einsum(equation: str, left: Step, right: Step) -> Step:
+    """A product of two multiples of x."""
+    return lambda a, x: a.g.op("Einsum", left(a, x), right(a, x), equation=equation)
 
 
 def unsqueezed(a: Alike, x: str) -> str:
     return a.g.unsqueeze(x, [-1])
 
 
-def row_times_column(second: Step, last: Step, first: Step = same) -> Step:
-    """[..., 1, n] times [..., n, 1], and what brings the axes of x back."""
-
-    def step(a: Alike, x: str) -> str:
-        row = a.g.unsqueeze(first(a, x), [-2])
-        return last(a, a.g.op("MatMul", row, second(a, x)))
-
-    return step
+def dot(equation: str, *operands: Any) -> Step:
+    """An Einsum of the value and of these operands, whose last axis is put back."""
+    return then(op("Einsum", *operands, equation=equation), unsqueezed)
 
 
 def squeezed(a: Alike, x: str) -> str:
     return a.g.op("Squeeze", x, a.g.ints(-1))
+
+
+def row_times_column(column: Step) -> Step:
+    """[..., 1, n] times [..., n, 1], without the last axis."""
+    return lambda a, x: squeezed(a, a.g.op("MatMul", a.g.unsqueeze(x, [-2]), column(a, x)))
 
 
 def turned(a: Alike, x: str) -> str:
@@ -118,13 +114,9 @@ def all_of_it(a: Alike, x: str) -> str:
     return a.g.op("Slice", x, *ints)
 
 
-def limited(most: float) -> Step:
-    """The row times its inverse root, which is so large at most."""
-
-    def step(a: Alike, x: str) -> str:
-        return a.g.op("Mul", a.x, a.g.op("Min", a.g.op("Reciprocal", x), a.scalar(most)))
-
-    return step
+def limited(bound: float, by: str = "Min") -> Step:
+    """The row times its inverse root, which is so large at most, or with ``Max`` at least."""
+    return then(op("Reciprocal"), op(by, bound), lambda a, x: a.g.op("Mul", a.x, x))
 
 
 def sliced(a: Alike, x: str) -> str:
@@ -144,6 +136,11 @@ def with_variance(square_of_mean: Callable[[Alike, str, str], str]) -> Steps:
 
 def logarithm(power: float) -> Step:
     return then(op("Log"), op("Mul", power), op("Exp"))
+
+
+def numbers(*shape: int) -> Callable[[Alike], str]:
+    """What makes a sum a mean."""
+    return lambda a: a.scalar(1 / N, shape)
 
 
 SUMMED: Steps = {"square": same}
@@ -179,6 +176,9 @@ UPCAST: dict[str, Steps] = {
 """Fused by what they compute, with the class ``upcast`` where sums of logarithms lose digits."""
 
 
+SWAPPED = op("Transpose", perm=[0, 2, 1])
+
+
 def parts(a: Alike, x: str) -> str:
     """The sums of the squares of two halves of a row, added."""
     first, second = a.g.ops("Split", x, count=2, axis=-1, num_outputs=2)
@@ -208,9 +208,7 @@ BY_BEHAVIOUR: dict[str, Steps] = {
     "x over n, times x": {"square": product(times(1 / N), same), "mean": total},
     "x over the root of n": {"square": then(over(ROOT), op("Pow", 2.0)), "mean": total},
     "a multiple twice": {"square": product(over(ROOT), over(ROOT)), "mean": total},
-    "the squares of a multiple": {
-        **SUMMED, "mean": then(over(ROOT), reduced("ReduceSumSquare")),
-    },
+    "the squares of a multiple": {**SUMMED, "mean": then(over(ROOT), reduced("ReduceSumSquare"))},
     "smaller, and larger again": {
         "square": then(over(4), op("Pow", 2.0)), "root": then(op("Sqrt"), times(4)),
     },
@@ -219,43 +217,22 @@ BY_BEHAVIOUR: dict[str, Steps] = {
     "minus x times minus x": {"square": then(product(op("Neg"), same), op("Neg"))},
     "a sum of magnitudes": {"mean": then(reduced("ReduceL1"), over(N))},
     "a product by Einsum": {"square": einsum("bsd,bsd->bsd", same, op("Identity"))},
-    "a sum by Einsum": {"mean": then(einsum("bsd->bs"), unsqueezed, over(N))},
+    "a sum by Einsum": {"mean": then(dot("bsd->bs"), over(N))},
     "a dot product by Einsum": {
         **SUMMED, "mean": then(einsum("...d, ...d -> ...", over(N), same), unsqueezed)},
-    "a mean by Einsum": {
-        "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
-    },
-    "numbers and squares by Einsum": {
-        "mean": then(
-            lambda a, x: a.g.op("Einsum", a.scalar(1 / N, (N,)), x, equation="d,bsd->bs"),
-            unsqueezed,
-        ),
-    },
+    "a mean by Einsum": {"mean": dot("bsd,d->bs", numbers(N))},
+    "numbers and squares by Einsum": {"mean": dot("d,bsd->bs", numbers(N), VALUE)},
     "squares of which the sum has ones by Einsum": {
-        **SUMMED, "mean": then(
-            lambda a, x: a.g.op("Einsum", x, x, a.scalar(1 / N, (N,)), equation="bsd,bsd,d->bs"),
-            unsqueezed,
-        ),
-    },
+        **SUMMED, "mean": dot("bsd,bsd,d->bs", VALUE, VALUE, numbers(N))},
     "squares times a column by Einsum": {
-        "mean": einsum("bsd,de->bse", same, lambda a, _: a.scalar(1 / N, (N, 1)))},
+        "mean": op("Einsum", numbers(N, 1), equation="bsd,de->bse")},
     "a column times squares by Einsum": {
-        "mean": lambda a, x: a.g.op("Einsum", a.scalar(1 / N, (1, N)), x, equation="ed,bsd->bse")},
-    "labels that stand once": {
-        "mean": then(einsum("bsd,d", same, lambda a, _: a.scalar(1 / N, (N,))), unsqueezed),
-    },
-    "a sum of magnitudes below zero": {
-        "mean": then(op("Neg"), reduced("ReduceL1"), over(N)),
-    },
-    "a row times a column": {
-        **SUMMED, "mean": then(row_times_column(unsqueezed, squeezed), over(N)),
-    },
-    "a row times itself turned": {
-        **SUMMED, "mean": then(row_times_column(turned, squeezed), over(N)),
-    },
-    "a row times a multiple": {
-        **SUMMED, "mean": row_times_column(then(over(N), unsqueezed), squeezed),
-    },
+        "mean": op("Einsum", numbers(1, N), VALUE, equation="ed,bsd->bse")},
+    "labels that stand once": {"mean": dot("bsd,d", numbers(N))},
+    "a sum of magnitudes below zero": {"mean": then(op("Neg"), reduced("ReduceL1"), over(N))},
+    "a row times a column": {**SUMMED, "mean": then(row_times_column(unsqueezed), over(N))},
+    "a row times itself turned": {**SUMMED, "mean": then(row_times_column(turned), over(N))},
+    "a row times a multiple": {**SUMMED, "mean": row_times_column(then(over(N), unsqueezed))},
     "a pool": {
         **SUMMED, "mean": then(op("LpPool", kernel_shape=[N], p=2), over(ROOT)), "root": same,
     },
@@ -267,17 +244,13 @@ BY_BEHAVIOUR: dict[str, Steps] = {
     "parts": {**SUMMED, "mean": then(parts, over(N))},
     "parts of squares": {**SUMMED, "mean": then(parts_of_squares, over(N))},
     "squares of parts": {**SUMMED, "mean": then(joined_squares, over(N))},
-    "squares that are transposed": {
-        "mean": then(lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1]),
-                     lambda a, x: a.g.reduce("ReduceMean", x, [1], 1),
-                     lambda a, x: a.g.op("Transpose", x, perm=[0, 2, 1])),
-    },
+    "squares that are transposed": {"mean": then(SWAPPED, reduced("ReduceMean", [1]), SWAPPED)},
 }  # fmt: skip
 """Fused by what they compute: in float32 and float64 by default, in half types with ``upcast``."""
 
 
-def another(shape: tuple[int, ...] = (2, 3, N)) -> Step:
-    return lambda a, _: a.input("z", shape)
+def another(a: Alike, _: str) -> str:
+    return a.input("z")
 
 
 def summed_as(*steps: Step) -> Steps:
@@ -295,80 +268,55 @@ def with_log_sum_exp(a: Alike, x: str) -> str:
 
 
 def gram(a: Alike, x: str) -> str:
-    return a.g.op("MatMul", x, a.g.op("Transpose", x, perm=[0, 2, 1]))
+    return a.g.op("MatMul", x, SWAPPED(a, x))
 
+
+UNLIKE: dict[str, Steps] = {
+    "a Sum with x": {"stabilise": op("Sum", EPSILON, Alike.input)},
+    "a Softplus": {"root": op("Softplus")},
+    "x times its magnitude": squared_as(product(same, op("Abs"))),
+    "x times another row": squared_as(product(same, another)),
+    "x times a weighted x": squared_as(product(same, op("Mul", Alike.weight))),
+    "its dot product with its magnitude": summed_as(
+        einsum("bsd,bsd->bs", same, op("Abs")), unsqueezed),
+    "its dot product with another row": summed_as(
+        einsum("bsd,bsd->bs", same, another), unsqueezed),
+    "rows that change places": {
+        "row": lambda a: a.input(shape=(3, 3, N)), **summed_as(dot("bsd,bsd->sb", VALUE, VALUE))},
+    "a row times another column": summed_as(row_times_column(then(another, unsqueezed))),
+    "all rows times all columns": {
+        "row": lambda a: a.input(shape=(2, N, N)), **summed_as(gram)},
+    "a weighted sum by Einsum": {"mean": dot("bsd,d->bs", Alike.weight)},
+    "rows of one and more numbers by Einsum": {
+        "row": lambda a: a.input(shape=(2, 3, 1)),
+        "mean": dot("bsd,d->bs", lambda a: a.scalar(1, (4,)))},
+    "three times x by Einsum": summed_as(dot("bsd,bsd,bsd->bs", VALUE, VALUE, VALUE)),
+    "a weighted product by Einsum": summed_as(dot("bsd,d,bsd->bs", VALUE, Alike.weight, VALUE)),
+    "a column of weights by Einsum": {
+        "mean": op("Einsum", lambda a: a.weight((N, 1)), equation="bsd,de->bse")},
+    "a layer behind the squares by Einsum": {
+        "mean": then(op("Einsum", lambda a: a.weight((N, 3)), equation="bsd,de->bse"), mean)},
+    "sums along the row": {"mean": then(op("CumSum", lambda a: a.g.const(np.array(-1))), mean)},
+    "squares whose labels all stand once": {"mean": then(op("Einsum", equation="abc"), over(N))},
+    "another root by logarithms": {"root": logarithm(0.25)},
+}  # fmt: skip
+"""Nothing of them is fused, and they do not look like a norm."""
 
 LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
-    "a Sum with x": (
-        {"stabilise": op("Sum", EPSILON, Alike.input)}, None,
-    ),
-    "a Softplus": ({"root": op("Softplus")}, None),
+    **{name: (steps, None) for name, steps in UNLIKE.items()},
     "logarithms of which the sum is taken": (
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "spelling-unknown",
     ),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
     "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "clamped"),
     "an inverse that is limited from below": (
-        {"stabilise": same, "divide": lambda a, x: a.g.op(
-            "Mul", a.x, a.g.op("Max", a.g.op("Reciprocal", x), a.scalar(1.0)))}, "clamped",
+        {"stabilise": same, "divide": limited(1.0, "Max")}, "clamped",
     ),
     "a minimum": ({"stabilise": then(epsilon, op("Min", 1.0))}, "clamped"),
     "clipped at a number": ({"root": then(op("Sqrt"), op("Clip", 0.0, 1.0))}, "clamped"),
     "clipped at an input": (
-        {"stabilise": then(epsilon, op("Min", lambda a: a.input("z", (1,))))},
-        "clamped",
+        {"stabilise": then(epsilon, op("Min", lambda a: a.input("z", (1,))))}, "clamped",
     ),
-    "x times its magnitude": (squared_as(product(same, op("Abs"))), None),
-    "x times another row": (squared_as(product(same, another())), None),
-    "x times a weighted x": (
-        squared_as(product(same, op("Mul", Alike.weight))), None,
-    ),
-    "its dot product with its magnitude": (
-        summed_as(einsum("bsd,bsd->bs", same, op("Abs")), unsqueezed), None,
-    ),
-    "its dot product with another row": (
-        summed_as(einsum("bsd,bsd->bs", same, another()), unsqueezed), None,
-    ),
-    "rows that change places": (
-        {"row": lambda a: a.input(shape=(3, 3, N)),
-         **summed_as(einsum("bsd,bsd->sb", same, same), unsqueezed)}, None,
-    ),
-    "a row times another column": (
-        summed_as(row_times_column(then(another(), unsqueezed), squeezed)), None,
-    ),
-    "all rows times all columns": (
-        {"row": lambda a: a.input(shape=(2, N, N)), **summed_as(gram)}, None,
-    ),
-    "a weighted sum by Einsum": (
-        {"mean": then(einsum("bsd,d->bs", same, lambda a, _: a.weight()), unsqueezed)},
-        None,
-    ),
-    "rows of one and more numbers by Einsum": (
-        {"row": lambda a: a.input(shape=(2, 3, 1)),
-         "mean": then(einsum("bsd,d->bs", same, lambda a, _: a.scalar(1, (4,))), unsqueezed)},
-        None,
-    ),
-    "three times x by Einsum": (
-        summed_as(lambda a, x: a.g.op("Einsum", x, x, x, equation="bsd,bsd,bsd->bs"), unsqueezed),
-        None,
-    ),
-    "a weighted product by Einsum": (
-        summed_as(lambda a, x: a.g.op("Einsum", x, a.weight(), x, equation="bsd,d,bsd->bs"),
-                  unsqueezed), None,
-    ),
-    "a column of weights by Einsum": (
-        {"mean": einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 1)))}, None,
-    ),
-    "a layer behind the squares by Einsum": (
-        {"mean": then(einsum("bsd,de->bse", same, lambda a, _: a.weight((N, 3))), mean)}, None,
-    ),
-    "sums along the row": (
-        {"mean": then(lambda a, x: a.g.op("CumSum", x, a.g.const(np.array(-1))),
-                      mean)},
-        None,
-    ),
-    "squares whose labels all stand once": ({"mean": then(einsum("abc"), over(N))}, None),
-    "another root by logarithms": ({"root": logarithm(0.25)}, None),
     "a variance and a mean": (
         with_variance(lambda a, _, average: a.g.op("Abs", average)), "variance",
     ),
@@ -377,4 +325,4 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     ),
     "sizes of other axes": ({"mean": counted(op("Shape"), gathered(1))}, "not-the-mean"),
 }  # fmt: skip
-"""Nothing of them is fused, and the reason; None: they do not look like a norm."""
+"""Nothing of them is fused, and the reason."""

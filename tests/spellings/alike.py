@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from .case import NUMPY, ONNX, Case
+from .case import NUMPY, Case
 from .graph import Graph
 
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 Step = Callable[[str], str]
+Steps = Mapping[str, Any]
+"""Steps of ``steps.py`` by the names of those that they stand for."""
 Body = Callable[["Alike"], str | Sequence[str]]
 
 
@@ -51,7 +54,8 @@ class Alike:
 
     def overridable(self, hint: str, given: np.ndarray, default: np.ndarray) -> str:
         """An initializer that is a graph input too: the feed counts."""
-        name = self.input(hint, values=given, dtype=ONNX[default.dtype])
+        dtype = helper.np_dtype_to_tensor_dtype(default.dtype)
+        name = self.input(hint, values=given, dtype=dtype)
         self.g.initializers.append(numpy_helper.from_array(default, name))
         return name
 
@@ -88,28 +92,34 @@ class Alike:
         return self.g.op("Sqrt", x)
 
     def chain(
-        self,
-        x: str,
-        *,
-        square: Step | None = None,
-        mean: Step | None = None,
-        stabilise: Step | None = None,
-        root: Step | None = None,
-        divide: Step | None = None,
-        weight: str | None = None,
+        self, x: str, *, divide: Step | None = None, weight: str | None = None, **own: Step
     ) -> str:
-        """The ordinary norm of ``x`` with the given steps in place of its own.
+        """The ordinary norm of ``x`` with steps of its own: square, mean, stabilise or root.
 
         ``divide`` takes the root to the normalised value; ``weight`` "" leaves the gain out.
         """
-        value = (square or self.square)(x)
-        value = (mean or self.mean)(value)
-        value = (stabilise or self.stabilise)(value)
-        value = (root or self.root)(value)
+        value = x
+        for name in ("square", "mean", "stabilise", "root"):
+            value = own.pop(name, getattr(self, name))(value)
+        assert not own
         y = divide(value) if divide else self.g.op("Div", x, value)
         if weight == "":
             return y
         return self.g.op("Mul", y, self.weight() if weight is None else weight)
+
+
+def chain_of(steps: Steps) -> Body:
+    """The ordinary norm of a row with these steps in place of its own."""
+    given = ("first", "row", "other", "weight")
+
+    def body(a: Alike) -> str:
+        a.other = steps["first"](a) if "first" in steps else ""
+        a.x = steps.get("row", Alike.input)(a)
+        a.other = steps["other"](a) if "other" in steps else a.other
+        own = {k: functools.partial(s, a) for k, s in steps.items() if k not in given}
+        return a.chain(a.x, weight=steps.get("weight"), **own)
+
+    return body
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,9 +176,9 @@ def look_alikes(
     refusal: bool | None = None,
     opsets: Sequence[int] = (17, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24),
     dtype: int = FLOAT,
-    **bodies: Body,
+    **bodies: Body | Steps,
 ) -> None:
-    """Registers builders, by name, of which the same is true.
+    """Registers builders, or their steps, by name, of which the same is true.
 
     ``refusal`` is by default what follows from the rest: a chain of which nothing may be taken
     must be refused, aloud.
@@ -177,7 +187,8 @@ def look_alikes(
     must = largest == 0 if refusal is None else refusal
     for name, body in bodies.items():
         assert name not in LOOK_ALIKES, name
-        LOOK_ALIKES[name] = LookAlike(name, body, norms, largest, must, tuple(opsets), dtype)
+        built = body if callable(body) else chain_of(body)
+        LOOK_ALIKES[name] = LookAlike(name, built, norms, largest, must, tuple(opsets), dtype)
 
 
 def look_alike(**truth: Any) -> Callable[[Body], Body]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .alike import FLOAT, FLOAT16, Alike, Body, look_alike, look_alikes
-from .steps import OTHER, Made, fed, op, replaced, shaped, then, total
+from .steps import OTHER, Made, fed, op, shaped, then, total
 
 # weight and bias
 
@@ -212,8 +212,7 @@ def _normalized(a: Alike) -> str:
 
 # Times sqrt(n + 1): a norm with a scale of one number.
 look_alikes(
-    most=1,
-    normalize_times_another_root=lambda a: a.g.op("Mul", _normalized(a), a.scalar(3.0)),
+    most=1, normalize_times_another_root=lambda a: a.g.op("Mul", _normalized(a), a.scalar(3.0))
 )
 # An L2 norm, clamped.
 look_alikes(refusal=False, torch_normalize=_normalized)
@@ -234,14 +233,14 @@ def _count(a: Alike) -> str:
     return a.g.cast(a.g.op("Gather", a.g.op("Shape", a.x), a.g.ints(-1)), FLOAT)
 
 
-replaced(norms=1, no_rows={"row": shaped(0, 3, 8)})
-replaced(
+look_alikes(norms=1, no_rows={"row": shaped(0, 3, 8)})
+look_alikes(
     most=1,
     # 1/n computed in the graph.
     count_from_the_shape={"other": _count, "mean": then(total, op("Div", OTHER))},
 )
-replaced(most=1, refusal=False, rows_without_elements={"row": shaped(2, 3, 0), "weight": ""})
-replaced(
+look_alikes(most=1, refusal=False, rows_without_elements={"row": shaped(2, 3, 0), "weight": ""})
+look_alikes(
     refusal=False,
     # Divided by 8, with a row fed as 5: only the file's word counts.
     sum_over_unknown_length={

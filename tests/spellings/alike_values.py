@@ -18,7 +18,6 @@ from .steps import (
     mean,
     op,
     reduced,
-    replaced,
     same,
     scalar,
     shaped,
@@ -40,7 +39,7 @@ def overridable(hint: str, given: float, default: float) -> Made:
 
 _ADDED = {"stabilise": op("Add", OTHER)}
 
-replaced(
+look_alikes(
     epsilon_is_graph_input={"first": fed("epsilon", 0.25), **_ADDED},
     epsilon_is_overridable={"first": overridable("epsilon", 0.25, 1e-5), **_ADDED},
     epsilon_differs_by_token={"first": stored([[1e-5], [0.5], [2.0]]), **_ADDED},
@@ -66,14 +65,14 @@ replaced(
     epsilon_from_data={"stabilise": op("Add", lambda a: a.g.op("Abs", a.x))},
 )
 
-replaced(
+look_alikes(
     most=1,
     # Adds up to one epsilon: a norm for who wants to see it.
     epsilon_twice_inside={"stabilise": then(op("Add", 0.5), Alike.stabilise)},
     epsilon_before_the_mean={"square": then(Alike.square, op("Add", 0.1)), "stabilise": same},
 )
 
-replaced(
+look_alikes(
     norms=1,
     # One initializer is the exponent and the epsilon.
     epsilon_is_the_exponent={
@@ -83,7 +82,7 @@ replaced(
     },
 )
 
-replaced(
+look_alikes(
     most=1,
     dtype=DOUBLE,
     # It keeps a row of zeros at zero; as a float32 attribute it would be 0, and the row NaN.
@@ -93,7 +92,7 @@ replaced(
     },
 )
 
-replaced(
+look_alikes(
     norms=1,
     dtype=DOUBLE,
     # In float64 the difference between 1e-5 and float32(1e-5) shows where epsilon rules.
@@ -104,7 +103,7 @@ replaced(
 
 _POWER = {"square": op("Pow", OTHER)}
 
-replaced(
+look_alikes(
     refusal=False,
     exponent_three={"first": scalar(3.0), **_POWER},
     # Positive data: a fractional power of a negative number is NaN.
@@ -124,9 +123,9 @@ replaced(
     root_of_quarter={"root": op("Pow", -0.25), "divide": op("Mul", X, VALUE)},
 )
 
-replaced(most=1, refusal=False, exponent_is_a_vector_of_twos={"first": scalar(2.0, 8), **_POWER})
+look_alikes(most=1, refusal=False, exponent_is_a_vector_of_twos={"first": scalar(2.0, 8), **_POWER})
 
-replaced(
+look_alikes(
     root_of_root={"root": then(Alike.root, Alike.root)},
     root_clipped={
         "first": lambda a: (a.scalar(0.9), a.scalar(1.1)),
@@ -136,14 +135,14 @@ replaced(
 
 # axes and keepdims
 
-replaced(
+look_alikes(
     most=1,
     mean_over_tokens={"row": shaped(2, 8, 8), "mean": reduced("ReduceMean", [1])},
     mean_over_batch={"mean": reduced("ReduceMean", [-3])},
     mean_over_everything={"mean": reduced("ReduceMean", [0, 1, 2])},
 )
 
-replaced(
+look_alikes(
     mean_over_first_and_last={"mean": reduced("ReduceMean", [0, -1])},
     # [8, 8] / [8] divides column j by the root of row j.
     dropped_axis_meets_equal_dimension={
@@ -159,9 +158,9 @@ replaced(
 )
 
 # No axes attribute: all of them.
-replaced(most=1, opsets=(13, 14, 17), mean_without_axes={"mean": op("ReduceMean", keepdims=1)})
+look_alikes(most=1, opsets=(13, 14, 17), mean_without_axes={"mean": op("ReduceMean", keepdims=1)})
 
-replaced(
+look_alikes(
     refusal=False,
     opsets=(18, 20, 24),
     # Empty axes with noop_with_empty_axes: the mean is left out.
@@ -191,17 +190,15 @@ look_alikes(
 
 # counts
 
-replaced(
+look_alikes(
     count_is_one_less={"mean": then(total, op("Div", 7.0))},
     count_is_a_little_off={"mean": then(total, op("Mul", 0.1252))},
-    count_divides_the_wrong_way={
-        "mean": lambda a, v: a.g.op("Div", a.scalar(8.0), total(a, v)),
-    },
+    count_divides_the_wrong_way={"mean": lambda a, v: a.g.op("Div", a.scalar(8.0), total(a, v))},
     mean_with_momentum={"mean": then(mean, op("Mul", 0.9))},
 )
 
-replaced(most=1, refusal=False, sum_without_count={"mean": total})
-replaced(refusal=False, largest_instead_of_mean={"mean": reduced("ReduceMax")})
+look_alikes(most=1, refusal=False, sum_without_count={"mean": total})
+look_alikes(refusal=False, largest_instead_of_mean={"mean": reduced("ReduceMax")})
 
 
 @look_alike()
@@ -233,13 +230,13 @@ look_alikes(most=1, refusal=False, unit_norm_of_a_zero_row=_unit(8, _ZERO))
 
 _HALVED, _WHOLE = through(FLOAT16, FLOAT), through(INT32, FLOAT)
 
-replaced(
+look_alikes(
     lossy_cast_before_the_square={"square": then(_HALVED, Alike.square)},
     lossy_cast_of_the_numerator={"divide": op("Div", lambda a: _HALVED(a, a.x), VALUE)},
     square_through_integer={"row": drawn_times(3), "square": then(_WHOLE, Alike.square)},
 )
 
-replaced(
+look_alikes(
     norms=1,
     # The norm of the blurred tensor: a norm, but not of the tensor before the casts.
     lossy_cast_in_front={"row": lambda a: _HALVED(a, a.input())},
@@ -247,7 +244,7 @@ replaced(
     float32_output_of_half_input={"row": lambda a: a.g.cast(a.input(dtype=FLOAT16), FLOAT)},
 )
 
-replaced(
+look_alikes(
     most=1,
     # Wider in the middle: nothing is lost, the sum is only better.
     mean_in_double={"mean": then(through(DOUBLE), mean, through(FLOAT))},
@@ -259,7 +256,7 @@ def _large(a: Alike) -> np.ndarray:
     return a.rng.uniform(0.5, 1.0, (2, 3, 8)) * [[[1], [400], [1]]]
 
 
-replaced(
+look_alikes(
     most=1, dtype=FLOAT16, wholly_in_half_and_large={"row": lambda a: a.input(values=_large(a))}
 )
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
+_TYPES = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT64", "INT32", "BOOL")
 NUMPY = {
-    TensorProto.FLOAT: np.dtype(np.float32),
-    TensorProto.DOUBLE: np.dtype(np.float64),
-    TensorProto.FLOAT16: np.dtype(np.float16),
-    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    TensorProto.INT64: np.dtype(np.int64),
-    TensorProto.INT32: np.dtype(np.int32),
-    TensorProto.BOOL: np.dtype(np.bool_),
+    code: helper.tensor_dtype_to_np_dtype(code) for code in map(TensorProto.DataType.Value, _TYPES)
 }
 """NumPy type of each ONNX element type that the models use."""
-
-ONNX = {dtype: code for code, dtype in NUMPY.items()}
-"""ONNX element type of each NumPy type."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -303,6 +303,11 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
 """What a choice needs beside it to make a difference, or to exist at all."""
 
 
+def shown(value: object) -> str:
+    """Return a value as it stands in the name of a test or of a model."""
+    return "+".join(sorted(value)) or "none" if isinstance(value, frozenset) else str(value)
+
+
 def single(name: str, value: Any) -> tuple[Spelling, Frame]:
     """The default with one option changed, and what that option needs beside it."""
     chosen = {**COMPANIONS.get((name, value), {}), name: value}

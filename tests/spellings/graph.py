@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .case import NUMPY, ONNX
+from .case import NUMPY
 
 FUNCTION_DOMAIN = "local"
 
@@ -123,7 +123,7 @@ class Graph:
 
     def input(self, name: str, array: np.ndarray, dims: Sequence[int | str | None] | None) -> str:
         """An input of the main graph, with what to feed it."""
-        self.declare(name, ONNX[array.dtype], dims)
+        self.declare(name, helper.np_dtype_to_tensor_dtype(array.dtype), dims)
         self.feeds[name] = array
         return name
 

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from .build import Evaluate, Norm, dims_of
 from .case import NUMPY, Case
-from .choices import Frame, Spelling
+from .choices import Frame, Spelling, shown
 from .graph import FLOATS, FUNCTION_DOMAIN, Graph
 
 SCANNED = 2
@@ -275,13 +275,9 @@ def describe(frame: Frame, spellings: Sequence[Spelling]) -> str:
     parts = []
     for chosen, default in [(frame, Frame()), *((one, Spelling()) for one in spellings)]:
         differs = [
-            f"{field.name}={_plain(getattr(chosen, field.name))}"
+            f"{field.name}={shown(getattr(chosen, field.name))}"
             for field in dataclasses.fields(chosen)
             if getattr(chosen, field.name) != getattr(default, field.name)
         ]
         parts.append(f"{type(chosen).__name__}({', '.join(differs)})")
     return " ".join(parts)
-
-
-def _plain(value: object) -> str:
-    return "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)

@@ -9,53 +9,21 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .alike import Alike, Body, look_alikes
+from .alike import Alike
 
 Made = Callable[[Alike], Any]
 Step = Callable[[Alike, str], str]
-Steps = Mapping[str, Any]
-"""Of these."""
 
 VALUE = object()
 """Stands among operands for the value before a step."""
 
 X: Made = operator.attrgetter("x")
 OTHER: Made = operator.attrgetter("other")
-
-
-def chain_of(steps: Steps) -> Body:
-    """The ordinary norm of a row with these steps in place of its own."""
-    given = ("first", "row", "other", "weight")
-
-    def body(a: Alike) -> str:
-        a.other = steps["first"](a) if "first" in steps else ""
-        a.x = steps.get("row", Alike.input)(a)
-        a.other = steps["other"](a) if "other" in steps else a.other
-        own = {k: functools.partial(s, a) for k, s in steps.items() if k not in given}
-        return a.chain(a.x, weight=steps.get("weight"), **own)
-
-    return body
-
-
-def replaced(
-    *,
-    norms: int = 0,
-    most: int | None = None,
-    refusal: bool | None = None,
-    opsets: Sequence[int] | None = None,
-    dtype: int | None = None,
-    **rows: Steps,
-) -> None:
-    """Registers look-alikes by name, each given by its steps; see ``look_alikes``."""
-    truth: dict[str, Any] = {"norms": norms, "most": most, "refusal": refusal}
-    truth |= {"opsets": opsets} if opsets else {}
-    truth |= {"dtype": dtype} if dtype else {}
-    look_alikes(**truth, **{name: chain_of(steps) for name, steps in rows.items()})
 
 
 # values

@@ -21,25 +21,16 @@ _LEAKS = st.frozensets(st.sampled_from([s for s in STAGES if s != "weight"]), ma
 
 
 def _drawn(
-    options: dict[str, tuple[Any, ...]], simple: bool, **sets: st.SearchStrategy[Any]
-) -> dict[str, Any]:
-    fields = {name: st.sampled_from(values) for name, values in options.items()} | sets
-    if not simple:
-        return fields
-    simplest = {name: st.just(values[0]) for name, values in options.items()}
-    return {name: st.one_of(simplest[name], simplest[name], fields[name]) for name in fields}
+    options: dict[str, tuple[Any, ...]], **sets: st.SearchStrategy[Any]
+) -> dict[str, st.SearchStrategy[Any]]:
+    return {name: st.sampled_from(values) for name, values in options.items()} | sets
 
 
-def true_norms(*, simple: bool = False) -> st.SearchStrategy[Case]:
-    """Models with one to three RMSNorms in a row, spelled one by one.
-
-    ``simple``: with one norm, and two of three choices the simplest.
-    """
-    spellings = st.builds(Spelling, **_drawn(SPELLING_OPTIONS, simple, identities=_STAGE_SETS))
-    frames = st.builds(
-        Frame, **_drawn(FRAME_OPTIONS, simple, leaks=_LEAKS), seed=st.integers(0, 999)
-    )
-    return st.builds(build, st.lists(spellings, min_size=1, max_size=1 if simple else 3), frames)
+def true_norms() -> st.SearchStrategy[Case]:
+    """Models with one to three RMSNorms in a row, spelled one by one."""
+    spellings = st.builds(Spelling, **_drawn(SPELLING_OPTIONS, identities=_STAGE_SETS))
+    frames = st.builds(Frame, **_drawn(FRAME_OPTIONS, leaks=_LEAKS), seed=st.integers(0, 999))
+    return st.builds(build, st.lists(spellings, min_size=1, max_size=3), frames)
 
 
 def look_alikes() -> st.SearchStrategy[Case]:

@@ -22,14 +22,7 @@ def rms(x: Array, axes: int, epsilon: float, place: str, partial: int) -> Array:
 
 
 def rms_norm(
-    x: Array,
-    *,
-    axes: int,
-    epsilon: float,
-    place: str,
-    partial: int,
-    group: int,
-    zero_of_zero: bool,
+    x: Array, *, axes: int, epsilon: float, place: str, partial: int, group: int, zero_of_zero: bool
 ) -> Array:
     """``x / rms(x)``; with ``group`` the row is cut in groups of that many elements.
 

@@ -4,8 +4,7 @@ A row of ``mutants.toml`` is what a careless maintainer could write: in a file o
 text becomes another. It is written into a copy of the package, never into the working tree, and
 there the named test of the default run has to fail.
 
-``python -m tests.tools.mutants [WORDS]`` runs all, or those whose row has these words, and prints
-one line for each: the seconds that it lived, or that it survived.
+``scripts/test --thorough tests/test_mutants.py`` runs all, with ``-k`` some of them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,23 +108,3 @@ def killed(package: Path, mutant: Mutant) -> bool:
         return bool(failure(package, mutant.test))
     finally:
         file.write_text(source, encoding="utf-8")
-
-
-def main(words: str) -> int:
-    """Run the list, and return how many survive."""
-    survivors = 0
-    with tempfile.TemporaryDirectory() as folder:
-        package = copy_of_package(Path(folder))
-        chosen = [mutant for mutant in MUTANTS if words in " ".join(mutant)]
-        print(failure(package, *(mutant.test for mutant in chosen)), end="")
-        for mutant in chosen:
-            begin = time.monotonic()
-            is_killed = killed(package, mutant)
-            survivors += not is_killed
-            outcome = f"{time.monotonic() - begin:.1f} s" if is_killed else "SURVIVED"
-            print(f"{outcome:>9}  {mutant.name}  |  {mutant.test}", flush=True)
-    return survivors
-
-
-if __name__ == "__main__":
-    sys.exit(min(1, main(" ".join(sys.argv[1:]))))

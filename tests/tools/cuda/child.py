@@ -100,7 +100,6 @@ def _opened(ort, request, model, answer):
             model["path"], options, providers=[(CUDA, provider), "CPUExecutionProvider"],
             disabled_optimizers=["BiasSoftmaxFusion"],  # of cuDNN, for which nothing stands in
         )  # fmt: skip
-    answer["providers"] = session.get_providers()
     answer["placed"] = _placed(log)
     device = "cuda" if request.get("graph") else "cpu"
     binding = session.io_binding()

@@ -43,7 +43,6 @@ class Outcome:
     error: str
     placed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     runs: Sequence[Sequence[str]] = ()
-    providers: Sequence[str] = ()
     outputs: Sequence[Any] = ()
     stream: str = ""
 
@@ -60,9 +59,9 @@ class Outcome:
         launched = [word.removeprefix("launch ").partition("\t") for word in words if "\t" in word]
         return [(kernel, stream) for kernel, _, stream in launched]
 
-    def kernels(self, run: int = -1) -> list[str]:
-        """Return the names of the kernels that a run launched."""
-        words = [event.removeprefix("captured ") for event in self.runs[run]]
+    def kernels(self) -> list[str]:
+        """Return the names of the kernels that the last run launched."""
+        words = [event.removeprefix("captured ") for event in self.runs[-1]]
         launched = [word.removeprefix("launch ") for word in words if word.startswith("launch ")]
         return [word.partition("\t")[0] for word in launched]
 

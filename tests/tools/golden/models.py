@@ -79,14 +79,13 @@ def _of_proto(name: str, proto: onnx.ModelProto, **options: Any) -> Model:
 
 
 def _spellings() -> Makers:
-    from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, single
+    from spellings.choices import FRAME_OPTIONS, SPELLING_OPTIONS, shown, single
     from spellings.place import build
 
     for option, values in {**FRAME_OPTIONS, **SPELLING_OPTIONS}.items():
         for value in values:
-            label = "+".join(sorted(value)) or "none" if isinstance(value, frozenset) else value
             spelling, frame = single(option, value)
-            name = f"spelling/{option}={label}"
+            name = f"spelling/{option}={shown(value)}"
             yield name, functools.partial(build, spelling, frame)
             if option == "dtype" or frame.dtype != "float32":
                 continue
@@ -161,7 +160,7 @@ def _collected(asked: Callable[[str], bool]) -> Iterator[Model]:
 
 
 def _hostile(asked: Callable[[str], bool]) -> Iterator[Model]:
-    from hostile_models import HOSTILE
+    from hostile.registry import HOSTILE
 
     for name, case in HOSTILE.items():
         if not asked(f"hostile/{name}"):

@@ -129,9 +129,7 @@ def evaluate(
     p = s if spec.scale_before_cast else t
     steps = Steps(*(functools.partial(round_to, element_type=dtype) for dtype in (s, t, p)))
     stored = dataclasses.replace(
-        spec,
-        epsilon=_attribute(spec.epsilon, s),
-        scale_offset=_attribute(spec.scale_offset, p),
+        spec, epsilon=_attribute(spec.epsilon, s), scale_offset=_attribute(spec.scale_offset, p)
     )
     wide = {name: value.astype(np.float64) for name, value in operands.items()}
     with np.errstate(all="ignore"):
@@ -144,9 +142,7 @@ def _attribute(value: float, used_in: int) -> float:
 
 
 def explanation(
-    spec: NormSpec,
-    evaluated: Callable[[Quotient], Sequence[Array]],
-    results: Sequence[Array],
+    spec: NormSpec, evaluated: Callable[[Quotient], Sequence[Array]], results: Sequence[Array]
 ) -> Quotient | Literal[""]:
     """The first quotient with which ``evaluated`` gives ``results``, bit for bit; "" for none.
 
