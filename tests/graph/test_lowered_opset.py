@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from onnx.backend.test.case.node import collect_testcases
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import InputError, UsageError
 from rmsnorm_export.graph.opset import convert_opset
 from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.runtime.session import load_session
+from tests.rewrite.old_forms import onnx_tests
 
 WEIGHT = "<float[8] w = {1, 2, 3, 4, 5, 6, 7, 8.5}>"
 NORM = """<ir_version: 10, opset_import: ["" : OPSET]>
@@ -132,19 +131,11 @@ def test_an_opset_below_that_of_the_target_is_no_option() -> None:
         rx.optimize(source, opset=22, target="onnx")
 
 
-def _cases() -> Iterator[Any]:
-    for case in collect_testcases(None):
-        data = () if case.model is None or not case.data_sets else case.data_sets[0]
-        if data and all(isinstance(array, np.ndarray) for array in data[0]):
-            yield case
-
-
 @pytest.mark.thorough
 def test_no_operator_of_onnx_is_another_after_it_was_lowered() -> None:
     """ONNX's own tests, in ONNX Runtime, which computes the older operators by their rules."""
     lowered = 0
-    for case in _cases():
-        model, inputs = case.model, case.data_sets[0][0]
+    for name, model, inputs in onnx_tests():
         feeds = {value.name: array for value, array in zip(model.graph.input, inputs, strict=False)}
         before = max((e.version for e in model.opset_import if not e.domain), default=0)
         try:
@@ -164,7 +155,7 @@ def test_no_operator_of_onnx_is_another_after_it_was_lowered() -> None:
                     # A function rounds where the operator does not.
                     half = a.dtype == np.float16 and len(result.graph) > len(source.graph)
                     rtol = 2.0**-9 if half else 1e-4
-                    np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5, err_msg=case.name)
+                    np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-5, err_msg=name)
                 else:
-                    assert repr(a) == repr(b), case.name
+                    assert repr(a) == repr(b), name
     assert lowered > 2000

@@ -1,5 +1,4 @@
-"""A square, a mean and a root that divide a row are fused, or there is a refusal that says why:
-beside operators of other domains and attributes of a caller, too."""
+"""A square, a mean and a root that divide a row are fused, or there is a refusal that says why."""
 
 from __future__ import annotations
 
@@ -13,12 +12,10 @@ from rmsnorm_export.recognize import scan
 from rmsnorm_export.recognize.context import FLOATS, widens
 from tests.recognize import text_models as text
 
-from .text_models import model, norm
-
 
 def test_the_length_of_a_whole_tensor_is_not_that_of_a_row() -> None:
     """x / ||x|| over all axes, which PyTorch flattens first: no norm that lacks a row length."""
-    source = model(
+    source = text.model(
         "v = Reshape(x, flat)\n l = ReduceL2<keepdims = 0>(v)\n y = Div(x, l)",
         constants="int64[1] flat = {-1}",
     )
@@ -33,8 +30,10 @@ def test_an_error_of_ours_costs_no_norm_and_is_told(monkeypatch: pytest.MonkeyPa
         raise IndexError("tuple index out of range")
 
     monkeypatch.setitem(scan._STANDARD, "Reciprocal", failing)
-    inverse = norm("x", "u").replace("n = Div(x, s)", "r = Reciprocal(s)\n n = Mul(x, r)")
-    source = model(inverse + norm("x", "v", "p"), outputs="float[B,S,8] u, float[B,S,8] v")
+    inverse = text.norm("x", "u").replace("n = Div(x, s)", "r = Reciprocal(s)\n n = Mul(x, r)")
+    source = text.model(
+        inverse + text.norm("x", "v", "p"), outputs="float[B,S,8] u, float[B,S,8] v"
+    )
     report = rx.optimize(source).report
     assert [site.n for site in report.fused] == [8, 8]
     (refusal,) = [r for r in report.refused if r.reason == "recognition-failed"]

@@ -72,18 +72,23 @@ def old_models(operator: str) -> Iterator[tuple[str, int, onnx.ModelProto, dict[
 
 @functools.cache
 def _cases() -> dict[str, list[tuple[str, onnx.ModelProto, list[Any]]]]:
-    """Return ONNX's tests of one node, of arrays alone, by operator."""
+    """Return ONNX's tests of one node, by operator."""
     cases: dict[str, list[tuple[str, onnx.ModelProto, list[Any]]]] = {}
+    for name, model, arrays in onnx_tests():
+        nodes = model.graph.node
+        if arrays and len(nodes) == 1 and not nodes[0].domain and not model.functions:
+            cases.setdefault(nodes[0].op_type, []).append((name, model, arrays))
+    return cases
+
+
+def onnx_tests() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
+    """Yield name, model and inputs of ONNX's own tests whose inputs are arrays."""
     with np.errstate(all="ignore"):
         collected = collect_testcases(None)
     for case in collected:
         data = () if case.model is None or not case.data_sets else case.data_sets[0]
-        arrays = list(data[0]) if data else []
-        if arrays and all(isinstance(array, np.ndarray) for array in arrays):
-            nodes = case.model.graph.node
-            if len(nodes) == 1 and not nodes[0].domain and not case.model.functions:
-                cases.setdefault(nodes[0].op_type, []).append((case.name, case.model, arrays))
-    return cases
+        if data and all(isinstance(array, np.ndarray) for array in data[0]):
+            yield case.name, case.model, list(data[0])
 
 
 def _written(body: str, opset: int) -> onnx.ModelProto | None:
