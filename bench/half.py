@@ -33,7 +33,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from bench.lib.child import report_one, run_one
-from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
+from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array
@@ -318,15 +318,13 @@ def _page(report: Record) -> str:
         [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
         for row in (row | _in_words(rows, row) for row in rows)
     ]
-    return "\n".join(
-        [
-            "# float32 made float16", "", *bullets(about(report)),
-            "- `python -m bench.half`, a process with a time limit for each conversion", "",
-            *bullets(meaning("half", DRAWS=DRAWS)), "",
-            *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
-            *markdown_table([key for key, _ in COLUMNS], cells), "",
-        ]
-    )  # fmt: skip
+    head = ["`python -m bench.half`, a process with a time limit for each conversion"]
+    lines = [
+        *bullets(meaning("half", DRAWS=DRAWS)), "",
+        *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
+        *markdown_table([key for key, _ in COLUMNS], cells),
+    ]  # fmt: skip
+    return page_of(report, "float32 made float16", head, lines)
 
 
 def _key(row: Record) -> tuple[str, str, str]:

@@ -27,7 +27,7 @@ import transformers
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
 from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
+from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole
@@ -182,14 +182,8 @@ def _page(report: Record) -> str:
     explanations = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
     if not report["repeats"]:
         explanations[1] = "times were not measured (--repeats 0)"
-    return "\n".join(
-        [
-            "# A trained model, by exporter", "", *bullets(about(report)),
-            *bullets(explanations),
-            "",
-            *markdown_table(headings, rows), "",
-        ]
-    )  # fmt: skip
+    title = "A trained model, by exporter"
+    return page_of(report, title, explanations, markdown_table(headings, rows))
 
 
 def main() -> int:

@@ -72,6 +72,11 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
     return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
 
 
+def page_of(report: dict[str, Any], title: str, head: Sequence[str], lines: Sequence[str]) -> str:
+    """Return the page of a report: below its title what ``about`` and ``head`` say, then lines."""
+    return "\n".join([f"# {title}", "", *bullets([*about(report), *head]), "", *lines, ""])
+
+
 def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     """Write the report as JSON to ``output`` and its page beside it, each whole or not at all.
 
@@ -82,28 +87,3 @@ def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     write_whole(output, json.dumps(report, indent=1) + "\n")
     write_whole(output.with_suffix(".md"), page)
     return f"written: {output} and {output.with_suffix('.md')}"
-
-
-def publish(
-    report: dict[str, Any],
-    output: Path,
-    *,
-    title: str,
-    table: tuple[Sequence[str], Sequence[Sequence[str]]],
-    head: Sequence[str] = (),
-    text: Sequence[str] = (),
-    below: Sequence[str] = (),
-) -> None:
-    """Print the page of a report of one table, and write its files.
-
-    Args:
-        report, output: as ``write_results`` takes them.
-        title: of the page.
-        table: headings and rows.
-        head: beside what ``about`` says.
-        text, below: lines of the page before the table and after it.
-    """
-    facts = bullets([*about(report), *head])
-    page = "\n".join([f"# {title}", "", *facts, "", *text, *markdown_table(*table), *below, ""])
-    print(page)
-    print(write_results(report, page, output))
