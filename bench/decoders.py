@@ -37,9 +37,6 @@ from rmsnorm_export.runtime.sizes import sized_names
 from toolbox.command import add_output, parser, say
 from toolbox.corpus.decoders import DECODERS, decoder
 
-PACKAGES = (
-    "rmsnorm-export", "torch", "transformers", "onnx", "onnx-ir", "onnxruntime", "tensorrt-rtx",
-)  # fmt: skip
 CACHE, TOKENS = 48, 32
 FORMS = {
     "dynamic f32": (None, torch.float32),
@@ -194,7 +191,7 @@ def main() -> int:
             rows[kind][part] = kept.get(part, {}) | row[part]
         say(json.dumps(row))
         ordered = [rows[name] for name in DECODERS if name in rows]
-        report = {**start.facts(*PACKAGES), "consumers": versions, "rows": ordered}
+        report = {**start.facts(), "consumers": versions, "rows": ordered}
         page = _page(report)
         written = write_results(report, page, arguments.output)  # a run that is ended keeps these
     for writer in writers.values():

@@ -42,10 +42,7 @@ from rmsnorm_export.runtime.session import load_session, run_session
 from rmsnorm_export.system.process import Fork, ForkEndedError
 from toolbox.command import add_output, module_command, parser, say
 
-PACKAGES = (
-    "rmsnorm-export", "onnxruntime", "onnxconverter-common", "nvidia-modelopt", "onnx", "torch",
-    "transformers", "diffusers",
-)  # fmt: skip
+PACKAGES = ("onnxconverter-common", "nvidia-modelopt", "diffusers")
 DRAWS = 63
 """Sets of rows beside the first one, of the seeds from 0 on."""
 BOUND = 0.05

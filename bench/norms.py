@@ -39,10 +39,6 @@ from toolbox.corpus import architectures
 from toolbox.corpus.arch_table import ENTRIES
 from toolbox.corpus.exporters import Export
 
-PACKAGES = (
-    "rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim", "torch",
-    "transformers",
-)  # fmt: skip
 HEADINGS = ("file", "one kernel:", "one node in the file:", "wrong results:", "failed:")
 RAW, NATIVE = "raw file", "ours portable, our CPU kernels"
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
@@ -243,7 +239,7 @@ def main() -> int:
         counted = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
         say(f"{key}: {export.norms} norms; {', '.join(counted)}")
     table = totals(models)
-    report = start.facts(*PACKAGES) | {
+    report = start.facts("onnxslim") | {
         "norms": sum(norms.values()),
         "rows": [dict(zip(HEADINGS, row, strict=True)) for row in table],
         "models": {

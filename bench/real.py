@@ -34,7 +34,6 @@ from rmsnorm_export.system.files import write_whole
 from toolbox.command import ROOT, add_output, parser, say
 from toolbox.trained import INSTALL, trained_model
 
-PACKAGES = ("rmsnorm-export", "torch", "transformers", "onnx", "onnxruntime")
 PAST, ROUNDS, TOKENS = 256, 5, 64
 ROLES = {"token": ("decode", PAST, 1), "prompt": ("prefill", 0, PAST)}
 """What is timed: the graph where a folder has two, the tokens that are cached, those given."""
@@ -205,7 +204,7 @@ def main() -> int:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="real_")))
         place.mkdir(parents=True, exist_ok=True)
         rows = measure(source, place, arguments)
-    report = {**start.facts(*PACKAGES), "weights": INSTALL, "repeats": arguments.repeats}
+    report = {**start.facts(), "weights": INSTALL, "repeats": arguments.repeats}
     report["rows"] = rows
     page = _page(report)
     print(page)

@@ -31,7 +31,7 @@ class Start:
     load: float = dataclasses.field(default_factory=load_average)
 
     def facts(self, *packages: str) -> dict[str, Any]:
-        """Return the head of a report, at its end."""
+        """Return the head of a report, at its end; ``packages``: used besides ``TOOLS``."""
         machine = {"cpu": cpu_name(), "cores": cores(), "memory_gib": memory_gib()}
         machine |= {"system": platform.system(), "python": platform.python_version()}
         return {
@@ -39,7 +39,7 @@ class Start:
             "date": self.date,
             "machine": machine,
             "load_average": {"before": self.load, "after": load_average()},
-            "versions": versions_of(packages),
+            "versions": versions_of() | versions_of(packages),
         }
 
 
