@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import platform
 from collections.abc import Iterable, Sequence
@@ -15,19 +14,16 @@ import msgspec.toml
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.provenance import utc_now
 
 _PAGES = msgspec.toml.decode(Path(__file__).parents[1].joinpath("pages.toml").read_bytes())
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
     """When a measurement began, which is its date, and how busy the machine was then."""
 
-    date: str = dataclasses.field(default_factory=_now)
+    date: str = dataclasses.field(default_factory=utc_now)
     load: float = dataclasses.field(default_factory=load_average)
 
     def facts(self, *packages: str) -> dict[str, Any]:
