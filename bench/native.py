@@ -153,9 +153,7 @@ def main() -> int:
     if options.against:
         libraries["against"] = options.against
     rows = [*_rows(libraries)]
-    report = start.facts() | {
-        "rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]
-    }
+    report = start.facts() | {"rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]}
     head = ["least of interleaved samples; of one thread its processor time"]
     table = markdown_table(HEADINGS, rows)
     page = page_of(report, "Kernels for ONNX Runtime on the CPU", head, table)

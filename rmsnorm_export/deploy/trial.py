@@ -37,7 +37,7 @@ def try_model(
     session, problems = open_session(path, optimize=True, kernels=kernels), []
     declared, limits = graph_inputs(subject.loaded.model), index_limits(subject.loaded.model)
     given = subject.profiles[-1][1] if subject.profiles else None
-    usual = {name: (1,) for name in declared} if max_batch > 0 else {}  # a batch of 1
+    usual = dict.fromkeys(declared, (1,)) if max_batch > 0 else {}  # a batch of 1
     requests, _ = input_candidates(declared, limits, None, shapes=given, usual=usual)
     for request in requests():
         shapes = {name: array.shape for name, array in request.items()}
