@@ -6,15 +6,7 @@ import dataclasses
 
 from rmsnorm_export.compare.backends import backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import (
-    Bound,
-    Count,
-    Options,
-    Progress,
-    Seed,
-    option,
-    progress_option,
-)
+from rmsnorm_export.options import Bound, Count, Options, Progress, Seed, option, progress_option
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 from rmsnorm_export.torch_options import TRUST_HELP
 
