@@ -180,7 +180,7 @@ def test_bounds_and_their_reasons() -> None:
     assert "11 significant bits: the engine was built with TF32" in tf32.relative("float32")[1]
     for dtype in ("float64", "float16", "bfloat16", "int64"):
         assert tf32.relative(dtype) == Bounds().relative(dtype)
-    assert Bounds().relative("float32", "float16")[0] == 1e-2
+    assert Bounds(through="float16").relative("float32")[0] == 1e-2
     assert Bounds(through="bfloat16").relative("float16")[0] == 4e-2
     own = Bounds(rtol=1e-3, reduced="TF32").relative("float32")
     assert own == (1e-3, "given: rtol 0.001, atol 0")
