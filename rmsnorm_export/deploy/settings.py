@@ -27,7 +27,6 @@ from rmsnorm_export.options import (
     Options,
     Seed,
     entries,
-    make,
     option,
     written,
 )
@@ -254,7 +253,7 @@ def _record(where: str, table: Any, values: dict[str, Any], folder: Path) -> Any
             raise UsageError(f"{where} {short(key)}: {problem}.", found=found, fix=fix)
     absolute = {k: _absolute(v, folder) if known[k].is_path else v for k, v in values.items()}
     try:
-        return make(table, absolute)
+        return table(**{known[key].name: value for key, value in absolute.items()})
     except UsageError as error:
         key = f" {error.entry.key}" if isinstance(error, OptionError) else ""
         raise error.at(f"{where}{key}") from error
