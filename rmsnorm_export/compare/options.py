@@ -43,10 +43,7 @@ class VerifyOptions(Options):
     )
     atol: Bound | None = option(None, help="Largest absolute difference, added to that of --rtol.")
     backend_a: str = option(
-        "auto",
-        choices=backend_choices,
-        toml=False,
-        help=f"What runs A. {_BACKENDS}",
+        "auto", choices=backend_choices, toml=False, help=f"What runs A. {_BACKENDS}"
     )
     backend_b: str = option(
         "auto", choices=backend_choices, toml=False, help=f"What runs B. {_BACKENDS}"
