@@ -17,12 +17,17 @@ of which a part that is missing is a row with its reason.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import math
+import os
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,7 +37,6 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 
-from bench.lib.child import report_one, run_one
 from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.functions import inline
@@ -40,7 +44,7 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT
 from rmsnorm_export.runtime.session import load_session, run_session
 from rmsnorm_export.system.process import Fork, ForkEndedError
-from toolbox.command import add_output, module_command, parser, say
+from toolbox.command import add_output, module_command, module_environment, parser, say
 
 PACKAGES = ("onnxconverter-common", "nvidia-modelopt", "diffusers")
 DRAWS = 63
@@ -237,7 +241,7 @@ def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Re
         for tool in tools:
             row = {"model": name, "form": form, "tool": tool}
             words = ["--one", tool, str(source.path), str(inputs), str(output)]
-            row |= run_one(module_command("bench.half", *words), limit)
+            row |= _run_one(module_command("bench.half", *words), limit)
             if "error" in row:
                 row["detail"] = row.pop("error").replace(f"{source.path.parent}/", "")
             else:
@@ -334,6 +338,43 @@ def _kept(output: Path) -> list[Record]:
     return rows
 
 
+def _report_one(run: Callable[[], object]) -> None:
+    """Run a function, and print what it took on the last line.
+
+    Its seconds, those of the processor in it and its forks, and the largest memory of one of these.
+    """
+    start, busy = time.perf_counter(), sum(os.times()[:4])
+    run()
+    gc.collect()  # ends the forks that nothing holds
+    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - busy
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "peak_mb": _peak() / 1024}))
+
+
+def _run_one(command: list[str], limit: float) -> Record:
+    """Return what a process that calls ``_report_one`` printed, or why it failed as ``error``."""
+    try:
+        done = subprocess.run(
+            command, env=module_environment(), capture_output=True, text=True, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"more than {limit:.0f} s"}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:120]}
+    result: Record = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _peak() -> int:
+    """Return the most memory that this process or a fork of it had, in KiB.
+
+    That of a fork counts what it shares with this process, as ru_maxrss does; so this process's own
+    is read elsewhere, or its parent's would count.
+    """
+    status = Path("/proc/self/status").read_text("utf-8")
+    forks = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(forks, int(status.partition("VmHWM:")[2].split()[0]))
+
+
 def _convert_first(convert: Convert) -> None:
     """Convert a model of one product: what a tool imports only then is no part of its time."""
     text = '<ir_version: 8, opset_import: ["": 18]> g (float[4, 4] x) => (float[4, 4] y) {'
@@ -349,7 +390,7 @@ def _one(tool: str, model: str, inputs: str, output: str) -> int:
     convert = TOOLS[tool]()
     _convert_first(convert)
     try:
-        report_one(lambda: convert(model, inputs, output))
+        _report_one(lambda: convert(model, inputs, output))
     except Error as error:
         say(f"{error.what} {error.found}")
         return 1
