@@ -31,7 +31,7 @@ def verify_models(a: Model, b: Model, options: VerifyOptions) -> Verification:
     """Compare two models, neither a folder of graphs; arguments and errors as for ``verify``."""
     first = choose_backend(a, options.backend_a, options.trust_source, optimize=False)
     second = choose_backend(b, options.backend_b, options.trust_source, optimize=True)
-    return compare_backends(first.backend.open(first), second.backend.open(second), options)
+    return compare_backends(first(), second(), options)
 
 
 def compare_backends(first: Backend, second: Backend, options: VerifyOptions) -> Verification:
