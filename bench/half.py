@@ -332,12 +332,6 @@ def _key(row: Record) -> tuple[str, str, str]:
     return row["model"], row["form"], row["tool"]
 
 
-def _kept(output: Path) -> list[Record]:
-    """Return the rows that were measured before."""
-    rows: list[Record] = json.loads(output.read_text("utf-8"))["rows"] if output.exists() else []
-    return rows
-
-
 def _report_one(run: Callable[[], object]) -> None:
     """Run a function, and print what it took on the last line.
 
@@ -413,7 +407,8 @@ def main() -> int:
         [word for word in group if word in options.only] or list(group)
         for group in (MODELS, FORMS, TOOLS)
     ]
-    rows = {_key(row): row for row in _kept(options.output)}
+    before = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    rows = {_key(row): row for row in before.get("rows", ())}
     for name, form in itertools.product(*chosen[:2]):
         rows |= {_key(row): row for row in measure(name, form, chosen[2], options.time_limit)}
         order = [key for key in itertools.product(MODELS, FORMS, TOOLS) if key in rows]
